@@ -1,0 +1,80 @@
+# Everything happens in this checkout: the virtual environment is .venv, and nothing is installed elsewhere.
+# A stamp file in it says that it is complete and newer than the files it was made from.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# More options for pip, for instance an index that has torch without CUDA.
+PIP_FLAGS ?=
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
+EXPERIMENT ?= examples/lunarlander/lunarlander.toml
+
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+PEERS := benchmarks/.venv
+INSTALLED_PEERS := $(PEERS)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-slow lint format peers clean
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make .venv and install Genkidama into it.
+
+train: $(INSTALLED) ## Train LunarLander with a parent and two children on this machine.
+	$(BIN)/genkidama train $(EXPERIMENT)
+
+test: $(INSTALLED_DEV) ## Run the tests.
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(INSTALLED_DEV) ## Run the tests that take minutes.
+	$(BIN)/python -m pytest -m slow
+
+lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED_DEV) ## Format the code and mend what ruff can mend.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+peers: $(INSTALLED_PEERS) ## Make benchmarks/.venv with the programs that Genkidama is compared with.
+
+clean: ## Delete the environments, caches and builds; runs/ stays.
+	rm -rf $(VENV) $(PEERS) build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# $(call make_venv,DIRECTORY)
+define make_venv
+	@command -v $(PYTHON) > /dev/null || { echo "$(PYTHON): not found; install Python 3.11 or later, or name it: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); Genkidama needs Python 3.11 or later: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1) || { rm -rf $(1); echo "$(PYTHON) -m venv fails; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+endef
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(call make_venv,$(VENV))
+	@echo "installing into $(VENV), which takes a minute or more the first time"
+	@# Where Box2D has no wheel (64-bit ARM Linux, Python 3.14) it is built from source, with swig from
+	@# the virtual environment; pip's isolated builds would not find it. It needs g++ and Python's headers.
+	@if $(BIN)/python -c 'import platform as p, sys; sys.exit(not ((p.system(), p.machine()) == ("Linux", "aarch64") or sys.version_info >= (3, 14)))'; then \
+		echo "building Box2D, which takes some minutes on a small machine"; \
+		$(PIP_INSTALL) 'swig==4.*' 'setuptools<81' wheel && \
+		PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP_INSTALL) --no-build-isolation box2d-py==2.3.8; \
+	fi
+	@$(PIP_INSTALL) -e ".[uvloop]"
+	@touch $@
+
+$(INSTALLED_DEV): $(INSTALLED)
+	@$(PIP_INSTALL) -e ".[uvloop,dev]"
+	@touch $@
+
+$(INSTALLED_PEERS): benchmarks/requirements.txt
+	$(call make_venv,$(PEERS))
+	@echo "installing into $(PEERS), which takes some minutes"
+	@# torch first, so that what follows takes it as it is.
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) torch==2.13.0
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -r benchmarks/requirements.txt
+	@touch $@

@@ -1,0 +1,179 @@
+"""What a child costs in memory.
+
+Claim: a whole child with four cores takes at most 300 MB, and each further core at most 15 MB that
+nobody shares with it.
+
+Method: a Parent and one Child with 1, 2 and 4 cores, as users start them, train until a few exchanges
+are in the history; then all processes of the child (its whole tree, and whatever else is in its
+session) are added up from `/proc/PID/smaps_rollup`, a few times, and the largest sum counts.
+
+- *proportional* set size (PSS): a page shared by k processes counts 1/k in each of them, so the sum
+  over the child is what the child takes, apart from what it shares with strangers: the interpreter and
+  C library that this script and the Parent have open too, a few megabytes.
+- *private*: pages that only this one process has (clean and dirty). What a further core costs is the
+  slope of the whole child's PSS from one core to the most, and the private megabytes of a core process.
+
+    python benchmarks/memory.py
+    python benchmarks/memory.py --cores 4 --exchanges 20 --json
+    python benchmarks/memory.py --pid 1234       any running process with its children
+
+Needs Linux, and the right to read the processes' smaps_rollup (the same user).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from processes import free_port, start, start_parent, stop
+
+EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process; sizes in MB (10⁶ bytes)."""
+
+    pid: int
+    command: str
+    threads: int
+    pss: float
+    private: float
+
+
+def tree(pid: int) -> list[int]:
+    """The process, its descendants, and everything in its session if it leads one; by number."""
+    parents, sessions = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    parents[int(entry.name)], sessions[int(entry.name)] = int(fields[1]), int(fields[3])
+    found = {member for member, session in sessions.items() if session == pid or member == pid}
+    while more := {member for member, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found)
+
+
+def pss(pid: int) -> float:
+    """Proportional set size of one process, in MB; 0 if it is gone."""
+    return _rollup(pid, "Pss")
+
+
+def private(pid: int) -> float:
+    """What only this process has in memory, in MB; 0 if it is gone."""
+    return _rollup(pid, "Private_Clean", "Private_Dirty")
+
+
+def _rollup(pid: int, *names: str) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    fields = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    return sum(fields.get(name, 0) for name in names) * 1024 / 1e6
+
+
+def look(pid: int) -> list[Process]:
+    """All processes of the tree, with their sizes now."""
+    found = []
+    for member in tree(pid):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{member}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            threads = len(list(Path(f"/proc/{member}/task").iterdir()))
+            found.append(Process(member, command, threads, pss(member), private(member)))
+    return found
+
+
+def total(processes: list[Process]) -> float:
+    return sum(process.pss for process in processes)
+
+
+def exchanges(history: Path) -> int:
+    """How many exchanges the Parent has noted so far."""
+    try:
+        return sum(1 for line in history.read_text(encoding="utf-8").splitlines() if '"exchange"' in line)
+    except FileNotFoundError:
+        return 0
+
+
+def measure(experiment: Path, cores: int, wanted: int, directory: Path) -> list[Process]:
+    """A Child with so many cores, looked at five times from its `wanted`-th exchange on; the largest look."""
+    port, out = free_port(), directory / f"cores-{cores}"
+    parent = start_parent(experiment, out, port)
+    log = directory / f"child-{cores}.log"
+    child = start([sys.executable, "-m", "genkidama.child", "--parent", f"ws://127.0.0.1:{port}", "--cores", str(cores)], log)
+    try:
+        deadline = time.monotonic() + 120.0
+        while exchanges(out / "history.jsonl") < wanted:
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the child has not exchanged {wanted} times:\n{log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.2)
+        looks = []
+        for _ in range(5):
+            looks.append(look(child.pid))
+            time.sleep(0.5)
+        return max(looks, key=total)
+    finally:
+        stop(child)
+        stop(parent)
+
+
+def show(cores: int | None, processes: list[Process]) -> None:
+    title = "the tree" if cores is None else f"a child with {cores} core{'s' if cores > 1 else ''}"
+    print(f"{title}: {total(processes):.1f} MB proportional, {len(processes)} processes")
+    for process in processes:
+        print(f"  {process.pid:>7} {process.threads:>3} threads {process.pss:>8.1f} MB proportional {process.private:>8.1f} MB private  {process.command[:60]}")
+    sys.stdout.flush()
+
+
+def slope(found: dict[int, list[Process]]) -> dict[str, float]:
+    """What each core adds, between the fewest and the most cores."""
+    few, many = min(found), max(found)
+    added = {"pss": total(found[many]) - total(found[few])}
+    added["private"] = sum(process.private for process in found[many]) - sum(process.private for process in found[few])
+    return {name: value / (many - few) for name, value in added.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiment", type=Path, default=EXPERIMENT, metavar="FILE.toml")
+    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2, 4], metavar="N")
+    parser.add_argument("--exchanges", type=int, default=10, metavar="N", help="look after so many exchanges (default 10)")
+    parser.add_argument("--pid", type=int, help="only look at this process and its children")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    options = parser.parse_args()
+    if options.pid:
+        found: dict[int, list[Process]] = {0: look(options.pid)}
+        if not options.json:
+            show(None, found[0])
+    else:
+        found = {}
+        with tempfile.TemporaryDirectory(prefix="memory-") as directory:
+            for cores in sorted(set(options.cores)):
+                found[cores] = measure(options.experiment, cores, options.exchanges, Path(directory))
+                if not options.json:
+                    show(cores, found[cores])
+    further = slope(found) if len(found) > 1 else {}
+    if options.json:
+        print(
+            json.dumps(
+                {
+                    "children": [{"cores": cores, "pss": total(processes), "processes": [asdict(process) for process in processes]} for cores, processes in found.items()],
+                    "further_core": further,
+                }
+            )
+        )
+    elif further:
+        print(f"a further core: {further['private']:.1f} MB private, {further['pss']:.1f} MB proportional")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""Stable-Baselines3 as a peer, with the settings that its zoo publishes for LunarLander.
+
+`speed`: environment steps a second of A2C with 8 environments in one process while it trains, from
+its second rollout on.
+
+`learn`: PPO trains by the clock. At most every `--every` seconds its policy is set aside, when a
+rollout begins, so as soon as those weights exist; the time that takes does not count. Training ends
+when the mean return of its last 100 episodes reaches `--until-mean`, or at the time limit. Then the
+policies are judged in their order by 500 episodes with sampled actions, spread over the cores, and
+the first ones whose mean is at least 200 and 250 are what is asked for: the clock when they existed.
+Policies from before the training mean came within `--scan-margin` of a goal are not judged for it.
+
+The clock starts when training does; start-up is reported beside it. `render_mode=None` is said
+explicitly: `make_vec_env` asks for rendering otherwise, which makes LunarLander five to eight times
+slower. The policies are judged by NumPy, which gives the same distribution as their torch modules.
+
+Run with the peers' environment (`make peers`); one JSON object is printed:
+
+    benchmarks/.venv/bin/python benchmarks/peers/sb3.py speed --seconds 20 --pin 0
+    benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --threads 1 --limit 600
+    benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --subprocesses
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+# Before anything that loads a BLAS; torch's own threads are set by --threads.
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_variable] = "1"
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+_CREATED = time.monotonic()
+
+ENVIRONMENT = "LunarLander-v3"
+
+#: rl-baselines3-zoo, hyperparams/a2c.yml and ppo.yml, LunarLander-v2 (v3 differs only in mended physics; the zoo has no other).
+A2C_SETTINGS: dict[str, Any] = {"gamma": 0.995, "n_steps": 5, "ent_coef": 1e-5}
+A2C_ENVIRONMENTS, A2C_RATE = 8, 0.00083
+PPO_SETTINGS: dict[str, Any] = {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01}
+PPO_ENVIRONMENTS = 16
+
+GOALS = (200, 250)
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass
+class Policy:
+    """The acting half of an actor-critic at one moment of training."""
+
+    seconds: float
+    steps: int
+    #: Mean return of the last 100 training episodes, as it was known when these weights came to be.
+    training_mean: float | None
+    #: Weight and bias of each layer, the first to the last.
+    layers: list[tuple[Array, Array]]
+
+
+def vector_environment(count: int, seed: int, subprocesses: bool = False) -> Any:
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    kind = SubprocVecEnv if subprocesses else DummyVecEnv
+    return make_vec_env(ENVIRONMENT, n_envs=count, seed=seed, env_kwargs={"render_mode": None}, vec_env_cls=kind)
+
+
+def measure_speed(seconds: float, seed: int, threads: int) -> dict[str, Any]:
+    import stable_baselines3
+    import torch
+    from stable_baselines3 import A2C
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    torch.set_num_threads(threads)
+
+    class Meter(BaseCallback):
+        rollouts = 0
+        begin = 0.0
+        steps_before = 0
+        rate = 0.0
+
+        def _on_rollout_start(self) -> None:
+            self.rollouts += 1
+            if self.rollouts == 2:
+                self.begin, self.steps_before = time.perf_counter(), self.num_timesteps
+
+        def _on_step(self) -> bool:
+            if self.rollouts < 2 or time.perf_counter() - self.begin < seconds:
+                return True
+            self.rate = (self.num_timesteps - self.steps_before) / (time.perf_counter() - self.begin)
+            return False
+
+    environments = vector_environment(A2C_ENVIRONMENTS, seed)
+    model = A2C("MlpPolicy", environments, learning_rate=lambda left: A2C_RATE * left, seed=seed, device="cpu", verbose=0, **A2C_SETTINGS)
+    meter = Meter()
+    model.learn(10**9, callback=meter)
+    environments.close()
+    return {
+        "peer": "Stable-Baselines3 A2C",
+        "version": stable_baselines3.__version__,
+        "environments": A2C_ENVIRONMENTS,
+        "threads": threads,
+        "cores": len(os.sched_getaffinity(0)),
+        "seconds": seconds,
+        "steps_per_second": meter.rate,
+    }
+
+
+def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
+    """Trains by the clock. The policies set aside, the last one included, and what is known of the training."""
+    import stable_baselines3
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    torch.set_num_threads(options.threads)
+
+    class Keeper(BaseCallback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.policies: list[Policy] = []
+            self.passed: dict[str, float] = {}
+            self.mean: float | None = None
+            self.best = -np.inf
+            self.begin = 0.0
+            self.excluded = 0.0
+            self.due = 0.0
+
+        def seconds(self) -> float:
+            return time.perf_counter() - self.begin - self.excluded
+
+        def keep(self) -> None:
+            seconds, begin = self.seconds(), time.perf_counter()
+            self.policies.append(Policy(seconds, self.num_timesteps, self.mean, acting_layers(self.model.policy)))
+            self.excluded += time.perf_counter() - begin
+
+        def _on_training_start(self) -> None:
+            self.begin = time.perf_counter()
+
+        def _on_rollout_start(self) -> None:
+            # The weights are new now, and stay as they are until the next rollout begins.
+            if self.seconds() >= self.due:
+                self.keep()
+                self.due = (self.seconds() // options.every + 1) * options.every
+
+        def _on_step(self) -> bool:
+            if not self.locals["dones"].any():
+                return True
+            # The episodes that end with this step are noted only after it; it is one step in sixteen thousand late.
+            episodes = self.model.ep_info_buffer
+            if len(episodes) == episodes.maxlen:
+                self.mean = float(np.mean([episode["r"] for episode in episodes]))
+                self.best = max(self.best, self.mean)
+                for goal in GOALS:
+                    if self.mean >= goal:
+                        self.passed.setdefault(str(goal), self.seconds())
+            return (self.mean is None or self.mean < options.until_mean) and self.seconds() < options.limit
+
+        def _on_training_end(self) -> None:
+            self.ended = self.seconds()
+            self.keep()
+
+    environments = vector_environment(PPO_ENVIRONMENTS, options.seed, options.subprocesses)
+    model = PPO("MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **PPO_SETTINGS)
+    keeper = Keeper()
+    begin = time.monotonic()
+    model.learn(options.steps, callback=keeper)
+    environments.close()
+    facts = {
+        "peer": "Stable-Baselines3 PPO",
+        "version": stable_baselines3.__version__,
+        "environments": PPO_ENVIRONMENTS,
+        "processes": PPO_ENVIRONMENTS + 1 if options.subprocesses else 1,
+        "threads": options.threads,
+        "cores": len(os.sched_getaffinity(0)),
+        "seed": options.seed,
+        "startup_seconds": begin - _CREATED,
+        "seconds": keeper.ended,
+        "steps": model.num_timesteps,
+        "steps_per_second": model.num_timesteps / keeper.ended,
+        "excluded_seconds": keeper.excluded,
+        "training_mean": keeper.mean,
+        "best_training_mean": keeper.best if np.isfinite(keeper.best) else None,
+        "training_mean_passed": {str(goal): keeper.passed.get(str(goal)) for goal in GOALS},
+        "curve": [[round(policy.seconds, 2), policy.steps, policy.training_mean] for policy in keeper.policies],
+    }
+    return keeper.policies, facts
+
+
+def acting_layers(policy: Any) -> list[tuple[Array, Array]]:
+    """Copies the policy half of SB3's `MlpPolicy`: linear layers with tanh between them, then the logits."""
+    from torch import nn
+
+    linear = [module for module in policy.mlp_extractor.policy_net if isinstance(module, nn.Linear)] + [policy.action_net]
+    return [(layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy()) for layer in linear]
+
+
+def logits(layers: list[tuple[Array, Array]], observations: Array) -> Array:
+    for weight, bias in layers[:-1]:
+        observations = np.tanh(observations @ weight + bias)
+    weight, bias = layers[-1]
+    return observations @ weight + bias
+
+
+def play(layers: list[tuple[Array, Array]], seeds: list[int], side_by_side: int = 32) -> list[float]:
+    """The undiscounted return of one episode for each seed, with sampled actions.
+
+    Every episode that begins is counted, however long it takes: taking the first so many that end would prefer short ones.
+    """
+    rng = np.random.default_rng(seeds[0])
+    left = list(seeds)
+    found: list[float] = []
+    environments = [gymnasium.make(ENVIRONMENT) for _ in range(min(side_by_side, len(seeds)))]
+    observations = [environment.reset(seed=left.pop())[0] for environment in environments]
+    returns = [0.0] * len(environments)
+    while environments:
+        values = logits(layers, np.asarray(observations))
+        actions = (values + rng.gumbel(size=values.shape)).argmax(1)  # a sample of the softmax
+        for index in reversed(range(len(environments))):
+            observations[index], reward, terminated, truncated, _ = environments[index].step(int(actions[index]))
+            returns[index] += float(reward)
+            if terminated or truncated:
+                found.append(returns[index])
+                if left:
+                    observations[index], returns[index] = environments[index].reset(seed=left.pop())[0], 0.0
+                else:
+                    environments.pop(index).close()
+                    observations.pop(index)
+                    returns.pop(index)
+    return found
+
+
+def judge(policies: list[Policy], options: argparse.Namespace) -> dict[str, Any]:
+    """The first policies that reach the goals, and the last one, by `--episodes` sampled episodes each."""
+    cores = len(os.sched_getaffinity(0))
+    known: dict[int, tuple[float, float]] = {}
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+
+        def evaluate(index: int) -> tuple[float, float]:
+            if index not in known:
+                seeds = [1_000_000 + options.seed * options.episodes + episode for episode in range(options.episodes)]
+                shares = pool.map(play, [policies[index].layers] * cores, [seeds[core::cores] for core in range(cores)])
+                returns = np.concatenate(list(shares))
+                assert len(returns) == options.episodes
+                known[index] = float(returns.mean()), float(returns.std())
+            return known[index]
+
+        firsts = {str(goal): first(policies, goal, options.scan_margin, evaluate) for goal in GOALS}
+        mean, std = evaluate(len(policies) - 1)
+    return {
+        "episodes": options.episodes,
+        "reached": firsts,
+        "final": {"seconds": policies[-1].seconds, "mean": mean, "std": std},
+        "judged": [{"seconds": policies[index].seconds, "mean": mean, "std": std} for index, (mean, std) in sorted(known.items())],
+    }
+
+
+def first(policies: list[Policy], goal: float, margin: float, evaluate: Callable[[int], tuple[float, float]]) -> dict[str, float] | None:
+    candidate = False
+    for index, policy in enumerate(policies):
+        candidate = candidate or (policy.training_mean is not None and policy.training_mean >= goal - margin)
+        if candidate:
+            mean, std = evaluate(index)
+            if mean >= goal:
+                return {"seconds": policy.seconds, "steps": policy.steps, "mean": mean, "std": std}
+    return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    modes = parser.add_subparsers(dest="mode", required=True)
+    speed = modes.add_parser("speed", help="steps a second of A2C")
+    speed.add_argument("--seconds", type=float, default=20.0)
+    learn = modes.add_parser("learn", help="seconds until PPO has learned")
+    learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
+    learn.add_argument("--limit", type=float, default=600.0, help="seconds of training at most (default 600)")
+    learn.add_argument("--until-mean", type=float, default=230.0, help="training mean that ends it (default 230)")
+    learn.add_argument("--steps", type=int, default=10_000_000, help="environment steps at most; the zoo stops at 1e6, and nothing depends on it")
+    learn.add_argument("--every", type=float, default=5.0, help="seconds between two policies set aside (default 5)")
+    learn.add_argument("--episodes", type=int, default=500, help="episodes that judge a policy (default 500)")
+    learn.add_argument("--scan-margin", type=float, default=50.0, help="judge from where the training mean is this close to the goal (default 50)")
+    for mode in (speed, learn):
+        mode.add_argument("--seed", type=int, default=0)
+        mode.add_argument("--threads", type=int, default=1, help="torch's threads (default 1)")
+        mode.add_argument("--pin", default="", metavar="CPU[,CPU]", help="cores to stay on")
+    options = parser.parse_args()
+    if options.pin:
+        os.sched_setaffinity(0, {int(cpu) for cpu in options.pin.split(",")})
+    if options.mode == "speed":
+        print(json.dumps(measure_speed(options.seconds, options.seed, options.threads)))
+        return
+    policies, facts = train(options)
+    print(json.dumps(facts | judge(policies, options)))
+
+
+if __name__ == "__main__":
+    main()

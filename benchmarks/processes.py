@@ -1,0 +1,78 @@
+"""Processes that the benchmarks start, pin to a core, watch and end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["PEERS", "cpu_seconds", "free_port", "start", "start_parent", "stop", "wait_for_port"]
+
+#: The interpreter of the peers' own environment.
+PEERS = Path(__file__).parent / ".venv" / "bin" / "python"
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def start(command: Sequence[str], log: Path, cpu: int | None = None) -> subprocess.Popen[bytes]:
+    """Starts a process in a session of its own, pinned to `cpu` from its first instruction on."""
+
+    def pin() -> None:
+        if cpu is not None:
+            os.sched_setaffinity(0, {cpu})
+
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=pin)
+
+
+def start_parent(experiment: Path, out: Path, port: int, cpu: int | None = None) -> subprocess.Popen[bytes]:
+    """Starts a Parent on loopback and waits until it listens. Its log is beside `out`."""
+    log = out.with_suffix(".log")
+    command = [sys.executable, "-m", "genkidama.parent", str(experiment), "--listen", f"127.0.0.1:{port}", "--out", str(out)]
+    process = start(command, log, cpu)
+    wait_for_port(process, port, log)
+    return process
+
+
+def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path, seconds: float = 30.0) -> None:
+    """Returns once the process accepts connections.
+
+    Raises:
+        SystemExit: it ended, or did not listen in time; with what it logged.
+    """
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+            return
+        except OSError:
+            time.sleep(0.05)
+    stop(process)
+    raise SystemExit(f"nothing listens on port {port}:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float = 20.0) -> None:
+    """Asks the process to end, and insists after a while."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    """A port on loopback that nobody is using now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process with all its threads, those that ended included; in steps of one clock tick (10 ms)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS

@@ -1,0 +1,213 @@
+"""How many environment steps a second a child makes while it trains, beside what its environment alone allows.
+
+Claims: on two cores, training on LunarLander-v3 with `a3c.toml` and `exchange = "free"`, connected to a
+real parent, a child makes at least 0.7 of the steps of the bare environment loop with random actions on
+the same two cores, at least 0.5 with `lunarlander.toml`; and at least 2.5 times the steps per core of
+Stable-Baselines3's A2C with 8 environments and `render_mode=None`.
+
+Method: all are measured in one process tree after another, in turn, for several rounds; a round's ratio
+compares neighbours in time; the median of the rounds counts. The bare loop is two processes, one per
+core, each with an environment made as a core makes it and actions drawn beforehand, so that it does
+nothing but step and reset. A child's steps are those that its parent counted, from its history, after
+a warm-up of WARM seconds. `--parts` says where the rest goes, one core, function by function.
+
+    python benchmarks/speed.py [--rounds 3] [--seconds 15] [--json FILE] [--parts]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+WARM = 4.0
+
+
+def bare_loop(cpu: int, seconds: float, results: Any) -> None:
+    """Steps a second of an environment with random actions, on one core."""
+    import numpy as np
+
+    from genkidama.experiment import Environment
+    from genkidama.learning.environments import make_environment
+
+    os.sched_setaffinity(0, {cpu})
+    environment = make_environment(Environment())
+    actions = np.random.default_rng(cpu).integers(4, size=1_000_000).tolist()
+    environment.reset(seed=cpu)
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        for action in actions[steps : steps + 1000]:
+            _, _, terminated, truncated, _ = environment.step(action)
+            if terminated or truncated:
+                environment.reset()
+        steps += 1000
+    results.put(steps / (time.perf_counter() - began))
+
+
+def bare(seconds: float) -> float:
+    """Both cores at once, summed."""
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    processes = [context.Process(target=bare_loop, args=(cpu, seconds, results)) for cpu in sorted(os.sched_getaffinity(0))[:2]]
+    for process in processes:
+        process.start()
+    total = sum(results.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return total
+
+
+def child(file: str, seconds: float, *settings: str) -> float:
+    """Steps a second of one child with two cores, as its parent counts them."""
+    from genkidama.cluster import train
+    from genkidama.experiment import Experiment
+    from genkidama.settings import parse_settings
+
+    changes = {**parse_settings(list(settings)), "parent.alpha": 0.5, "child.beta": 0.5}
+    experiment = Experiment.load(ROOT / "examples/lunarlander" / file)
+    experiment = Experiment.from_dict({**experiment.to_dict(), "stop": {"seconds": WARM + seconds}}).with_settings(changes)
+    points: list[tuple[float, int]] = []
+
+    def watch(event: dict[str, Any]) -> None:
+        if event["event"] in ("join", "exchange"):
+            points.append((event["time"], event.get("steps", 0)))
+
+    with tempfile.TemporaryDirectory() as out:
+        train(experiment, children=1, cores=2, out=out, episodes=0, watch=watch)
+    start = next(point for point in points if point[0] - points[0][0] >= WARM)
+    return (points[-1][1] - start[1]) / (points[-1][0] - start[0])
+
+
+def stable_baselines(seconds: float) -> float:
+    """Two A2C processes, one per core, summed."""
+    python = ROOT / "benchmarks/.venv/bin/python"
+    if not python.exists():
+        sys.exit("the peers are not installed: make peers")
+    command = [str(python), str(ROOT / "benchmarks/peers/sb3.py"), "speed", "--seconds", str(seconds)]
+    processes = [
+        subprocess.Popen([*command, "--pin", str(cpu)], stdout=subprocess.PIPE, text=True) for cpu in sorted(os.sched_getaffinity(0))[:2]
+    ]
+    return sum(json.loads(process.communicate()[0].splitlines()[-1])["steps_per_second"] for process in processes)
+
+
+def parts() -> None:
+    """Microseconds a step of each thing that a core does, one after another on one core."""
+    import numpy as np
+    import torch
+
+    from genkidama.experiment import Experiment
+    from genkidama.learning.environments import make_environment
+    from genkidama.learning.learners import make_learner
+    from genkidama.learning.model import Model
+    from genkidama.learning.optimizers import STATE_ROWS, clip_gradient, make_optimizer
+    from genkidama.learning.rollout import Rollout
+
+    torch.set_num_threads(1)
+    for file in ("a3c.toml", "lunarlander.toml"):
+        experiment = Experiment.load(ROOT / "examples/lunarlander" / file)
+        environment = make_environment(experiment.environment)
+        model = Model(experiment, environment)
+        rng = np.random.default_rng(0)
+        outputs, sample = model.network.acting(), model.head.sampler(rng, experiment.algorithm.epsilon)
+        n = experiment.algorithm.batch_size
+        observation, _ = environment.reset(seed=0)
+        timing: dict[str, float] = dict.fromkeys(("act", "step", "reset"), 0.0)
+        seen, taken = [], []
+        clock, resets = time.perf_counter, 0
+        for _ in range(20_000):
+            start = clock()
+            action = sample(outputs(observation))
+            acted = clock()
+            following, _, terminated, truncated, _ = environment.step(action)
+            timing["step"] += clock() - acted
+            timing["act"] += acted - start
+            seen.append(observation)
+            taken.append(action)
+            observation = following
+            if terminated or truncated:
+                start = clock()
+                observation, _ = environment.reset()
+                timing["reset"] += clock() - start
+                resets += 1
+        result = {name: total / 20_000 * 1e6 for name, total in timing.items()}
+        optimizer = make_optimizer(
+            experiment.optimizer,
+            model.vector[: model.trainable],
+            torch.zeros(STATE_ROWS[experiment.optimizer.name], model.trainable),
+            torch.zeros((), dtype=torch.float64),
+        )
+        learner, generator = make_learner(experiment.algorithm, model), torch.Generator()
+        repeats = max(5, 20_000 // n)
+        start = clock()
+        for _ in range(repeats):
+            rollout = Rollout(
+                torch.from_numpy(np.array(seen[:n])),
+                torch.tensor(taken[:n], dtype=torch.float32)[:, None],
+                np.zeros(n, np.float32),
+                np.arange(n) == n - 1,
+                np.array([n - 1]),
+                torch.from_numpy(np.array(seen[n - 1 : n])),
+            )
+            for loss in learner.losses(rollout, generator):
+                model.gradient.zero_()
+                loss.backward()  # type: ignore[no-untyped-call]
+                if experiment.algorithm.max_gradient_norm:
+                    clip_gradient(model.gradient, experiment.algorithm.max_gradient_norm)
+                optimizer.step(model.gradient, 0.0)
+        result["learn"] = (clock() - start) / repeats / n * 1e6
+        print(f"{file}: " + ", ".join(f"{name} {value:.1f} µs" for name, value in result.items()) + f" a step (episodes of {20_000 / resets:.0f})")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--parts", action="store_true")
+    options = parser.parse_args()
+    if options.parts:
+        parts()
+        return
+    rows: list[dict[str, float]] = []
+    for number in range(options.rounds):
+        row = {
+            "bare": bare(options.seconds / 2),
+            "a3c, free": child("a3c.toml", options.seconds, "child.exchange=free"),
+            "bare again": bare(options.seconds / 2),
+            "lunarlander, free": child("lunarlander.toml", options.seconds, "child.exchange=free"),
+            "a3c, episode": child("a3c.toml", options.seconds, "child.exchange=episode"),
+            "lunarlander, episode": child("lunarlander.toml", options.seconds, "child.exchange=episode"),
+            "Stable-Baselines3 A2C": stable_baselines(options.seconds),
+        }
+        rows.append(row)
+        print(f"round {number + 1}: " + ", ".join(f"{name} {value:,.0f}/s" for name, value in row.items()), flush=True)
+
+    def ratio(over: str, under: str) -> float:
+        return median(row[over] / row[under] for row in rows)
+
+    for row in rows:
+        row["bare mean"] = (row["bare"] + row["bare again"]) / 2
+    results = {
+        "a3c free / bare (goal 0.7)": ratio("a3c, free", "bare mean"),
+        "lunarlander free / bare (goal 0.5)": ratio("lunarlander, free", "bare mean"),
+        "a3c free / Stable-Baselines3 A2C, a core (goal 2.5)": ratio("a3c, free", "Stable-Baselines3 A2C"),
+        "a3c episode / a3c free": ratio("a3c, episode", "a3c, free"),
+        "lunarlander episode / lunarlander free": ratio("lunarlander, episode", "lunarlander, free"),
+    }
+    for name, value in results.items():
+        print(f"{value:6.2f}  {name}")
+    if options.json:
+        options.json.write_text(json.dumps({"rounds": rows, "ratios": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Genkidama trains one policy on many small machines.
+
+A Parent holds the weights; each Child trains its own copy with all its cores and, whenever it is
+ready, exchanges weights with the parent over one websocket. Nobody waits for anybody else.
+
+How the house is laid out: what is true lives in `genkidama/*.py`, what learns in `genkidama.learning`,
+what waits in `genkidama.parent` and `genkidama.child`. `docs/design.md` tells the rest.
+
+    experiment = genkidama.Experiment.load("examples/lunarlander/lunarlander.toml")
+    run = genkidama.train(experiment, children=2, out="runs/first")
+    print(genkidama.evaluate(run).mean)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from genkidama.blending import blend
+    from genkidama.checkpoint import Checkpoint
+    from genkidama.child.client import Child
+    from genkidama.child.orchestrator import CoreOrchestrator
+    from genkidama.cluster import train
+    from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
+    from genkidama.evaluation import Evaluation, evaluate
+    from genkidama.experiment import Experiment
+    from genkidama.learning.heads import head_for
+    from genkidama.learning.networks import ActorCritic, Network
+    from genkidama.parameter_server import ParameterServer
+    from genkidama.parent.server import Parent
+    from genkidama.run import Run
+    from genkidama.weights import Signature
+
+#: Public names and their homes. They are imported when they are first used: a parent must not pay for
+#: torch, and a core must not pay for websockets.
+_HOMES = {
+    "ActorCritic": "genkidama.learning.networks",
+    "Checkpoint": "genkidama.checkpoint",
+    "Child": "genkidama.child.client",
+    "ConfigurationError": "genkidama.errors",
+    "CoreOrchestrator": "genkidama.child.orchestrator",
+    "EnvironmentFailure": "genkidama.errors",
+    "Evaluation": "genkidama.evaluation",
+    "Experiment": "genkidama.experiment",
+    "GenkidamaError": "genkidama.errors",
+    "Network": "genkidama.learning.networks",
+    "ParameterServer": "genkidama.parameter_server",
+    "Parent": "genkidama.parent.server",
+    "ProtocolError": "genkidama.errors",
+    "Run": "genkidama.run",
+    "Signature": "genkidama.weights",
+    "blend": "genkidama.blending",
+    "evaluate": "genkidama.evaluation",
+    "head_for": "genkidama.learning.heads",
+    "train": "genkidama.cluster",
+}
+
+__all__ = [
+    "ActorCritic",
+    "Checkpoint",
+    "Child",
+    "ConfigurationError",
+    "CoreOrchestrator",
+    "EnvironmentFailure",
+    "Evaluation",
+    "Experiment",
+    "GenkidamaError",
+    "Network",
+    "ParameterServer",
+    "Parent",
+    "ProtocolError",
+    "Run",
+    "Signature",
+    "__version__",
+    "blend",
+    "evaluate",
+    "head_for",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,110 @@
+"""The `genkidama` command: train · evaluate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import genkidama
+from genkidama.cluster import summary, train
+from genkidama.console import fail
+from genkidama.errors import ConfigurationError, GenkidamaError
+from genkidama.evaluation import evaluate
+from genkidama.experiment import Experiment
+from genkidama.plugs import check_environment
+from genkidama.progress import Progress
+from genkidama.run import Run
+from genkidama.settings import parse_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 0, 1 (this machine cannot), 2 (the user's mistake), 130 (interrupted)."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        return options.command(options)  # type: ignore[no-any-return]
+    except GenkidamaError as error:
+        return fail(error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read our output has gone, as `| head` does
+        sys.stderr.close()
+        return 1
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="genkidama", description="Trains one policy on many small machines.")
+    parser.add_argument("--version", action="version", version=f"genkidama {genkidama.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    command = commands.add_parser("train", help="train a whole cluster on this machine", description="Trains a whole cluster on this machine.")
+    command.add_argument("file", nargs="?", metavar="FILE.toml", type=Path, help="the experiment (may be left out with --resume)")
+    command.add_argument("--children", type=int, default=2, metavar="N", help="child processes (default: 2)")
+    command.add_argument("--cores", type=int, metavar="N", help="core processes of each child (default: the CPU cores, shared out)")
+    command.add_argument("--updates", type=int, metavar="N", help="stop after so many exchanges a child (stop.updates)")
+    command.add_argument("--seed", type=int, metavar="N", help="the experiment's seed")
+    command.add_argument("--out", type=Path, metavar="DIR", help="the run directory (default: a new one under runs/)")
+    command.add_argument("--resume", type=Path, metavar="DIR", help="go on with this run")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as child.exchange=free; repeatable")
+    command.add_argument("--episodes", type=int, default=500, metavar="N", help="length of the final evaluation (default: 500; 0 for none)")
+    command.add_argument("--json", action="store_true", help="print one JSON object on standard output at the end")
+    command.set_defaults(command=_train)
+
+    command = commands.add_parser("evaluate", help="play episodes with a run's or a checkpoint's weights", description="Plays episodes.")
+    command.add_argument("target", type=Path, metavar="DIR_OR_CHECKPOINT", help="a run directory (its best checkpoint is taken) or a file")
+    command.add_argument("--episodes", type=int, default=500, metavar="N", help="how many (default: 500)")
+    command.add_argument("--greedy", action="store_true", help="take the most probable action instead of a sampled one")
+    command.add_argument("--seed", type=int, default=0, metavar="N", help="the episodes follow from it (default: 0)")
+    command.add_argument("--json", action="store_true", help="print one JSON object on standard output and nothing else")
+    command.set_defaults(command=_evaluate)
+    return parser
+
+
+def _train(options: argparse.Namespace) -> int:
+    if options.file is None and options.resume is None:
+        raise ConfigurationError("which experiment? give FILE.toml, or --resume DIR")
+    experiment = Experiment.load(options.file) if options.file else Run.open(options.resume).experiment
+    changes = parse_settings(options.set)
+    changes |= {key: value for key, value in (("stop.updates", options.updates), ("seed", options.seed)) if value is not None}
+    experiment = experiment.with_settings(changes, source="the command line")
+    check_environment(experiment)
+    before = Run.open(options.resume).load().snapshot if options.resume and Run(options.resume).checkpoints else None
+    progress = Progress(experiment)
+    progress.say(f"training {experiment.environment.id} with {experiment.algorithm.name} on {options.children} children …")
+    try:
+        run = train(
+            experiment,
+            children=options.children,
+            cores=options.cores,
+            out=options.out,
+            resume=options.resume,
+            episodes=0,
+            watch=progress,
+        )
+    finally:
+        progress.close()
+    if options.episodes:
+        progress.say(f"evaluating {options.episodes} episodes …")
+        print(evaluate(run, episodes=options.episodes, seed=experiment.seed), file=sys.stderr)
+    progress.say(f"run: {run.path}  (evaluate it again: genkidama evaluate {run.path})")
+    if options.json:
+        print(json.dumps(summary(run, None if before is None else {"steps": before.steps, "seconds": before.seconds})))
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    evaluation = evaluate(options.target, episodes=options.episodes, greedy=options.greedy, seed=options.seed)
+    print(json.dumps(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""`python -m genkidama.child`: train on this machine for a parent somewhere."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    # Imported late: multiprocessing looks at this module in processes that need none of it.
+    import msgspec
+
+    from genkidama.child.client import Child
+    from genkidama.console import fail, stop_at_eof
+    from genkidama.errors import ConfigurationError, GenkidamaError
+    from genkidama.experiment import Role
+
+    parser = argparse.ArgumentParser(prog="python -m genkidama.child", description="Trains on this machine; the parent says what.")
+    parser.add_argument("file", nargs="?", help="the child's TOML (child/child.toml explains every setting)")
+    parser.add_argument("--parent", help="where the parent listens: ws://HOST:PORT")
+    parser.add_argument("--cores", help="core processes: a number, or auto for one each CPU core (default: what the experiment says)")
+    parser.add_argument("--name", help="unique among the parent's children (default: this machine's name)")
+    parser.add_argument("--state", metavar="DIR", help="keep this child's own state there, so that it resumes after a restart")
+    parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    try:
+        given = {key: getattr(options, key) for key in ("parent", "name", "cores", "state") if getattr(options, key) is not None}
+        if not options.file and not options.parent:
+            raise ConfigurationError("where is the parent? give --parent ws://HOST:PORT or a child's TOML")
+        if given.get("cores", "").isdigit():
+            given["cores"] = int(given["cores"])
+        role = msgspec.to_builtins(Role.load(options.file)) if options.file else {}
+        child = Child.from_role(Role.from_dict({**role, **given}, source="the command line"))
+        if options.until_eof:
+            stop_at_eof()
+        child.run()
+    except GenkidamaError as error:
+        return fail(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

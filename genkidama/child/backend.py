@@ -1,0 +1,109 @@
+"""How a child turns weights into better weights: the plug `child.backend`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
+from genkidama.plugs import is_plug, load_plug
+from genkidama.weights import Signature, Vector
+
+__all__ = ["Backend", "Work", "make_backend"]
+
+
+@dataclass
+class Work:
+    """What a child has done since it was last asked."""
+
+    #: Environment steps.
+    steps: int = 0
+    #: Undiscounted return of each finished episode.
+    returns: list[float] = field(default_factory=list)
+
+
+class Backend(Protocol):
+    """What a backend promises; `CoreOrchestrator` is the one that is built in.
+
+    One asyncio loop makes all calls, in the order of the methods below, `due` to `release` over and
+    over. A backend of one's own is a class with these methods and this constructor, named by
+    `child.backend = "module:Class"`.
+    """
+
+    def __init__(self, experiment: Experiment, cores: int, name: str) -> None: ...
+
+    async def startup(self) -> Signature:
+        """Builds the network and says what its vector means. Nothing trains yet.
+
+        Raises:
+            ConfigurationError: the experiment names something that cannot be built.
+        """
+        ...
+
+    async def begin(self, weights: Vector | None) -> None:
+        """Starts training, from these weights or, if None, from its own initial ones."""
+        ...
+
+    async def due(self) -> None:
+        """Returns when an exchange is due; may be cancelled and called again.
+
+        Raises:
+            GenkidamaError: training cannot go on.
+        """
+        ...
+
+    def snapshot(self) -> Vector:
+        """A copy of the weights θ_C."""
+        ...
+
+    def take_work(self) -> Work:
+        """What was done since the last call."""
+        ...
+
+    def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
+        """θ_C ← (1−β)θ_C + βθ_P. `sent` is the snapshot that the parent's answer belongs to."""
+        ...
+
+    def reset(self, weights: Vector) -> None:
+        """θ_C ← these weights, and forgets the optimizer's state: training had diverged."""
+        ...
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Copies of everything that a restarted child would miss: weights and optimizer state."""
+        ...
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Takes over what `state` gave, after `startup` and before `begin`."""
+        ...
+
+    def set_progress(self, progress: float) -> None:
+        """How much of the run is done, in [0, 1], for the schedules."""
+        ...
+
+    def release(self) -> None:
+        """The exchange is over, or there is nobody to exchange with: whoever waits goes on."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Ends every process and frees all shared memory, within two seconds."""
+        ...
+
+
+def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
+    """The backend that `child.backend` names.
+
+    Raises:
+        ConfigurationError: an import string that leads nowhere.
+    """
+    kind: Any
+    if is_plug(experiment.child.backend):
+        kind = load_plug(experiment.child.backend, "child.backend")
+        if not callable(kind):
+            raise ConfigurationError(f"child.backend = {experiment.child.backend!r}: is no class")
+    else:
+        from genkidama.child.orchestrator import CoreOrchestrator as kind
+    backend: Backend = kind(experiment, cores, name)
+    return backend

@@ -1,0 +1,418 @@
+"""Child: keeps a backend training and exchanges its weights with the parent whenever it is ready.
+
+Laws of this file:
+- The first thing that a child needs is its parent, which tells it the experiment. Afterwards it needs
+  the parent no more: cut off, it keeps training, and reconnects with jittered backoff.
+- Reconnected, it keeps its own weights and pushes them. A parent that has lost everything takes them.
+- A push whose reply got lost is sent again under the same number, so nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+import genkidama
+from genkidama.child.backend import Backend, Work, make_backend
+from genkidama.child.state import load_state, save_state
+from genkidama.console import make_logger
+from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
+from genkidama.experiment import Experiment, Role
+from genkidama.machine import available_cores, loop_factory
+from genkidama.messages import (
+    HANDSHAKE_LIMIT,
+    PROTOCOL,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Reply,
+    Request,
+    Weights,
+    Welcome,
+    decode_reply,
+    encode,
+    size_limit,
+)
+from genkidama.weights import Signature, Vector
+
+__all__ = ["Child"]
+
+#: Pings find a parent that vanished without a word. Training never delays the answer, because this
+#: process does not train; a minute forgives a busy Pi and a bad Wi-Fi.
+_PING_SECONDS = 60.0
+
+#: How long a reply may take before the connection is given up; the cores of an `"episode"` child wait for it.
+_REPLY_SECONDS = 30.0
+
+#: The first wait before reconnecting, and the longest; each wait is a random part of its doubling.
+_BACKOFF_SECONDS = (0.5, 30.0)
+
+#: How long a last push and goodbye may take when the child is told to stop.
+_FAREWELL_SECONDS = 2.0
+
+#: How often the child's own state is saved, if it has a place for it.
+_STATE_SECONDS = 60.0
+
+#: At most so many returns are reported in one push, the newest ones: a day without a parent is no reason for a message too big.
+_MOST_RETURNS = 4096
+
+T = TypeVar("T")
+
+log = make_logger()
+
+
+class _Refused(GenkidamaError):
+    """The parent does not want this child, and says why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"the parent refuses this child: {refusal.reason}")
+        self.code = refusal.code
+
+
+class Child:
+    """One machine that trains.
+
+    Args:
+        parent: `ws://HOST:PORT`.
+        name: unique among the parent's children; the machine's name if empty, numbered if that is taken.
+        cores: core processes; None takes what the experiment says, `"auto"` one for each CPU core.
+        state: a directory for this child's own state, None for none.
+
+    `await child.serve()` trains until the parent says that the run is over or `stop()` is called.
+    """
+
+    def __init__(self, parent: str, *, name: str = "", cores: int | str | None = None, state: str | Path | None = None) -> None:
+        self.parent = parent
+        self.name = name or _machine_name()
+        self._numbered = 0 if name else 1
+        self._cores = None if cores == "experiment" else cores
+        self._state = Path(state) if state else None
+        self._session = secrets.token_hex(8)
+        self._stopping = asyncio.Event()
+        self._connection: ClientConnection | None = None
+        self._version = 0
+        self._sequence = 0
+        self._unanswered: Work | None = None
+        self._work = Work()
+        self._over = ""
+        self._failure: BaseException | None = None
+        #: Set by `serve`.
+        self.experiment: Experiment | None = None
+        self.backend: Backend | None = None
+
+    @classmethod
+    def from_role(cls, role: Role) -> Child:
+        """A child as its own TOML describes it."""
+        return cls(role.parent, name=role.name, cores=role.cores, state=role.state or None)
+
+    def run(self) -> None:
+        """`serve`, in an event loop of its own, with SIGTERM and SIGINT as `stop`. Blocks.
+
+        Raises:
+            GenkidamaError: as `serve`.
+        """
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(self._serve_with_signals())
+
+    async def _serve_with_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        await self.serve()
+
+    def stop(self) -> None:
+        """Ends training: a last push, a goodbye, no process and no shared memory left."""
+        self._stopping.set()
+
+    async def serve(self) -> None:
+        """Trains until the run is over.
+
+        Raises:
+            GenkidamaError: the parent refuses this child, the experiment cannot be built here, or
+                training cannot go on.
+        """
+        first = await self._until_stopped(self._first_contact())
+        if first is None or self._over:
+            return
+        connection, self.experiment = first
+        cores = self._core_count(self.experiment)
+        self.backend = make_backend(self.experiment, cores, self.name)
+        try:
+            signature = await self._until_stopped(self.backend.startup())
+            if signature is None:
+                return
+            log.info("training", child=self.name, cores=cores, parameters=signature.size, environment=self.experiment.environment.id)
+            await self._train(connection, signature, self.backend)
+        finally:
+            await self.backend.shutdown()
+            if self._connection is not None:
+                await self._connection.close()
+
+    async def _train(self, connection: ClientConnection, signature: Signature, backend: Backend) -> None:
+        restored = self._restore(signature, backend)
+        weights = await self._join(connection, signature)
+        backend.set_progress(weights.progress)
+        await backend.begin(weights.vector)
+        if restored:
+            log.info("resumed", child=self.name, version=weights.version)
+        self._connection = connection
+        helpers = [self._in_background(self._keep_connected(signature))]
+        if self._state is not None:
+            helpers.append(self._in_background(self._keep_state(signature, backend)))
+        try:
+            while not self._over and await self._until_stopped(_then_true(backend.due())):
+                await self._exchange(backend, signature)
+                backend.release()
+        finally:
+            for helper in helpers:
+                await _cancel(helper)
+        if not self._over:
+            log.info("stopping", child=self.name)
+        await self._farewell(backend, signature)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _exchange(self, backend: Backend, signature: Signature) -> None:
+        """One push and its reply; a failing connection is dropped, and training goes on."""
+        work = backend.take_work()
+        self._work = Work(self._work.steps + work.steps, (self._work.returns + work.returns)[-_MOST_RETURNS:])
+        connection = self._connection
+        if connection is None:
+            return
+        if self._unanswered is None:
+            self._unanswered, self._work = self._work, Work()
+            self._sequence += 1
+        sent = backend.snapshot()
+        push = Push(
+            version=self._version, sequence=self._sequence, steps=self._unanswered.steps, returns=self._unanswered.returns, vector=sent
+        )
+        try:
+            reply = await _ask(connection, push)
+            if isinstance(reply, Weights):
+                self._unanswered = None
+                self._accept(reply, sent, backend)
+            elif isinstance(reply, Refusal) and reply.code == "finite":
+                await self._recover(connection, signature, backend, reply)
+            else:
+                raise _Refused(reply) if isinstance(reply, Refusal) else ProtocolError("order", f"the parent answers a push with {reply!r}")
+        except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
+            await self._drop(connection, error)
+
+    def _accept(self, reply: Weights, sent: Vector, backend: Backend) -> None:
+        assert self.experiment is not None
+        self._version = reply.version
+        if reply.vector is not None:
+            backend.blend(sent, reply.vector, self.experiment.child.beta)
+        backend.set_progress(reply.progress)
+        self._over = reply.stop
+
+    async def _recover(self, connection: ClientConnection, signature: Signature, backend: Backend, refusal: Refusal) -> None:
+        """Our weights have become NaN or infinite: take the parent's instead, if it has any."""
+        weights = await self._join(connection, signature)
+        if weights.vector is None:
+            raise EnvironmentFailure(f"{refusal.reason}, and the parent has no weights to fall back to; lower optimizer.learning_rate")
+        log.warning("training diverged, going on from the parent's weights", child=self.name, version=weights.version)
+        backend.reset(weights.vector)
+
+    # Connections.
+
+    async def _first_contact(self) -> tuple[ClientConnection, Experiment]:
+        while True:
+            try:
+                connection, welcome = await self._connect()
+            except _Refused as refused:
+                if refused.code == "name" and self._numbered:
+                    self._numbered += 1
+                    self.name = f"{_machine_name()}-{self._numbered}"
+                    continue
+                raise
+            self._over = welcome.stop
+            return connection, Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
+
+    async def _connect(self) -> tuple[ClientConnection, Welcome]:
+        """A connection that has said hello, however long it takes."""
+        wait, longest = _BACKOFF_SECONDS
+        complained = False
+        while True:
+            try:
+                connection = await connect(
+                    self.parent,
+                    compression=None,
+                    max_size=HANDSHAKE_LIMIT,
+                    ping_timeout=_PING_SECONDS,
+                    proxy=None,
+                    close_timeout=1,
+                )
+                hello = Hello(protocol=PROTOCOL, name=self.name, session=self._session, software=genkidama.__version__)
+                try:
+                    reply = await _ask(connection, hello)
+                except BaseException:
+                    await connection.close()
+                    raise
+                if isinstance(reply, Refusal):
+                    await connection.close()
+                    raise _Refused(reply)
+                if isinstance(reply, Welcome):
+                    if reply.protocol != PROTOCOL:
+                        raise EnvironmentFailure(f"{self.parent} speaks protocol {reply.protocol}, this child {PROTOCOL}; install the same version")
+                    log.info("connected", child=self.name, parent=self.parent, run=reply.run)
+                    return connection, reply
+                raise ProtocolError("order", f"the parent answers hello with {type(reply).__name__}")
+            except websockets.InvalidURI:
+                raise GenkidamaError(f"parent = {self.parent!r}: expected ws://HOST:PORT") from None
+            except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
+                if not complained:
+                    log.warning("parent not reachable, trying on", child=self.name, parent=self.parent, reason=str(error) or type(error).__name__)
+                    complained = True
+                # Full jitter: children that lost the same parent do not return all at once.
+                await asyncio.sleep(random.uniform(0.1, 1.0) * wait)
+                wait = min(longest, wait * 2)
+
+    async def _keep_connected(self, signature: Signature) -> None:
+        """Whenever the connection is gone: a new one, joined."""
+        while True:
+            if self._connection is None:
+                connection, welcome = await self._connect()
+                try:
+                    await self._resume(connection, welcome, signature)
+                except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
+                    await self._drop(connection, error)
+                    await asyncio.sleep(_BACKOFF_SECONDS[0])
+                    continue
+            connection = self._connection
+            if connection is not None:
+                await connection.wait_closed()
+                if self._connection is connection:
+                    self._connection = None
+                    log.warning("parent lost, training on", child=self.name, parent=self.parent)
+
+    async def _resume(self, connection: ClientConnection, welcome: Welcome, signature: Signature) -> None:
+        assert self.experiment is not None
+        theirs = Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
+        for section in ("environment", "network", "algorithm", "optimizer", "child"):
+            if getattr(theirs, section) != getattr(self.experiment, section):
+                raise GenkidamaError(f"{self.parent} now runs another experiment ([{section}] differs); start this child again to take part in it")
+        weights = await self._join(connection, signature)
+        self._version = weights.version
+        self._over = self._over or welcome.stop or weights.stop
+        self._connection = connection
+
+    async def _join(self, connection: ClientConnection, signature: Signature) -> Weights:
+        # The installed websockets has no public way to raise the limit of an open connection.
+        connection.protocol.max_message_size = size_limit(signature.size)
+        reply = await _ask(connection, Join(signature=[(name, list(shape)) for name, shape in signature.entries]))
+        if isinstance(reply, Refusal):
+            raise _Refused(reply)
+        if not isinstance(reply, Weights) or (reply.vector is not None and len(reply.vector) != signature.size):
+            raise ProtocolError("order", f"the parent answers a join with {type(reply).__name__}")
+        self._version = reply.version
+        return reply
+
+    async def _drop(self, connection: ClientConnection, error: Exception) -> None:
+        if self._connection is connection:
+            self._connection = None
+        log.warning("parent lost, training on", child=self.name, parent=self.parent, reason=str(error) or type(error).__name__)
+        await connection.close()
+
+    async def _farewell(self, backend: Backend, signature: Signature) -> None:
+        """The last push and a goodbye, as far as there is time."""
+        with suppress(TimeoutError, OSError, websockets.WebSocketException, ProtocolError):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                if not self._over:
+                    await self._exchange(backend, signature)
+                if self._connection is not None:
+                    await _ask(self._connection, Leave(reason=self._over or "stopped"))
+        if self._state is not None:
+            self._save(signature, backend)
+        log.info("left", child=self.name, reason=self._over or "stopped")
+
+    # The child's own state.
+
+    def _state_file(self) -> Path | None:
+        return None if self._state is None else self._state / f"{self.name}.safetensors"
+
+    def _restore(self, signature: Signature, backend: Backend) -> bool:
+        path = self._state_file()
+        arrays = load_state(path, signature.digest) if path is not None else None
+        if arrays is None:
+            return False
+        backend.restore(arrays)
+        return True
+
+    async def _keep_state(self, signature: Signature, backend: Backend) -> None:
+        while self._state is not None:
+            await asyncio.sleep(_STATE_SECONDS)
+            self._save(signature, backend)
+
+    def _save(self, signature: Signature, backend: Backend) -> None:
+        path = self._state_file()
+        assert path is not None
+        try:
+            save_state(path, signature.digest, backend.state())
+        except EnvironmentFailure as error:
+            log.error("state not saved", child=self.name, reason=str(error))
+
+    # Waiting.
+
+    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`, or None if `stop` comes first."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            await _cancel(task)
+        return None if task.cancelled() else task.result()
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs `work` beside the training. If it fails, the child stops and `serve` raises the error."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._failure = error
+                self.stop()
+
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(done)
+        return task
+
+    def _core_count(self, experiment: Experiment) -> int:
+        cores = experiment.child.cores if self._cores is None else self._cores
+        return available_cores() if cores == "auto" else int(cores)
+
+
+async def _then_true(work: Coroutine[Any, Any, None]) -> bool:
+    await work
+    return True
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    """Cancels the task and waits until it has ended; its error, if any, stays in it."""
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def _ask(connection: ClientConnection, request: Request) -> Reply:
+    """One request and its one reply."""
+    async with asyncio.timeout(_REPLY_SECONDS):
+        await connection.send(encode(request))
+        frame = await connection.recv(decode=False)
+    return decode_reply(frame)
+
+
+def _machine_name() -> str:
+    name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in socket.gethostname().partition(".")[0])
+    return name.strip("-_")[:48] or "child"

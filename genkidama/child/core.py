@@ -1,0 +1,256 @@
+"""One core process: actor and learner in one, on memory that it shares with its siblings.
+
+Thesis §4.6, algorithm 1, and Hogwild! (Niu et al. 2011): a core acts with its own copy θ_L of the
+weights, computes gradients at θ_L, applies them to the child's θ_O without a lock, and now and then
+pulls θ_L ← θ_O.
+
+Laws of this file:
+- A core writes only its own gradient, its own share of the replay tensor and its own element of the
+  semaphore vector; weights and optimizer state belong to all.
+- It talks to the orchestrator through one pipe: a `RECORD` a finished episode; while it waits, it
+  sleeps in a read of that pipe. The pipe's end is the orchestrator's end: the core ends too.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+import numpy as np
+import torch
+
+from genkidama.child.memory import SharedMemory
+from genkidama.child.records import EPISODE, FAILED, READY, RECORD, RECYCLED
+from genkidama.child.replay import ReplayTensor
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.learning.learners import make_learner
+from genkidama.learning.model import Model
+from genkidama.learning.optimizers import clip_gradient, make_optimizer
+from genkidama.learning.rollout import Rollout
+from genkidama.machine import resident_bytes
+from genkidama.schedules import SCHEDULES
+
+__all__ = ["SingleCore", "run_core"]
+
+
+#: A core that has grown by so much since its start asks to be replaced. Environments leak: Box2D keeps 1.6 KiB
+#: of every LunarLander episode, which is gigabytes a day. All that a core has learned is in the shared
+#: memory, and a fork of the nursery takes milliseconds, so replacing it costs one unfinished episode.
+_GROWTH_BYTES = 64 << 20
+
+#: How many batches pass between two looks at the memory.
+_LOOK_BATCHES = 128
+
+
+class _Ended(Exception):
+    """The orchestrator wants this core to end, or is gone."""
+
+
+class SingleCore:
+    """The core number `index` of a child.
+
+    Args:
+        index: its share of the replay tensor, its gradient and its element of the semaphore vector.
+        experiment: all settings.
+        memory: the child's shared memory, with θ_O in it.
+        line: this end of the pipe to the orchestrator.
+        seed: distinguishes this core from every other one of the run, and from its own predecessors.
+    """
+
+    def __init__(self, index: int, experiment: Experiment, memory: SharedMemory, line: Connection, seed: tuple[int, ...]) -> None:
+        self.experiment, self.algorithm = experiment, experiment.algorithm
+        self._index, self._memory, self._line = index, memory, line
+        sequence = np.random.SeedSequence(seed)
+        self._rng = np.random.default_rng(sequence)
+        self._torch_rng = torch.Generator().manual_seed(int(sequence.generate_state(1)[0]))
+        self._environment = make_environment(experiment.environment)
+        self._episode_seed = int(sequence.generate_state(2)[1]) % 2**31
+        self.model = Model(experiment, self._environment, torch.from_numpy(memory.gradients[index]))
+        self._shared = torch.from_numpy(memory.weights)
+        own = 0 if experiment.optimizer.shared else index
+        trainable = self.model.trainable
+        self._optimizer = make_optimizer(
+            experiment.optimizer, self._shared[:trainable], torch.from_numpy(memory.state[own]), torch.from_numpy(memory.clock)[own]
+        )
+        self._learner = make_learner(experiment.algorithm, self.model)
+        self._sample = self.model.head.sampler(self._rng, experiment.algorithm.epsilon)
+        self._outputs = self.model.network.acting()
+        self._waits = experiment.child.exchange == "episode"
+        # The columns of this core's share of T[C × N × M].
+        replay = ReplayTensor(memory.replay, memory.filled, self.model.observation_shape, self.model.head.columns)
+        self._observations, self._actions, self._rewards = replay.observations[index], replay.actions[index], replay.rewards[index]
+        self._terminated, self._truncated = replay.terminated[index], replay.truncated[index]
+        self._observation = None
+        self._return, self._length = 0.0, 0
+        self._since_pull = 0
+        self._discounted = 0.0
+
+    def run(self) -> int:
+        """Acts and learns until the orchestrator ends it; returns the process' exit code."""
+        try:
+            self._observation, _ = self._environment.reset(seed=self._episode_seed)
+            self._report(READY, 0.0, 0)
+            self._pause()
+            self.pull()
+            limit, batches = resident_bytes() + _GROWTH_BYTES, 0
+            while not self._memory.stop[0]:
+                batches += 1
+                if not batches % _LOOK_BATCHES and resident_bytes() > limit:
+                    return RECYCLED
+                steps, cuts, following = self.collect()
+                self.learn(steps, cuts, following)
+                self._since_pull += steps
+                ended = self._length == 0
+                if ended and not self.algorithm.across_episodes:
+                    self._pause()
+                if self._since_pull >= self.algorithm.pull_steps or (ended and not self.algorithm.across_episodes):
+                    self.pull()
+        except (_Ended, EOFError, BrokenPipeError, ConnectionResetError):
+            pass
+        finally:
+            self._environment.close()
+        return 0
+
+    def collect(self) -> tuple[int, list[int], list[np.ndarray]]:
+        """Plays until the batch is full or, unless it goes on across episodes, the episode is over.
+
+        Returns:
+            How many steps; after which of them the trajectory is cut though it could go on; and the
+            observations that followed there.
+        """
+        # Everything in this loop costs every step; what can be looked up once is a local name.
+        observations, actions, rewards = self._observations, self._actions, self._rewards
+        step, outputs, sample = self._environment.step, self._outputs, self._sample
+        normalize, to_environment = self.model.normalizer(), self.model.head.to_environment
+        observation, across = self._observation, self.algorithm.across_episodes
+        self._terminated[:] = 0.0
+        self._truncated[:] = 0.0
+        cuts: list[int] = []
+        following: list[np.ndarray] = []
+        n = self.algorithm.batch_size
+        episode_return, length = self._return, self._length
+        t = 0
+        while t < n:
+            observations[t] = observation
+            action = sample(outputs(observation if normalize is None else normalize(observation)))
+            actions[t] = action
+            observation, reward, terminated, truncated, _ = step(to_environment(action))
+            rewards[t] = reward
+            episode_return += reward
+            length += 1
+            t += 1
+            if terminated or truncated:
+                if terminated:
+                    self._terminated[t - 1] = 1.0
+                else:
+                    self._truncated[t - 1] = 1.0
+                    cuts.append(t - 1)
+                    following.append(observation)
+                observation, _ = self._environment.reset()
+                self._report(EPISODE, episode_return, length)
+                episode_return, length = 0.0, 0
+                if not across:
+                    break
+                self._pause()
+        if length:
+            cuts.append(t - 1)
+            following.append(observation)
+        self._memory.filled[self._index] = t
+        self._observation, self._return, self._length = observation, episode_return, length
+        return t, cuts, following
+
+    def learn(self, steps: int, cuts: list[int], following: list[np.ndarray]) -> None:
+        """Applies the learner's updates from the first `steps` rows of this core's share to θ_O."""
+        rollout = self._rollout(steps, cuts, following)
+        settings = self.experiment.optimizer
+        progress = float(self._memory.progress[0])
+        rate = SCHEDULES[settings.schedule](settings.learning_rate, settings.final_learning_rate, progress)
+        limit = self.algorithm.max_gradient_norm
+        gradient = self.model.gradient
+        for loss in self._learner.losses(rollout, self._torch_rng):
+            gradient.zero_()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if limit:
+                clip_gradient(gradient, limit)
+            self._optimizer.step(gradient, rate)
+            if not self.algorithm.pull_steps:
+                self.pull()
+
+    def pull(self) -> None:
+        """θ_L ← θ_O."""
+        self.model.vector.copy_(self._shared)
+        self._since_pull = 0
+
+    def _rollout(self, steps: int, cuts: list[int], following: list[np.ndarray]) -> Rollout:
+        raw = self._observations[:steps]
+        cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
+        rewards = self._rewards[:steps]
+        ends = (self._terminated[:steps] + self._truncated[:steps]) > 0.0
+        scaled = self._scaled(rewards, ends)
+        ends[-1] = True
+        normalize = self.model.normalizer()
+        if normalize is not None:
+            shared = self.model.moments("observations", self._memory.weights)
+            assert shared is not None
+            observations, cut_observations = normalize(raw), normalize(cut_observations)
+            shared.add(raw.reshape(steps, -1))
+        else:
+            observations = raw.copy()  # a copy, because off-policy readers may see the share while it is rewritten
+        return Rollout(
+            torch.from_numpy(observations),
+            torch.from_numpy(self._actions[:steps].copy()),
+            scaled,
+            ends,
+            np.array(cuts, np.intp),
+            torch.from_numpy(cut_observations),
+        )
+
+    def _scaled(self, rewards: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Rewards as they are learned from: scaled and, if asked for, divided by the return's deviation."""
+        scale = self.experiment.environment.reward_scale
+        moments = self.model.moments("returns")
+        if moments is None:
+            return rewards * np.float32(scale)
+        discounted = np.empty_like(rewards)
+        for t, (reward, end) in enumerate(zip(rewards.tolist(), ends.tolist(), strict=True)):
+            self._discounted = discounted[t] = self.algorithm.gamma * self._discounted + reward
+            if end:
+                self._discounted = 0.0
+        shared = self.model.moments("returns", self._memory.weights)
+        assert shared is not None
+        shared.add(discounted[:, None])
+        return rewards * (np.float32(scale) / moments.mean_and_deviation()[1])
+
+    def _report(self, kind: int, episode_return: float, length: int) -> None:
+        if self._memory.stop[0]:
+            raise _Ended
+        self._line.send_bytes(RECORD.pack(kind, episode_return, length))
+
+    def _pause(self) -> None:
+        """The semaphore: lights this core's element and sleeps until the orchestrator releases all."""
+        if not self._waits:
+            return
+        self._memory.semaphore[self._index] = True
+        self._line.send_bytes(b"")
+        self._line.recv_bytes()
+        if self._memory.stop[0]:
+            raise _Ended
+
+
+def run_core(index: int, experiment: Experiment, memory: SharedMemory, line: Connection, seed: tuple[int, ...]) -> None:
+    """The life of a core process, from its fork to its exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the orchestrator decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    try:
+        code = SingleCore(index, experiment, memory, line, seed).run()
+    except Exception as error:  # the user's environment or network may raise anything: report it, do not hang
+        if not isinstance(error, ConfigurationError):
+            traceback.print_exc()
+        line.send_bytes(RECORD.pack(FAILED, 0.0, 0) + f"{type(error).__name__}: {error}".encode()[:1000])
+        sys.exit(1)
+    sys.exit(code)

@@ -1,0 +1,86 @@
+"""Where core processes are born: a small server process that has everything warm and forks on request.
+
+Importing torch and taking a first gradient costs a process some 200 MB. The nursery (a
+multiprocessing forkserver) does both once and freezes its heap, so that every core forked from it
+shares that memory and starts in milliseconds. Only pages that a core itself writes become its own.
+
+This module is imported in the nursery, before any core exists; `describe` runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from multiprocessing.connection import Connection
+from typing import Any
+
+__all__ = ["EXPERIMENT_VARIABLE", "describe"]
+
+#: The environment variable in which the orchestrator hands the experiment (JSON) to the nursery.
+EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
+
+
+def _warm_up(settings: dict[str, Any]) -> None:
+    """Does once what every core will do: imports, one environment, one forward and backward pass."""
+    import numpy as np
+    import torch
+
+    from genkidama.child import core  # noqa: F401  # every module a core needs
+    from genkidama.experiment import Experiment
+    from genkidama.learning.environments import make_environment
+    from genkidama.learning.learners import make_learner
+    from genkidama.learning.model import Model
+    from genkidama.learning.rollout import Rollout
+
+    torch.set_num_threads(1)
+    experiment = Experiment.from_dict(settings)
+    environment = make_environment(experiment.environment)
+    observation, _ = environment.reset(seed=0)
+    model = Model(experiment, environment)
+    sample = model.head.sampler(np.random.default_rng(0), 0.0)
+    action = sample(model.network.acting()(np.asarray(observation, np.float32)))
+    environment.step(model.head.to_environment(action))
+    row = torch.from_numpy(np.asarray(observation, np.float32)[None])
+    actions = torch.from_numpy(np.asarray(action, np.float32).reshape(1, -1))
+    rollout = Rollout(row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row)
+    for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
+        loss.backward()  # type: ignore[no-untyped-call]
+    environment.close()
+
+
+def describe(experiment: Any, line: Connection) -> None:
+    """Builds the experiment's network once and sends what the orchestrator must know, then ends.
+
+    Sends `("ok", signature entries, initial vector, facts)` or `("error", sentence)`.
+    """
+    from genkidama.errors import ConfigurationError
+    from genkidama.learning.environments import make_environment
+    from genkidama.learning.learners import make_learner
+    from genkidama.learning.model import Model
+    from genkidama.learning.optimizers import STATE_ROWS
+
+    try:
+        environment = make_environment(experiment.environment)
+        model = Model(experiment, environment)
+        make_learner(experiment.algorithm, model)
+        facts = {
+            "trainable": model.trainable,
+            "observation_size": model.observation_size,
+            "action_columns": model.head.columns,
+            "state_rows": STATE_ROWS[experiment.optimizer.name],
+        }
+        line.send(("ok", model.signature.entries, model.numbers.tobytes(), facts))
+    except ConfigurationError as error:
+        line.send(("error", str(error)))
+    except Exception as error:  # a network of the user's own may raise anything; the setting that names it is the way out
+        line.send(("error", f"network.name = {experiment.network.name!r}: cannot be built: {type(error).__name__}: {error}"))
+
+
+if EXPERIMENT_VARIABLE in os.environ:
+    try:
+        _warm_up(json.loads(os.environ[EXPERIMENT_VARIABLE]))
+    except Exception:  # noqa: S110  # `describe` meets the same error in a process that can report it
+        pass
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,55 @@
+"""What can go wrong, and whose fault it is.
+
+Every error that a user can cause is a `GenkidamaError`: its text is one line that names the thing,
+the value and the way out, and the command line prints that line instead of a traceback.
+
+    ConfigurationError   the user's file, option or environment        exit code 2
+    ProtocolError        the other end of the websocket                refused, counted, never fatal
+    EnvironmentFailure   the machine: a port, a directory, a disk      exit code 1
+"""
+
+from __future__ import annotations
+
+__all__ = ["ConfigurationError", "EnvironmentFailure", "GenkidamaError", "ProtocolError"]
+
+
+class GenkidamaError(Exception):
+    """The base of all errors that Genkidama raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigurationError(GenkidamaError):
+    """A setting is wrong: a key, a type, a range, an import string."""
+
+    exit_code = 2
+
+
+class EnvironmentFailure(GenkidamaError):
+    """This machine cannot do what was asked: a port in use, a full disk, a directory not writable."""
+
+
+class ProtocolError(GenkidamaError):
+    """The other end said something that the protocol does not allow.
+
+    `code` is one of `CODES`, stable across versions; the text is for people.
+    """
+
+    CODES = (
+        "malformed",  # bytes that are no message
+        "unknown",  # a message type that does not exist
+        "order",  # a message at the wrong time (a push before the join)
+        "version",  # another version of the protocol
+        "name",  # a name that another child is using
+        "signature",  # another network
+        "length",  # a vector of the wrong length
+        "finite",  # NaN or infinity in a vector
+        "silent",  # nothing was said in time
+        "full",  # no room for another child
+    )
+
+    def __init__(self, code: str, reason: str) -> None:
+        assert code in self.CODES, code
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason

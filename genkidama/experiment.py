@@ -1,0 +1,392 @@
+"""The experiment: every setting of a run, decoded from TOML and checked before anything starts.
+
+The parent owns the experiment and sends it to each child, so a new machine needs no file of its own.
+Unknown keys are errors, ranges are part of the types, and a line below each field says what it does.
+The sections' names are public and stay.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import tomli_w
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+
+__all__ = ["Algorithm", "ChildSettings", "Environment", "Experiment", "Network", "Optimizer", "ParentSettings", "Role", "Stop", "read_toml"]
+
+_M = msgspec.Meta
+Fraction = Annotated[float, _M(ge=0.0, le=1.0)]
+Positive = Annotated[float, _M(gt=0.0, le=1e30)]
+NotNegative = Annotated[float, _M(ge=0.0, le=1e30)]
+Finite = Annotated[float, _M(ge=-1e30, le=1e30)]
+Natural = Annotated[int, _M(ge=1)]
+Count = Annotated[int, _M(ge=0)]
+
+
+def _plug(*names: str) -> msgspec.Meta:
+    """One of our own by name, or a plug of the user's: `"package.module:Name"`."""
+    pattern = "|".join((*names, r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))
+    expected = f"one of {', '.join(map(repr, names))}, or an import string 'module:Name'"
+    return _M(pattern=rf"^({pattern})\Z", extra={"expected": expected})
+
+
+_NAME = "letters, digits, '.', '_' and '-', a letter or digit first"
+
+
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+class Environment(_Section):
+    """`[environment]`: what is learned."""
+
+    id: Annotated[str, _M(min_length=1)] = "LunarLander-v3"
+    """A Gymnasium id, or `"module:callable"` that returns an environment."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for the environment."""
+    normalize_observations: bool = False
+    """Subtract the running mean of the observations and divide by their standard deviation."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
+    reward_scale: Positive = 1.0
+    """Every reward is multiplied by this before it is learned from (never in what is reported)."""
+
+
+class Network(_Section):
+    """`[network]`: what acts and values."""
+
+    name: Annotated[str, _plug("actor-critic")] = "actor-critic"
+    """`"actor-critic"` (perceptrons for vectors; discrete or Box actions), or `"module:Class"`, a subclass of `Network`."""
+    hidden: Annotated[tuple[Natural, ...], _M(min_length=1)] = (128,)
+    """Width of each hidden layer."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """What stands between layers."""
+    shared: bool = False
+    """Whether policy and value share their hidden layers."""
+    initialization: Literal["orthogonal", "normal"] = "orthogonal"
+    """`"orthogonal"` (gain √2, policy head 0.01, value head 1), or `"normal"` with `initial_deviation`; biases 0."""
+    initial_deviation: Positive = 0.1
+    """Standard deviation of the weights with `"normal"`."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for a network of one's own."""
+
+
+class Algorithm(_Section):
+    """`[algorithm]`: how a core learns from what it saw."""
+
+    name: Annotated[str, _plug("a3c", "ppo")] = "ppo"
+    """`"a3c"`, `"ppo"`, or `"module:Class"`."""
+    gamma: Fraction = 0.99
+    """Discount factor γ of a step."""
+    gae_lambda: Fraction = 1.0
+    """λ of generalized advantage estimation; 1 gives n-step returns."""
+    batch_size: Natural = 120
+    """Steps a core collects before it learns from them (N of the replay tensor)."""
+    across_episodes: bool = True
+    """Whether a batch goes on past an episode's end; false learns at every episode's end, as documented for A3C."""
+    pull_steps: Count = 0
+    """A core takes the child's weights every so many steps; 0 means after each of its own updates."""
+    epsilon: Fraction = 0.0
+    """Probability of a uniformly random action."""
+    value_coefficient: NotNegative = 0.5
+    """Weight of the value loss."""
+    entropy_coefficient: NotNegative = 0.0
+    """Weight of the policy's entropy."""
+    normalize_advantages: bool = False
+    """Whether each batch's advantages are brought to mean 0 and standard deviation 1."""
+    max_gradient_norm: NotNegative = 0.0
+    """Longest gradient, by its Euclidean norm; 0 means no limit."""
+    epochs: Natural = 4
+    """`ppo`: how many times a batch is used."""
+    minibatch_size: Natural = 64
+    """`ppo`: steps of each update."""
+    clip: Positive = 0.2
+    """`ppo`: how far the probability ratio may move from 1."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for an algorithm of one's own."""
+
+
+class Optimizer(_Section):
+    """`[optimizer]`: how a gradient becomes a step on the child's shared vector."""
+
+    name: Literal["sgd", "rmsprop", "adam"] = "adam"
+    """The update rule."""
+    learning_rate: Positive = 3e-4
+    """Step size at the start."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """How the learning rate goes from `learning_rate` to `final_learning_rate` as the run progresses."""
+    final_learning_rate: NotNegative = 0.0
+    """Step size at the end, with a schedule."""
+    momentum: Annotated[float, _M(ge=0.0, lt=1.0)] = 0.0
+    """`sgd`: momentum."""
+    weight_decay: NotNegative = 0.0
+    """Added to the gradient: this times the weights."""
+    decay: Annotated[float, _M(ge=0.0, lt=1.0)] = 0.99
+    """`rmsprop`: decay of the squared gradients."""
+    betas: tuple[Annotated[float, _M(ge=0.0, lt=1.0)], Annotated[float, _M(ge=0.0, lt=1.0)]] = (0.9, 0.999)
+    """`adam`: decay of the first and second moment."""
+    epsilon: Positive = 1e-8
+    """`rmsprop`, `adam`: added to the denominator."""
+    shared: bool = True
+    """Whether the cores of a child share the optimizer's state; false gives each core its own."""
+
+
+class ParentSettings(_Section):
+    """`[parent]`: the machine that holds the weights."""
+
+    alpha: Fraction = 0.5
+    """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
+    listen: Annotated[str, _M(min_length=1)] = "127.0.0.1:8765"
+    """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
+    checkpoint_updates: Count = 0
+    """Checkpoint every so many updates; 0 means by time only."""
+    checkpoint_seconds: NotNegative = 30.0
+    """Checkpoint every so many seconds; 0 means by updates only."""
+    checkpoint_keep: Natural = 5
+    """How many of the last checkpoints to keep, beside the best."""
+    history_every: Natural = 1
+    """Write every n-th exchange to the history."""
+    silence_seconds: Positive = 120.0
+    """Close a connection that has said nothing, not even answered a ping, for so long."""
+    max_children: Natural = 1024
+    """How many children may be connected at once."""
+    max_parameters: Natural = 100_000_000
+    """The largest network that is accepted, in numbers; it bounds the size of a message."""
+
+
+class ChildSettings(_Section):
+    """`[child]`: what every child does."""
+
+    beta: Fraction = 0.5
+    """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P."""
+    backend: Annotated[str, _plug("hogwild")] = "hogwild"
+    """`"hogwild"`, or `"module:Class"`."""
+    exchange: Literal["episode", "free"] = "episode"
+    """`"episode"`: once per episode of the whole child, its cores waiting; `"free"`: nobody waits."""
+    exchange_seconds: NotNegative = 1.0
+    """`free`: exchange every so many seconds; 0 means by steps only."""
+    exchange_steps: Count = 0
+    """`free`: exchange every so many steps of the child; 0 means by seconds only."""
+    cores: Natural | Literal["auto"] = "auto"
+    """Core processes of a child; `"auto"` means one for each CPU core that it may use."""
+
+
+class Stop(_Section):
+    """`[stop]`: the run ends when the first of these is reached; absent ones never are."""
+
+    updates: Natural | None = None
+    """Exchanges a child, on average."""
+    episodes: Natural | None = None
+    """Episodes of all children."""
+    seconds: Positive | None = None
+    """Wall-clock time since the first child joined."""
+    mean_return: Finite | None = None
+    """Mean return of the last `window` training episodes of all children."""
+    window: Natural = 100
+    """How many episodes that mean is taken over."""
+
+
+class Experiment(_Section):
+    """Every setting of a run. Frozen; `msgspec.structs.replace` makes a changed copy, `with_settings` a checked one."""
+
+    name: Annotated[str, _M(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", extra={"expected": _NAME})] = "experiment"
+    """What the run directory is named after; the file's name if absent."""
+    seed: Annotated[int, _M(ge=0, lt=2**31)] = 0
+    """Seed of weights, environments and actions. Asynchronous runs are not bit-for-bit repeatable all the same."""
+    solved: Finite | None = None
+    """An evaluation's mean return from which on the task counts as solved; Gymnasium's threshold if absent."""
+    environment: Environment = Environment()
+    network: Network = Network()
+    algorithm: Algorithm = Algorithm()
+    optimizer: Optimizer = Optimizer()
+    parent: ParentSettings = ParentSettings()
+    child: ChildSettings = ChildSettings()
+    stop: Stop = Stop()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Experiment:
+        """Reads an experiment from a TOML file.
+
+        Raises:
+            ConfigurationError: the file is missing or no TOML, or a key, type or range is wrong; the
+                message names the file, the key, the value and what is allowed.
+        """
+        path = Path(path)
+        settings = read_toml(path)
+        settings.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("-._") or "experiment")
+        return cls.from_dict(settings, source=str(path))
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any], source: str = "the experiment") -> Experiment:
+        """Checks nested settings, as TOML gives them.
+
+        Raises:
+            ConfigurationError: as `load`, with `source` in the file's place.
+        """
+        experiment = _convert(settings, cls, source)
+        _check_combination(settings, experiment, source)
+        return experiment
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values that `from_dict` accepts; settings that are absent are left out."""
+        settings: dict[str, Any] = msgspec.to_builtins(self)
+        settings["stop"] = {key: value for key, value in settings["stop"].items() if value is not None}
+        if self.algorithm.name == "a3c":
+            settings["algorithm"] = {key: value for key, value in settings["algorithm"].items() if key not in _PPO_ONLY}
+        return {key: value for key, value in settings.items() if value is not None}
+
+    def to_toml(self) -> str:
+        """The experiment as a TOML document."""
+        return tomli_w.dumps(self.to_dict())
+
+    def with_settings(self, changes: dict[str, Any], source: str = "--set") -> Experiment:
+        """A checked copy with single settings changed; keys are dotted, as `child.exchange`.
+
+        Raises:
+            ConfigurationError: no such key, or a value that it does not allow.
+        """
+        settings = self.to_dict()
+        if changes.get("algorithm.name") == "a3c":
+            settings["algorithm"] = {key: value for key, value in settings["algorithm"].items() if key not in _PPO_ONLY}
+        for key, value in changes.items():
+            *sections, last = key.split(".")
+            where = settings
+            for section in sections:
+                where = where.setdefault(section, {})
+                if not isinstance(where, dict):
+                    raise ConfigurationError(f"{source}: {key}: {section!r} is no section")
+            where[last] = value
+        return type(self).from_dict(settings, source=source)
+
+
+class Role(_Section):
+    """A child machine's own settings: `child/child.toml`. Everything else comes from its parent."""
+
+    parent: Annotated[str, _M(pattern=r"^wss?://[^\s/]+", extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"})] = "ws://127.0.0.1:8765"
+    """Where the parent listens: `ws://HOST:PORT`."""
+    name: Annotated[str, _M(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": _NAME})] = ""
+    """What this child is called; empty means the machine's name and the process' number."""
+    cores: Natural | Literal["auto", "experiment"] = "experiment"
+    """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU core."""
+    state: str = ""
+    """A directory for this child's own weights and optimizer state, so that it resumes after a restart; empty means none."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Role:
+        """Reads a child's TOML; errors as `Experiment.load`."""
+        return cls.from_dict(read_toml(Path(path)), source=str(path))
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any], source: str = "the child's settings") -> Role:
+        """Checks plain values; errors as `Experiment.from_dict`."""
+        role: Role = _convert(settings, cls, source)
+        return role
+
+
+_PPO_ONLY = ("epochs", "minibatch_size", "clip")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file's settings.
+
+    Raises:
+        ConfigurationError: it cannot be read or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigurationError(f"{path}: is a directory, expected a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
+    """What no single field's type can say."""
+    algorithm = experiment.algorithm
+    if algorithm.name == "a3c":
+        for key in _PPO_ONLY:
+            if key in given.get("algorithm", {}):
+                raise ConfigurationError(f"{source}: algorithm.{key} = {given['algorithm'][key]!r}: only algorithm.name = 'ppo' has this setting")
+    if algorithm.name == "ppo" and algorithm.minibatch_size > algorithm.batch_size:
+        raise ConfigurationError(
+            f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: at most algorithm.batch_size = {algorithm.batch_size} is allowed"
+        )
+    child = experiment.child
+    if child.exchange == "free" and not child.exchange_seconds and not child.exchange_steps:
+        raise ConfigurationError(f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them")
+    if not experiment.parent.checkpoint_updates and not experiment.parent.checkpoint_seconds:
+        raise ConfigurationError(f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them")
+
+
+def _convert(settings: dict[str, Any], kind: type[Any], source: str) -> Any:
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(_explain(settings, kind, source, str(error))) from None
+
+
+def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str) -> str:
+    """msgspec's words, with the key as a user writes it, the value found there and the known keys."""
+    problem, _, place = error.partition(" - at `")
+    keys = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place)
+    value: Any = settings
+    owner: Any = kind
+    path = ""
+    for name, position in keys:
+        path += f".{name}" if name else f"[{position}]"
+        try:
+            value = value[name] if name else value[int(position)]
+        except (KeyError, IndexError, TypeError, ValueError):
+            value = None
+        owner = _sections(owner).get(name) if name else None
+    path = path.lstrip(".")
+    unknown = re.match(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
+    if unknown:
+        known = sorted(field.encode_name for field in msgspec.structs.fields(owner or kind))
+        name = unknown[1] if unknown[1].isprintable() else ascii(unknown[1])  # TOML allows a line break in a quoted key
+        full = f"{path}.{name}" if path else name
+        near = difflib.get_close_matches(unknown[1], known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        found = value.get(unknown[1]) if isinstance(value, dict) else None
+        return f"{source}: {full} = {found!r}: no such setting; {hint}known here: {', '.join(known)}"
+    return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
+
+
+def _sections(kind: Any) -> dict[str, Any]:
+    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
+        return {}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+
+
+def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
+    """`Invalid enum value` and a regex say too little; the field's own type says which words are allowed."""
+    owner = kind
+    for name, _ in keys:
+        owner = _sections(owner).get(name, owner) if name else owner
+    parts = _parts(owner)
+    if problem.startswith(("Invalid enum value", "Expected `str` matching regex", "Expected `int | str`")):
+        for part in parts:
+            if typing.get_origin(part) is Literal:
+                number = ", or int >= 1" if Natural in parts else ""
+                return f"expected one of {', '.join(map(repr, typing.get_args(part)))}{number}"
+            for meta in getattr(part, "__metadata__", ()):
+                if meta.extra:
+                    return f"expected {meta.extra['expected']}"
+    problem = problem.replace("`object`", "a table").replace(" | null", "").replace("`", "")
+    return problem[0].lower() + problem[1:]
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)

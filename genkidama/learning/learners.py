@@ -1,0 +1,44 @@
+"""The plug between a core and what it learns: a learner turns a rollout into losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from genkidama.experiment import Algorithm
+from genkidama.learning.a3c import A3C
+from genkidama.learning.model import Model
+from genkidama.learning.ppo import PPO
+from genkidama.learning.rollout import Rollout
+from genkidama.plugs import is_plug, load_plug
+
+__all__ = ["LEARNERS", "Learner", "make_learner"]
+
+
+class Learner(Protocol):
+    """What `algorithm.name` names: a class of one's own is `"module:Class"` with these two methods."""
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None: ...
+
+    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
+        """Yields scalar losses, one an update. Before the next is asked for, the core has computed
+        this one's gradient, stepped the shared weights and, unless `pull_steps` says otherwise,
+        taken the newest of them into the model."""
+        ...
+
+
+LEARNERS: dict[str, type[Learner]] = {"a3c": A3C, "ppo": PPO}
+
+
+def make_learner(algorithm: Algorithm, model: Model) -> Learner:
+    """The learner that `[algorithm]` names.
+
+    Raises:
+        ConfigurationError: an import string that leads nowhere.
+    """
+    kind: Any = load_plug(algorithm.name, "algorithm.name") if is_plug(algorithm.name) else LEARNERS[algorithm.name]
+    learner: Learner = kind(algorithm, model)
+    return learner

@@ -1,0 +1,104 @@
+"""A network whose numbers are one flat vector, with everything needed to act from observations.
+
+Laws of this file:
+- The network's parameters are views into `model.vector`, their gradients views into `model.gradient`:
+  writing to the vector changes the network, and `zero_grad` can never detach anything.
+- The vector's first `trainable` numbers are parameters; running statistics follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
+from genkidama.learning.heads import head_for
+from genkidama.learning.networks import ActorCritic, Network
+from genkidama.learning.normalization import Moments
+from genkidama.plugs import is_plug, load_plug
+from genkidama.weights import Signature
+
+__all__ = ["Model"]
+
+Array = npt.NDArray[Any]
+
+#: Normalized observations are cut to this many standard deviations.
+_CUT = 10.0
+
+
+class Model:
+    """The network of an experiment over a vector of its own.
+
+    Args:
+        experiment: `[network]`, `[environment]` and the seed are used.
+        environment: for its spaces.
+        gradient: memory for the gradients, float32, shape (trainable,); a private one if absent.
+    """
+
+    def __init__(self, experiment: Experiment, environment: gymnasium.Env[Any, Any], gradient: Tensor | None = None) -> None:
+        self.experiment = experiment
+        self.head = head_for(environment.action_space)
+        self.network = _build(experiment, environment)
+        named = list(self.network.named_parameters())
+        for name, parameter in named:
+            if parameter.dtype != torch.float32:
+                raise ConfigurationError(f"network.name = {experiment.network.name!r}: parameter {name!r} is {parameter.dtype}, expected float32")
+        self.trainable = sum(parameter.numel() for _, parameter in named)
+        entries: list[tuple[str, tuple[int, ...]]] = [(name, tuple(parameter.shape)) for name, parameter in named]
+        shape = environment.observation_space.shape or ()
+        self.observation_size = int(np.prod(shape))
+        settings = experiment.environment
+        if settings.normalize_observations:
+            entries.append(("statistics.observations", (Moments.size(self.observation_size),)))
+        if settings.normalize_rewards:
+            entries.append(("statistics.returns", (Moments.size(1),)))
+        #: What the vector means.
+        self.signature = Signature.of(entries)
+        self.vector = torch.zeros(self.signature.size)
+        self.gradient = torch.zeros(self.trainable) if gradient is None else gradient
+        self.observation_shape = shape
+        start = 0
+        with torch.no_grad():
+            for _, parameter in named:
+                part = slice(start, start + parameter.numel())
+                self.vector[part] = parameter.reshape(-1)
+                parameter.data = self.vector[part].view(parameter.shape)
+                parameter.grad = self.gradient[part].view(parameter.shape)
+                start = part.stop
+        #: The same memory as `vector`, for NumPy.
+        self.numbers: Array = self.vector.numpy()
+
+    def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
+        """The running statistics `"observations"` or `"returns"` within `numbers` (this model's vector if absent)."""
+        part = self.signature.slices.get(f"statistics.{name}")
+        return None if part is None else Moments((self.numbers if numbers is None else numbers)[part])
+
+    def normalizer(self) -> Callable[[Array], Array] | None:
+        """A function that normalizes observations, one or a batch, with the statistics as they are now; None if off."""
+        moments = self.moments("observations")
+        if moments is None:
+            return None
+        mean, deviation = (part.reshape(self.observation_shape) for part in moments.mean_and_deviation())
+
+        def normalize(observations: Array) -> Array:
+            result: Array = np.clip((observations - mean) / deviation, -_CUT, _CUT)
+            return result.astype(np.float32, copy=False)
+
+        return normalize
+
+
+def _build(experiment: Experiment, environment: gymnasium.Env[Any, Any]) -> Network:
+    settings = experiment.network
+    kind: Any = load_plug(settings.name, "network.name") if is_plug(settings.name) else ActorCritic
+    if not (isinstance(kind, type) and issubclass(kind, Network)):
+        raise ConfigurationError(f"network.name = {settings.name!r}: expected a subclass of genkidama.Network")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.seed)
+        return kind(environment.observation_space, environment.action_space, settings)  # type: ignore[call-arg]

@@ -1,0 +1,106 @@
+"""Update rules on flat vectors whose state may be shared by many cores (Hogwild!).
+
+Each rule is torch.optim's of the same name, written for one vector: a core applies its own gradient
+to weights and state that other cores change at the same time, without a lock (Niu et al. 2011; Mnih
+et al. 2016 §4.3 for the shared statistics). torch.optim itself would work, but constructing any of its
+optimizers imports 70 MB that every core would carry.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from genkidama.experiment import Optimizer as OptimizerSettings
+
+__all__ = ["STATE_ROWS", "Optimizer", "make_optimizer"]
+
+#: How many vectors of state each rule keeps.
+STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adam": 2}
+
+
+class Optimizer(Protocol):
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        """Applies one gradient (n,) to the weights, in place. The gradient may be changed."""
+        ...
+
+
+class SGD:
+    """v ← μv + g; θ ← θ − ηv."""
+
+    def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor) -> None:
+        self._momentum = settings.momentum
+        self._weights, self._velocity = weights, state[0]
+
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        if self._momentum:
+            gradient = self._velocity.mul_(self._momentum).add_(gradient)
+        self._weights.add_(gradient, alpha=-learning_rate)
+
+
+class RMSprop:
+    """s ← ρs + (1−ρ)g²; θ ← θ − ηg/(√s + ε). Mnih et al. 2016, eq. S2 and S3, ε outside the root as in torch."""
+
+    def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor) -> None:
+        self._decay, self._epsilon = settings.decay, settings.epsilon
+        self._weights, self._squares = weights, state[0]
+
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        self._squares.mul_(self._decay).addcmul_(gradient, gradient, value=1.0 - self._decay)
+        self._weights.addcdiv_(gradient, self._squares.sqrt().add_(self._epsilon), value=-learning_rate)
+
+
+class Adam:
+    """Kingma & Ba 2015, algorithm 1; the step count is shared as the moments are."""
+
+    def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: Tensor) -> None:
+        self._betas, self._epsilon = settings.betas, settings.epsilon
+        self._weights, self._first, self._second, self._clock = weights, state[0], state[1], clock
+
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        beta_1, beta_2 = self._betas
+        self._clock += 1
+        t = self._clock.item()
+        self._first.lerp_(gradient, 1.0 - beta_1)
+        self._second.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
+        denominator = self._second.sqrt().mul_((1.0 - beta_2**t) ** -0.5).add_(self._epsilon)
+        self._weights.addcdiv_(self._first, denominator, value=-learning_rate / (1.0 - beta_1**t))
+
+
+class _WeightDecay:
+    """g ← g + λθ before the rule, as torch.optim's `weight_decay`."""
+
+    def __init__(self, inner: Optimizer, weights: Tensor, weight_decay: float) -> None:
+        self._inner, self._weights, self._weight_decay = inner, weights, weight_decay
+
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        self._inner.step(gradient.add_(self._weights, alpha=self._weight_decay), learning_rate)
+
+
+def make_optimizer(settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: Tensor) -> Optimizer:
+    """The rule that `[optimizer]` names.
+
+    Args:
+        settings: the section.
+        weights: float32 (n,), stepped in place.
+        state: float32 (STATE_ROWS[name], n), zeros at the start.
+        clock: float64 scalar tensor, the number of steps so far.
+    """
+    rule: Optimizer
+    match settings.name:
+        case "sgd":
+            rule = SGD(settings, weights, state)
+        case "rmsprop":
+            rule = RMSprop(settings, weights, state)
+        case "adam":
+            rule = Adam(settings, weights, state, clock)
+    return _WeightDecay(rule, weights, settings.weight_decay) if settings.weight_decay else rule
+
+
+def clip_gradient(gradient: Tensor, limit: float) -> None:
+    """Shortens the gradient to Euclidean norm `limit`, in place."""
+    norm = torch.linalg.vector_norm(gradient).item()
+    if norm > limit:
+        gradient.mul_(limit / norm)

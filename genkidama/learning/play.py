@@ -1,0 +1,73 @@
+"""Playing episodes with fixed weights, to see how good they are.
+
+`python -m genkidama.learning.play`: one process' share of an evaluation, which `genkidama.evaluation`
+starts; the request comes as JSON on standard input, the returns go as JSON to standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from genkidama import checkpoint as checkpoints
+from genkidama.errors import GenkidamaError
+from genkidama.learning.environments import default_threshold, make_environment
+from genkidama.learning.model import Model
+
+__all__ = ["play", "play_episode"]
+
+
+def play(model: Model, environment: gymnasium.Env[Any, Any], episodes: Iterable[int], seed: int, greedy: bool) -> list[float]:
+    """The undiscounted return of each numbered episode.
+
+    An episode depends on `seed` and its number alone, so it does not matter which process plays it.
+
+    Args:
+        episodes: their numbers.
+        greedy: whether the most probable action is taken instead of a sampled one. ε is off in both.
+    """
+    return [play_episode(model, environment, (seed, episode), greedy) for episode in episodes]
+
+
+def play_episode(model: Model, environment: gymnasium.Env[Any, Any], seed: tuple[int, ...], greedy: bool) -> float:
+    """The undiscounted return of one episode."""
+    sequence = np.random.SeedSequence(seed)
+    outputs, normalize, to_environment = model.network.acting(), model.normalizer(), model.head.to_environment
+    choose = model.head.mode if greedy else model.head.sampler(np.random.default_rng(sequence), 0.0)
+    observation, _ = environment.reset(seed=int(sequence.generate_state(1)[0]))
+    total, over = 0.0, False
+    while not over:
+        action = choose(outputs(observation if normalize is None else normalize(observation)))
+        observation, reward, terminated, truncated, _ = environment.step(to_environment(action))
+        total += float(reward)
+        over = terminated or truncated
+    return total
+
+
+def main() -> int:
+    """One share of an evaluation; returns the exit code."""
+    request = json.load(sys.stdin)
+    torch.set_num_threads(1)
+    try:
+        checkpoint = checkpoints.load(request["checkpoint"])
+        experiment = checkpoint.experiment
+        environment = make_environment(experiment.environment)
+        model = Model(experiment, environment)
+        if (difference := model.signature.difference(checkpoint.signature)) is not None:
+            raise GenkidamaError(f"{request['checkpoint']}: its network is not the one that its experiment describes: {difference}")
+        model.vector.copy_(torch.from_numpy(checkpoint.vector))
+        returns = play(model, environment, request["episodes"], request["seed"], request["greedy"])
+        json.dump({"returns": returns, "threshold": default_threshold(experiment.environment)}, sys.stdout)
+    except GenkidamaError as error:
+        json.dump({"error": str(error), "exit_code": error.exit_code}, sys.stdout)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

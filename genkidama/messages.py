@@ -1,0 +1,238 @@
+"""What Parent and Child say to each other, as values; nothing here reads a socket.
+
+Laws of this file:
+- A child sends a request and gets exactly one reply. The parent never speaks first.
+- A message is a msgpack map with the key `type`, and for some types a weight vector behind it:
+
+      u32 little-endian  length of the map in bytes (h)
+      h bytes            the map
+      0 to 7 bytes       zeros, so that the vector starts at a multiple of 8
+      4·n bytes          the vector: n float32, little-endian; absent if the message carries none
+
+- Whatever the bytes are, decoding yields a message or a `ProtocolError`, and nothing is executed.
+- Fields that a reader does not know are ignored; a change that old readers cannot ignore raises `PROTOCOL`.
+
+`docs/protocol.md` describes the conversation.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from genkidama.errors import ProtocolError
+from genkidama.weights import DTYPE, Signature
+
+__all__ = [
+    "HANDSHAKE_LIMIT",
+    "PROTOCOL",
+    "Goodbye",
+    "Hello",
+    "Join",
+    "Leave",
+    "Message",
+    "Push",
+    "Refusal",
+    "Reply",
+    "Request",
+    "Weights",
+    "Welcome",
+    "decode_reply",
+    "decode_request",
+    "encode",
+    "size_limit",
+]
+
+#: The protocol's version. Both ends must agree.
+PROTOCOL = 1
+
+#: The largest message before a network's size is known: a signature of some ten thousand parameters.
+HANDSHAKE_LIMIT = 1 << 20
+
+#: Room beside the vector for the map: 4,096 episode returns are 36 KiB.
+_HEADER_LIMIT = 1 << 17
+
+_LENGTH = struct.Struct("<I")
+
+#: Counts stay exact in every language: a double holds whole numbers up to 2⁵³.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+#: NumPy knows no more than 32 dimensions; the limit keeps a hostile shape's product small.
+Shape = Annotated[list[Count], msgspec.Meta(max_length=32)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+
+
+class Message(msgspec.Struct, tag_field="type", tag=str.lower, kw_only=True, omit_defaults=True):
+    """The base of all messages."""
+
+
+class Hello(Message):
+    """First word of a child. Reply: `Welcome`."""
+
+    protocol: int
+    #: How people call this child; unique among the connected ones.
+    name: Name
+    #: A random word that a child keeps while its process lives: the same child returning.
+    session: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    #: The version of the child's software, for the parent's log.
+    software: Annotated[str, msgspec.Meta(max_length=64)] = ""
+
+
+class Welcome(Message):
+    """The experiment, so that the child needs no file of its own."""
+
+    protocol: int
+    #: The experiment's sections as `Experiment.to_dict` gives them.
+    experiment: dict[str, Any]
+    #: The name of the run.
+    run: str = ""
+    #: Why the run is over, if it is.
+    stop: str = ""
+
+
+class Join(Message):
+    """The child's network. Reply: `Weights`, without a vector if the parent has none yet."""
+
+    signature: list[tuple[str, Shape]]
+
+    def as_signature(self) -> Signature:
+        return Signature.of(self.signature)
+
+
+class Push(Message):
+    """θ_C, and what the child did since its last push. Carries a vector. Reply: `Weights`."""
+
+    #: The version of θ_P that this θ_C started from.
+    version: Count
+    #: Numbers the child's pushes 1, 2, …; a repeated number is answered but not counted again.
+    sequence: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    #: Environment steps since the last push.
+    steps: Count = 0
+    #: Undiscounted return of each episode that ended since the last push, within ±1e30.
+    returns: list[float] = []
+    vector: np.ndarray | None = None
+
+
+class Weights(Message):
+    """θ_P after the blend. Carries a vector, unless the parent has none and asks for the child's."""
+
+    version: Count
+    #: How much of the run is done, in [0, 1]; schedules follow it.
+    progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    #: Why the run is over, if it is: the child stops.
+    stop: str = ""
+    vector: np.ndarray | None = None
+
+
+class Leave(Message):
+    """The child goes for good. Reply: `Goodbye`."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
+class Goodbye(Message):
+    """The parent has noted that the child left."""
+
+
+class Refusal(Message):
+    """What was said is not allowed, and why. A handshake that is refused ends the connection."""
+
+    code: str
+    reason: str
+
+
+Request: TypeAlias = Hello | Join | Push | Leave
+Reply: TypeAlias = Welcome | Weights | Goodbye | Refusal
+
+
+def _reject(kind: type, value: object) -> object:
+    raise msgspec.ValidationError("a vector is never part of the map")
+
+
+_requests = msgspec.msgpack.Decoder(Request, dec_hook=_reject)
+_replies = msgspec.msgpack.Decoder(Reply, dec_hook=_reject)
+_encoder = msgspec.msgpack.Encoder()
+_tag: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(msgspec.defstruct("_Tag", [("type", str)]))
+_TAGS = {kind.__struct_config__.tag for kind in Request.__args__ + Reply.__args__}
+
+
+def size_limit(size: int) -> int:
+    """The largest message, in bytes, of a network with `size` numbers."""
+    return _HEADER_LIMIT + size * DTYPE.itemsize
+
+
+def encode(message: Request | Reply) -> bytearray:
+    """The message's bytes, its vector copied once: later changes of the vector do not reach them."""
+    vector = getattr(message, "vector", None)
+    if vector is None:
+        header = _encoder.encode(message)
+        return bytearray(_LENGTH.pack(len(header)) + header)
+    message.vector = None  # type: ignore[union-attr]
+    try:
+        header = _encoder.encode(message)
+    finally:
+        message.vector = vector  # type: ignore[union-attr]
+    start = _aligned(_LENGTH.size + len(header))
+    frame = bytearray(start + vector.nbytes)
+    _LENGTH.pack_into(frame, 0, len(header))
+    frame[_LENGTH.size : _LENGTH.size + len(header)] = header
+    np.frombuffer(frame, DTYPE, offset=start)[:] = vector
+    return frame
+
+
+def decode_request(frame: bytes) -> Request:
+    """What a child said. The vector is a read-only view into `frame`.
+
+    Raises:
+        ProtocolError: the bytes are no message that a child may send.
+    """
+    return _decode(frame, _requests)  # type: ignore[return-value]
+
+
+def decode_reply(frame: bytes) -> Reply:
+    """What a parent answered. The vector is a read-only view into `frame`.
+
+    Raises:
+        ProtocolError: the bytes are no message that a parent may send.
+    """
+    return _decode(frame, _replies)  # type: ignore[return-value]
+
+
+def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Reply:
+    if len(frame) < _LENGTH.size:
+        raise ProtocolError("malformed", f"a message of {len(frame)} bytes; at least {_LENGTH.size} are needed")
+    (length,) = _LENGTH.unpack_from(frame)
+    end = _LENGTH.size + length
+    if end > len(frame):
+        raise ProtocolError("malformed", f"a map of {length} bytes is announced, but only {len(frame) - _LENGTH.size} follow")
+    header = memoryview(frame)[_LENGTH.size : end]
+    try:
+        message = decoder.decode(header)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise _explain(header, error) from None
+    if end == len(frame):
+        return message  # type: ignore[no-any-return]
+    if not hasattr(message, "vector"):
+        raise ProtocolError("malformed", f"{len(frame) - end} bytes behind a {message.__struct_config__.tag!r}, which carries no vector")
+    start = _aligned(end)
+    if start > len(frame) or (len(frame) - start) % DTYPE.itemsize:
+        raise ProtocolError("length", f"{len(frame) - end} bytes behind the map are no vector of float32")
+    message.vector = np.frombuffer(frame, DTYPE, offset=start)
+    return message  # type: ignore[no-any-return]
+
+
+def _explain(header: memoryview, error: Exception) -> ProtocolError:
+    """Whether the bytes are no map at all, or a message of a type that does not exist here."""
+    try:
+        tag = _tag.decode(header).type
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return ProtocolError("malformed", f"the map cannot be read: {error}")
+    if tag not in _TAGS:
+        return ProtocolError("unknown", f"a message of type {tag[:40]!r}, which protocol {PROTOCOL} does not have")
+    return ProtocolError("malformed", f"a {tag!r} that cannot be read: {error}")
+
+
+def _aligned(offset: int) -> int:
+    return (offset + 7) & ~7

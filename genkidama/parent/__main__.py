@@ -1,0 +1,53 @@
+"""`python -m genkidama.parent FILE.toml`: runs a parent until its run is over or a signal ends it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from genkidama.errors import GenkidamaError
+from genkidama.experiment import Experiment
+from genkidama.parent.server import Parent
+from genkidama.plugs import check_environment
+from genkidama.settings import parse_settings
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code: 0, 1 (this machine cannot) or 2 (the user's mistake)."""
+    options = _parser().parse_args(arguments)
+    try:
+        experiment = Experiment.load(options.experiment).with_settings(parse_settings(options.set))
+        check_environment(experiment)
+        parent = Parent(experiment, out=options.out, listen=options.listen)
+        if options.until_eof:
+            threading.Thread(target=_stop_at_eof, args=(parent.stop,), daemon=True).start()
+        parent.run()
+    except GenkidamaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m genkidama.parent", description="Holds the weights of a run and serves its children.")
+    parser.add_argument("experiment", metavar="FILE.toml", type=Path, help="the experiment")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where to listen, also [IPV6]:PORT or fd://N (default: the experiment's)")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="the run's directory; a run in it goes on (default: a new one under runs/)")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, as child.exchange=free; repeatable")
+    parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _stop_at_eof(stop: Callable[[str], None]) -> None:
+    """Whoever started this process holds the other end of its standard input; when that end dies, so does the run."""
+    while os.read(0, 4096):  # not sys.stdin, whose lock this thread would hold when the interpreter exits
+        pass
+    stop("standard input closed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

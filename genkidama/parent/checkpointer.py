@@ -1,0 +1,164 @@
+"""When a parent writes θ_P to the disk.
+
+Laws of this file:
+- What is written is a copy made between two pushes; the writing itself waits in a thread, so no
+  child waits for a disk.
+- With `parent.checkpoint_updates`, checkpoints are of exactly those updates.
+- A checkpoint that fails stops nothing: it is reported and tried again. Only the final one raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+from genkidama.checkpoint import Checkpoint, CheckpointFolder, load
+from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.parameter_server import ParameterServer, Snapshot
+from genkidama.weights import Signature, Vector
+
+__all__ = ["BEST_SHARE", "RETRY_SECONDS", "Checkpointer"]
+
+#: After a failure the disk is left alone for so long.
+RETRY_SECONDS = 10.0
+
+#: While a run learns, nearly every episode is the best so far. Writing `best.safetensors` may take
+#: this share of the time at most, and once a second at most, so that an SD card lives.
+BEST_SHARE = 0.05
+
+_Copy: TypeAlias = tuple[Signature, Vector, Snapshot]
+
+
+class Checkpointer:
+    """Decides when the trial of `server` is saved in `folder`, and saves it.
+
+    Args:
+        note: called with `"checkpoint"` and its `version`, `update` and `file` when one of the versions is written.
+        complain: called with one line about each file that cannot be written or read.
+    """
+
+    def __init__(
+        self, server: ParameterServer, folder: CheckpointFolder, note: Callable[..., None], complain: Callable[[str], None]
+    ) -> None:
+        self._server = server
+        self._settings = server.experiment.parent
+        self._folder = folder
+        self._note = note
+        self._complain = complain
+        # More than are kept need not wait: the older ones would be deleted anyway.
+        self._due: deque[_Copy] = deque(maxlen=folder.keep)
+        self._next_update = float(self._settings.checkpoint_updates or math.inf)
+        self._saved_version = 0
+        self._saved_at: float | None = None
+        self._retry_at = -math.inf
+        self._best = -math.inf
+        self._best_at = -math.inf
+
+    def restore(self) -> Checkpoint | None:
+        """Reads the newest checkpoint, if there is one, and lets the server go on from it.
+
+        Raises:
+            EnvironmentFailure: the folder cannot be written.
+        """
+        self._folder.prepare()
+        checkpoint = self._folder.latest(self._complain)
+        if checkpoint is None:
+            return None
+        snapshot = checkpoint.snapshot
+        self._server.restore(snapshot, checkpoint.signature, checkpoint.vector)
+        self._saved_version = snapshot.version
+        if self._settings.checkpoint_updates:
+            self._plan_update()
+        if self._folder.best_path.exists():
+            try:
+                self._best = _mean(load(self._folder.best_path).snapshot.mean_return)
+            except GenkidamaError as error:
+                self._complain(str(error))
+        return checkpoint
+
+    def pushed(self, now: float) -> None:
+        """To be called after each push, before the next is handled."""
+        if self._server.updates >= self._next_update:
+            self._plan_update()
+            self._due.append(self._copy(now))
+
+    @property
+    def due(self) -> bool:
+        """Whether `keep` has something to write at once."""
+        return bool(self._due)
+
+    async def keep(self, now: float) -> None:
+        """Writes what is due. To be called about once a second, and never twice at the same time."""
+        server, settings = self._server, self._settings
+        if self._saved_at is None:
+            self._saved_at = now
+        if server.trial.vector is None or now < self._retry_at:
+            return
+        if settings.checkpoint_seconds and now - self._saved_at >= settings.checkpoint_seconds and self._unsaved():
+            self._due.append(self._copy(now))
+        try:
+            await self._write_due(now)
+            if now >= self._best_at and self._improved():
+                began = time.monotonic()
+                await self._write_best(now)
+                self._best_at = now + max(1.0, (time.monotonic() - began) / BEST_SHARE)
+        except EnvironmentFailure as error:
+            self._retry_at = now + RETRY_SECONDS
+            self._complain(str(error))
+
+    async def finish(self, now: float) -> None:
+        """Writes the final checkpoint, unless this version is on the disk already.
+
+        Raises:
+            EnvironmentFailure: it cannot be written.
+        """
+        if self._server.trial.vector is None:
+            return
+        await self._write_due(now)
+        if self._unsaved():
+            self._due.append(self._copy(now))
+            await self._write_due(now)
+        if self._improved():
+            await self._write_best(now)
+
+    def _plan_update(self) -> None:
+        every = self._settings.checkpoint_updates
+        self._next_update = float((math.floor(self._server.updates / every) + 1) * every)
+
+    def _unsaved(self) -> bool:
+        return self._server.trial.version != self._saved_version
+
+    def _improved(self) -> bool:
+        trial = self._server.trial
+        return len(trial.returns) == trial.window and _mean(trial.mean_return) > self._best
+
+    def _copy(self, now: float) -> _Copy:
+        trial = self._server.trial
+        assert trial.signature is not None
+        assert trial.vector is not None
+        return trial.signature, trial.vector.copy(), self._server.snapshot(now)
+
+    async def _write_due(self, now: float) -> None:
+        while self._due:
+            copy = self._due.popleft()
+            try:
+                path = await asyncio.to_thread(self._folder.save_latest, *copy)
+            except EnvironmentFailure:
+                if len(self._due) < self._folder.keep:
+                    self._due.appendleft(copy)
+                raise
+            self._saved_version, self._saved_at = copy[2].version, now
+            self._note("checkpoint", version=copy[2].version, update=copy[2].updates, file=path.name)
+
+    async def _write_best(self, now: float) -> None:
+        copy = self._copy(now)
+        await asyncio.to_thread(self._folder.save_best, *copy)
+        self._best = _mean(copy[2].mean_return)
+
+
+def _mean(value: float | None) -> float:
+    return -math.inf if value is None else value

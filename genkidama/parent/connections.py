@@ -1,0 +1,216 @@
+"""Who speaks on which connection, and what becomes of one that says something wrong.
+
+Laws of this file:
+- A connection's first message is a `Hello`; the name in it is the connection's for good.
+- Every message gets exactly one reply. A refusal before the join ends the connection with code 1008;
+  after it, only bytes that are no message do.
+- A name belongs to one connection at a time. The same child (name and session) on a new connection
+  takes its name over, and the end of the old connection means nothing any more.
+- Nothing here waits between the decoding of a message and the reply's encoding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+from websockets.protocol import State
+
+from genkidama.errors import ProtocolError
+from genkidama.messages import Hello, Join, Leave, Push, Refusal, Reply, Request, decode_request, encode, size_limit
+from genkidama.parameter_server import ParameterServer
+
+__all__ = ["Connections"]
+
+#: Refusals after which a child that has joined is not believed to speak our protocol at all.
+_FATAL = frozenset({"malformed", "unknown"})
+
+#: What websockets itself refuses, and what that is called here.
+_CLOSED_FOR: dict[int, str] = {
+    CloseCode.MESSAGE_TOO_BIG: "length",
+    CloseCode.INVALID_DATA: "malformed",
+    CloseCode.PROTOCOL_ERROR: "malformed",
+    CloseCode.INTERNAL_ERROR: "silent",  # the only internal error that websockets knows of is a ping without a pong
+}
+
+#: RFC 6455 §5.5: a control frame's payload has at most 125 bytes, two of which are the close code.
+_REASON_BYTES = 123
+
+
+class Connections:
+    """All connections of one parent. Its `handle` is what websockets calls for each.
+
+    Args:
+        server: decides what each message is answered.
+        now: the parent's clock, in seconds.
+        pushed: called after each push, before the next message is handled, with the clock's seconds.
+        ended: called when a child's connection has ended.
+    """
+
+    #: A child says hello in the moment in which it is connected; a slow network takes a second or two.
+    hello_seconds = 10.0
+    #: So long the HTTP upgrade may take, for the same reason.
+    open_seconds = 10.0
+
+    def __init__(
+        self, server: ParameterServer, now: Callable[[], float], pushed: Callable[[float], None], ended: Callable[[], None]
+    ) -> None:
+        #: The children that have said hello and neither left nor lost their connection.
+        self.children: dict[str, ServerConnection] = {}
+        self._server = server
+        self._now = now
+        self._pushed = pushed
+        self._ended = ended
+        self._open: set[ServerConnection] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def create(self, *args: Any, **options: Any) -> ServerConnection:
+        """For websockets' `create_connection`."""
+        return _Connection(self, *args, **options)
+
+    async def handle(self, connection: ServerConnection) -> None:
+        """Serves one connection until it ends."""
+        peer = _address(connection)
+        name = ""
+        try:
+            hello = await self._first(connection)
+            reply = self._server.handle(peer, hello, self._now())
+            if isinstance(reply, Refusal):
+                await _turn_away(connection, reply)
+                return
+            name = hello.name
+            self._take_over(name, connection)
+            await connection.send(encode(reply))
+            await self._converse(connection, name)
+        except ProtocolError as error:
+            await _turn_away(connection, self._server.refuse(peer, error, self._now()))
+        except ConnectionClosed as closed:
+            self._note_closed(name or peer, closed)
+        finally:
+            if name and self.children.get(name) is connection:
+                del self.children[name]
+                self._server.disconnected(name, _why(connection), self._now())
+                self._ended()
+
+    def abort_unopened(self) -> None:
+        """Drops the connections that are still in their HTTP upgrade."""
+        for connection in tuple(self._open):
+            if connection.state is State.CONNECTING:
+                connection.transport.abort()
+
+    async def _first(self, connection: ServerConnection) -> Hello:
+        try:
+            async with asyncio.timeout(self.hello_seconds):
+                frame = await connection.recv()
+        except TimeoutError:
+            raise ProtocolError("silent", f"no hello within {self.hello_seconds:g} s") from None
+        message = _decode(frame)
+        if not isinstance(message, Hello):
+            raise ProtocolError("order", f"the first message of a connection is a hello, not a {type(message).__name__.lower()}")
+        return message
+
+    async def _converse(self, connection: ServerConnection, name: str) -> None:
+        server, now, recv, send, children = self._server, self._now, connection.recv, connection.send, self.children
+        joined = False
+        while True:
+            frame = await recv()
+            if children.get(name) is not connection:
+                return  # the child speaks on another connection now
+            moment = now()
+            kind: type[Any] | None = None
+            reply: Reply
+            try:
+                message = _decode(frame)
+                kind = type(message)
+                if kind is Hello:
+                    raise ProtocolError("order", "a second hello on one connection")
+            except ProtocolError as error:
+                reply = server.refuse(name, error, moment)
+            else:
+                reply = server.handle(name, message, moment)
+            if type(reply) is Refusal:
+                if not joined or reply.code in _FATAL:
+                    await _turn_away(connection, reply)
+                    return
+            elif kind is Push:
+                self._pushed(moment)
+            elif kind is Join:
+                joined = True
+                signature = server.trial.signature
+                assert signature is not None  # a join that is not refused has set it
+                connection.protocol.max_message_size = size_limit(signature.size)
+            await send(encode(reply))
+            if kind is Leave:
+                return
+
+    def _take_over(self, name: str, connection: ServerConnection) -> None:
+        old = self.children.get(name)
+        self.children[name] = connection
+        if old is not None:
+            closing = asyncio.create_task(old.close(CloseCode.POLICY_VIOLATION, "the child speaks on another connection"))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _note_closed(self, child: str, closed: ConnectionClosed) -> None:
+        """Counts what websockets refused on its own."""
+        sent = closed.sent
+        if sent is not None and not closed.rcvd_then_sent and (code := _CLOSED_FOR.get(sent.code)) is not None:
+            self._server.refuse(child, ProtocolError(code, f"{sent.reason or 'closed'} ({sent.code})"), self._now())
+
+    def _made(self, connection: ServerConnection) -> None:
+        self._open.add(connection)
+
+    def _lost(self, connection: ServerConnection, seconds: float) -> None:
+        self._open.discard(connection)
+        if connection.request is None and seconds >= self.open_seconds:
+            error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
+            self._server.refuse(_address(connection), error, self._now())
+
+
+class _Connection(ServerConnection):
+    """One that tells when it is accepted and when it is lost, for what happens before websockets calls `handle`."""
+
+    def __init__(self, connections: Connections, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._connections = connections
+        self._since = self.loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connections._made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._connections._lost(self, self.loop.time() - self._since)
+
+
+def _decode(frame: str | bytes) -> Request:
+    if isinstance(frame, str):
+        raise ProtocolError("malformed", "a text frame; messages are binary frames")
+    return decode_request(frame)
+
+
+async def _turn_away(connection: ServerConnection, refusal: Refusal) -> None:
+    """Sends the refusal and closes, with as much of the reason as a close frame holds."""
+    reason = refusal.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
+    with suppress(ConnectionClosed):
+        await connection.send(encode(refusal))
+        await connection.close(CloseCode.POLICY_VIOLATION, reason)
+
+
+def _address(connection: ServerConnection) -> str:
+    address = connection.remote_address
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
+
+
+def _why(connection: ServerConnection) -> str:
+    """Why a connection has ended, for the history."""
+    received, sent = connection.protocol.close_rcvd, connection.protocol.close_sent
+    if sent is not None and not connection.protocol.close_rcvd_then_sent:
+        return f"closed by the parent: {sent}"
+    return f"closed by the child: {received}" if received is not None else "connection lost"

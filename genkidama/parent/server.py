@@ -1,0 +1,226 @@
+"""The Parent: the shell around `ParameterServer` that waits for sockets, clocks and signals.
+
+Its life in verbs: `startup` binds the address, opens the run's directory and takes up the run that
+is there; `serve` returns when the run is over or `stop` was called; `shutdown` closes the
+connections and writes the final checkpoint. `run` does all three in a loop of its own.
+
+Once every `HOUSEKEEPING_SECONDS`, and only then, the parent looks at what is not in an exchange's
+way: the history, the log, time-bound stop conditions, checkpoints that are due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from websockets.asyncio.server import Server, serve
+from websockets.frames import CloseCode
+
+from genkidama.errors import EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.messages import HANDSHAKE_LIMIT
+from genkidama.parameter_server import ParameterServer
+from genkidama.parent.address import explain, parse_listen
+from genkidama.parent.connections import Connections
+from genkidama.parent.records import Records, make_directory
+from genkidama.parent.telemetry import make_logger
+
+__all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
+
+#: Short enough that who follows the history sees it grow, long enough to cost nothing.
+HOUSEKEEPING_SECONDS = 0.25
+
+#: After the run's end, children that have not left are waited for so long.
+LEAVE_SECONDS = 5.0
+
+#: A closing handshake may take so long; with the final checkpoint it has to fit into 5 s after a SIGTERM.
+CLOSE_SECONDS = 2.0
+
+#: A child that has gone without a word is looked for this often, and at least twice in `parent.silence_seconds`.
+_PING_SECONDS = 20.0
+
+#: One request has one reply, so a child that keeps the rules has one message waiting at most. More
+#: are left in the kernel, since each may be hundreds of megabytes long.
+_QUEUE = 1
+
+
+class Parent:
+    """Holds the weights, and serves every child that comes.
+
+    Args:
+        experiment: all settings.
+        out: the run's directory, made if missing; a run that is in it goes on. None makes a new one,
+            `runs/NAME-DATE-TIME`, under the current directory.
+        listen: `HOST:PORT`, `[IPV6]:PORT` or `fd://N`; None takes the experiment's.
+    """
+
+    def __init__(self, experiment: Experiment, *, out: str | Path | None = None, listen: str | None = None) -> None:
+        self.experiment = experiment
+        #: The run's directory; None until `startup` has made one.
+        self.out = Path(out) if out is not None else None
+        self.listen = experiment.parent.listen if listen is None else listen
+        #: What is decided and known: the trial, its children, the refusals' counts.
+        self.server = ParameterServer(experiment)
+        self._log = make_logger()
+        self._connections = Connections(self.server, self.now, self._pushed, self._ended)
+        self._websockets: Server | None = None
+        self._records: Records | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._stopped = ""
+        self._offset = time.time() - time.monotonic()
+
+    async def startup(self) -> None:
+        """Binds the address, opens the directory, takes up the run in it if there is one, and lets children in.
+
+        Raises:
+            ConfigurationError: `listen` is no address, or the directory holds a run of another network.
+            EnvironmentFailure: the port is in use, the directory cannot be written, …; nothing is left open.
+        """
+        self._loop = asyncio.get_running_loop()
+        websockets = await self._bind()
+        try:
+            self.out = make_directory(self.out, self.experiment.name)
+            self.server.run = self.out.name
+            self._records = Records(self.server, self.out, self.now, self._log)
+            try:
+                await websockets.start_serving()
+            except OSError as error:
+                raise explain(self.listen, error) from None
+        except BaseException:
+            websockets.close()
+            if self._records is not None:
+                self._records.close()
+            raise
+        self._websockets = websockets
+        host, port = self.address
+        self._log.info("listening", host=host, port=port, out=str(self.out))
+
+    async def serve(self) -> None:
+        """Returns when the run is over and its children have left, or when `stop` was called."""
+        assert self._records is not None, "the parent is not started"
+        deadline = math.inf
+        while not self._stopped:
+            self.server.tick(self.now())
+            await self._records.keep()
+            if self.server.stop:
+                deadline = min(deadline, time.monotonic() + LEAVE_SECONDS)
+                if not self._connections.children or time.monotonic() >= deadline:
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HOUSEKEEPING_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Lets `serve` return soon. May be called from any thread."""
+        self._stopped = self._stopped or reason
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def shutdown(self) -> None:
+        """Closes all connections and writes the final checkpoint. A parent that is not started has nothing to do.
+
+        To a child, the close code 1000 says that the run is over, and 1001 that the parent may come back.
+
+        Raises:
+            EnvironmentFailure: the final checkpoint or the history could not be written.
+        """
+        if self._websockets is None or self._records is None:
+            return
+        websockets, self._websockets = self._websockets, None
+        records, self._records = self._records, None
+        if self.server.stop:
+            websockets.close(code=CloseCode.NORMAL_CLOSURE, reason="the run is over")
+        else:
+            records.note("stop", reason=self._stopped or "stopped", version=self.server.trial.version)
+            websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
+        self._connections.abort_unopened()
+        await websockets.wait_closed()
+        await records.finish()
+
+    def run(self) -> None:
+        """Starts, serves and shuts down in an event loop of its own: uvloop's where it is installed.
+
+        In the main thread, SIGTERM and SIGINT end it in order, and a second one ends the process at
+        once. In another thread signals are left alone, and only `stop` ends it early.
+
+        Raises:
+            ConfigurationError, EnvironmentFailure: as `startup` and `shutdown`.
+        """
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._live())
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port that this parent listens on, once it is started."""
+        assert self._websockets is not None, "the parent is not started"
+        name = next(iter(self._websockets.sockets)).getsockname()
+        return str(name[0]), int(name[1])
+
+    def now(self) -> float:
+        """Unix time in seconds that never goes back, whatever is done to the machine's clock meanwhile."""
+        return time.monotonic() + self._offset
+
+    async def _live(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
+        await self.startup()
+        try:
+            await self.serve()
+        finally:
+            await self.shutdown()
+
+    def _signalled(self, number: signal.Signals) -> None:
+        self.stop(number.name)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)  # the next one ends the process, whatever it waits for
+
+    async def _bind(self) -> Server:
+        silence = self.experiment.parent.silence_seconds
+        ping = min(_PING_SECONDS, silence / 2)
+        try:
+            return await serve(
+                self._connections.handle,
+                **parse_listen(self.listen),
+                create_connection=self._connections.create,  # type: ignore[arg-type]
+                start_serving=False,
+                compression=None,  # weights do not deflate
+                open_timeout=self._connections.open_seconds,
+                ping_interval=ping,
+                ping_timeout=silence - ping,
+                close_timeout=CLOSE_SECONDS,
+                max_size=HANDSHAKE_LIMIT,
+                max_queue=_QUEUE,
+            )
+        except OSError as error:
+            raise explain(self.listen, error) from None
+        except UnicodeError as error:  # what Python's IDNA codec says of a host like "a..b"
+            raise EnvironmentFailure(f"cannot listen on {self.listen}: no valid host name: {error}") from None
+
+    def _pushed(self, now: float) -> None:
+        assert self._records is not None
+        self._records.pushed(now)
+        if self._records.urgent:
+            self._wake.set()
+
+    def _ended(self) -> None:
+        if self.server.stop:
+            self._wake.set()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,100 @@
+"""What a parent tells people while it runs: structured lines on standard error.
+
+On a terminal they are for eyes, elsewhere each is a JSON object. Nothing global is configured, so
+a program that embeds a `Parent` keeps its own logging. There is no line per exchange: that is what
+the history is for.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+__all__ = ["SUMMARY_SECONDS", "EventLog", "make_logger"]
+
+#: Refusals of one kind are summed up at most this often: a child gone mad must not fill a disk.
+SUMMARY_SECONDS = 1.0
+
+
+class _StandardError:
+    """Standard error as it is at the moment of writing; that nobody reads it any more stops no run."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+
+
+def make_logger() -> FilteringBoundLogger:
+    """A structlog logger to standard error: console lines on a terminal, JSON lines otherwise."""
+    terminal = sys.stderr.isatty()
+    processors: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False) if terminal else structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
+    ]
+    wrapper = structlog.make_filtering_bound_logger(logging.INFO)
+    logger: FilteringBoundLogger = structlog.wrap_logger(structlog.WriteLogger(_StandardError()), processors, wrapper)  # type: ignore[arg-type]
+    return logger
+
+
+class EventLog:
+    """Logs the events of a run's history, all but the exchanges.
+
+    The first refusal of a kind is logged at once; further ones are counted and summed up.
+    """
+
+    def __init__(self, logger: FilteringBoundLogger) -> None:
+        self._logger = logger
+        self._quiet_until: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+        self._last: dict[str, dict[str, Any]] = {}
+        self._said: set[str] = set()
+
+    def report(self, events: Iterable[dict[str, Any]], now: float) -> None:
+        """Logs what is worth a line, and the summaries that are due at `now` (seconds)."""
+        for event in events:
+            kind = event["event"]
+            if kind == "exchange":
+                continue
+            if kind == "refused":
+                self._refused(event, now)
+            else:
+                self._logger.info(kind, **{key: value for key, value in event.items() if key not in ("time", "event")})
+        for code in [code for code in self._held if now >= self._quiet_until[code]]:
+            self._summarize(code)
+            self._quiet_until[code] = now + SUMMARY_SECONDS
+
+    def advise(self, sentences: Iterable[str]) -> None:
+        """Logs each of these sentences, unless it was logged before."""
+        for sentence in sentences:
+            if sentence not in self._said:
+                self._said.add(sentence)
+                self._logger.warning("settings", reason=sentence)
+
+    def close(self) -> None:
+        """Logs the summaries that were not due yet."""
+        for code in list(self._held):
+            self._summarize(code)
+
+    def _refused(self, event: dict[str, Any], now: float) -> None:
+        code = event["code"]
+        if now >= self._quiet_until.get(code, now) and code not in self._held:
+            self._quiet_until[code] = now + SUMMARY_SECONDS
+            self._logger.warning("refused", child=event["child"], code=code, reason=event["reason"])
+        else:
+            self._held[code] = self._held.get(code, 0) + 1
+            self._last[code] = event
+
+    def _summarize(self, code: str) -> None:
+        last = self._last.pop(code)
+        self._logger.warning("refused", code=code, count=self._held.pop(code), last_child=last["child"], last_reason=last["reason"])

@@ -1,0 +1,119 @@
+"""A line that shows how a run goes: what is reached, how fast, and how long it will still take."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, TextIO
+
+from genkidama.experiment import Experiment
+
+__all__ = ["Progress", "bar", "duration"]
+
+#: Lines a second on a terminal, and seconds between lines elsewhere (a log, CI).
+_TERMINAL_SECONDS, _LOG_SECONDS = 0.25, 5.0
+
+#: The speed is that of the last so many seconds.
+_SPEED_WINDOW = 10.0
+
+
+def bar(share: float, width: int = 20) -> str:
+    """`share` in [0, 1] as a bar of `width` characters."""
+    full = round(min(1.0, max(0.0, share)) * width)
+    return "█" * full + "░" * (width - full)
+
+
+def duration(seconds: float) -> str:
+    """`0:42`, `12:05` or `3:07:00`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Progress:
+    """Follows a run's history and prints one line about it, over and over on a terminal.
+
+    Args:
+        experiment: for the stop conditions.
+        file: where to, standard error if absent.
+    """
+
+    def __init__(self, experiment: Experiment, file: TextIO | None = None) -> None:
+        self._stop, self._name = experiment.stop, experiment.environment.id
+        self._file = file or sys.stderr
+        self._terminal = self._file.isatty()
+        self._children: set[str] = set()
+        self._began: float | None = None
+        self._before = 0.0
+        self._last: dict[str, Any] = {}
+        self._points: list[tuple[float, int]] = []
+        self._printed = 0.0
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Takes in one line of the history."""
+        match event["event"]:
+            case "join":
+                self._children.add(event["child"])
+                self._began = self._began or event["time"]
+            case "leave":
+                self._children.discard(event["child"])
+            case "refused":
+                self.say(f"refused {event.get('child') or 'a connection'}: {event['reason']}")
+            case "exchange":
+                self._last = event
+                self._points.append((event["time"], event["steps"]))
+                while self._points[-1][0] - self._points[0][0] > _SPEED_WINDOW:
+                    self._points.pop(0)
+                now = time.monotonic()
+                if now - self._printed >= (_TERMINAL_SECONDS if self._terminal else _LOG_SECONDS):
+                    self._printed = now
+                    self._print(self.line())
+
+    @property
+    def steps_per_second(self) -> float:
+        (first, before), (last, after) = self._points[0], self._points[-1]
+        return (after - before) / (last - first) if last > first else 0.0
+
+    def line(self) -> str:
+        """The line as it stands."""
+        last = self._last
+        elapsed = last["time"] - (self._began or last["time"])
+        share = self._share(elapsed)
+        parts = [f"{self._name} {bar(share)} {share:4.0%}" if share is not None else self._name]
+        mean = last["mean_return"]
+        if mean is not None:
+            goal = f" of {self._stop.mean_return:g}" if self._stop.mean_return is not None else ""
+            parts.append(f"mean return {mean:7.1f}{goal}")
+        parts += [f"update {last['update']:,.0f}", f"{last['episodes']:,} episodes", f"{last['steps']:,} steps"]
+        parts += [f"{self.steps_per_second:,.0f}/s", f"{len(self._children)} children", duration(elapsed)]
+        if share is not None and share > 0.02:
+            parts.append(f"at most {duration(elapsed * (1 - share) / share)} left")
+        return " · ".join(parts)
+
+    def _share(self, elapsed: float) -> float | None:
+        """How much of the strictest countable stop condition is used up."""
+        stop, last = self._stop, self._last
+        used = ((stop.updates, last["update"]), (stop.episodes, last["episodes"]), (stop.seconds, elapsed))
+        return min(1.0, max((have / limit for limit, have in used if limit), default=-1.0)) if any(limit for limit, _ in used) else None
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._clear()
+        print(text, file=self._file, flush=True)
+
+    def _print(self, line: str) -> None:
+        if self._terminal:
+            print(f"\r\033[K{line}", end="", file=self._file, flush=True)
+        else:
+            print(line, file=self._file, flush=True)
+
+    def _clear(self) -> None:
+        if self._terminal:
+            print("\r\033[K", end="", file=self._file, flush=True)
+
+    def close(self) -> None:
+        """Leaves the last line standing."""
+        if self._last:
+            self._print(self.line())
+            if self._terminal:
+                print(file=self._file, flush=True)

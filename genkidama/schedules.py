@@ -1,0 +1,22 @@
+"""Settings that change while a run goes on, as functions of its progress.
+
+Progress is a number in [0, 1]: how much of the run's strictest stop condition is used up. The
+parent computes it and every reply carries it, so all children anneal together.
+"""
+
+from __future__ import annotations
+
+__all__ = ["SCHEDULES", "constant", "linear"]
+
+
+def constant(start: float, end: float, progress: float) -> float:
+    """`start`, always."""
+    return start
+
+
+def linear(start: float, end: float, progress: float) -> float:
+    """A straight line from `start` at progress 0 to `end` at progress 1."""
+    return start + (end - start) * min(1.0, max(0.0, progress))
+
+
+SCHEDULES = {"constant": constant, "linear": linear}

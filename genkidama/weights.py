@@ -1,0 +1,115 @@
+"""One vector: all numbers of a network as flat float32, and the signature that says what they mean.
+
+Laws of this file:
+- A weight vector is one-dimensional, float32, little-endian, of exactly `signature.size` numbers.
+- Two vectors may be blended only if their signatures are equal; equal signatures have equal digests.
+- The trainable parameters come first, running statistics (normalization) last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["DTYPE", "Signature", "Vector", "flatten", "is_finite", "unflatten"]
+
+#: The type of every number in memory, on the wire and on disk.
+DTYPE = np.dtype("<f4")
+
+Vector: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The names and shapes of a vector's parts, in their order.
+
+    `entries` is a tuple of `(name, shape)`; a scalar has the shape `()`.
+    """
+
+    entries: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[str, Sequence[int]]]) -> Signature:
+        return cls(tuple((name, tuple(int(n) for n in shape)) for name, shape in entries))
+
+    @cached_property
+    def size(self) -> int:
+        """How many float32 numbers a vector of this signature has."""
+        return sum(prod(shape) for _, shape in self.entries)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the text `name:d0,d1,...` of every entry, one line each, ended by `\\n`."""
+        text = "".join(f"{name}:{','.join(map(str, shape))}\n" for name, shape in self.entries)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """Where each entry lies in the vector."""
+        found, start = {}, 0
+        for name, shape in self.entries:
+            found[name] = slice(start, start + prod(shape))
+            start += prod(shape)
+        return found
+
+    def difference(self, other: Signature) -> str | None:
+        """The first entry in which `other` differs from this one, as a sentence; None if equal."""
+        for position, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
+            if mine != theirs:
+                return (
+                    f"parameter {position} is {theirs[0]!r} with shape {list(theirs[1])}, "
+                    f"expected {mine[0]!r} with shape {list(mine[1])}"
+                )
+        here, there = len(self.entries), len(other.entries)
+        if there > here:
+            name, shape = other.entries[here]
+            return f"parameter {name!r} with shape {list(shape)} is not expected ({there} parameters, expected {here})"
+        if there < here:
+            name, shape = self.entries[there]
+            return f"parameter {name!r} with shape {list(shape)} is missing ({there} parameters, expected {here})"
+        return None
+
+
+def flatten(parts: Mapping[str, npt.ArrayLike], signature: Signature) -> Vector:
+    """Copies named arrays into a new vector in the signature's order.
+
+    Raises:
+        ValueError: a part is missing or has another shape.
+    """
+    vector = np.empty(signature.size, DTYPE)
+    for name, shape in signature.entries:
+        if name not in parts:
+            raise ValueError(f"{name!r} is missing")
+        array = np.asarray(parts[name])
+        if array.shape != shape:
+            raise ValueError(f"{name!r} has shape {list(array.shape)}, expected {list(shape)}")
+        vector[signature.slices[name]] = array.reshape(-1)
+    return vector
+
+
+def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
+    """Named views into `vector` (no copy: writing to a view writes to the vector).
+
+    Raises:
+        ValueError: the vector's length is not the signature's size.
+    """
+    if vector.shape != (signature.size,):
+        raise ValueError(f"a vector of shape {list(vector.shape)}, expected [{signature.size}]")
+    return {name: vector[signature.slices[name]].reshape(shape) for name, shape in signature.entries}
+
+
+def is_finite(vector: Vector) -> bool:
+    """Whether no number of the vector is NaN or infinite.
+
+    A NaN or an infinity survives in the vector's dot product with itself, which needs one pass and
+    no memory of its own. Finite numbers may overflow there too, so only the slow look condemns.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(vector, vector))) or bool(np.isfinite(vector).all())

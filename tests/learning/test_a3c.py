@@ -1,0 +1,182 @@
+"""The A3C loss against a loop over steps in float64, and its gradient against finite differences of that loop."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.experiment import Algorithm, Environment, Experiment, Network
+from genkidama.learning.a3c import A3C, a3c_loss, normalized
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Rollout, advantages
+
+THESIS = Algorithm(name="a3c", value_coefficient=1.0)
+
+
+def oracle(steps: list[tuple[float, float, float, float]], c_v: float, c_e: float, normalize: bool) -> float:
+    """The loss, a step at a time. A step: log π(a_t|s_t), H(π(·|s_t)), V(s_t), A_t."""
+    n = len(steps)
+    mean = sum(advantage for *_, advantage in steps) / n
+    deviation = math.sqrt(sum((advantage - mean) ** 2 for *_, advantage in steps) / (n - 1)) if n > 1 else 1.0
+    total = 0.0
+    for log_pi, entropy, value, advantage in steps:
+        return_ = advantage + value
+        weight = (advantage - mean) / (deviation + 1e-8) if normalize and n > 1 else advantage
+        total += -log_pi * weight + c_v * (return_ - value) ** 2 - c_e * entropy
+    return total / n
+
+
+steps = st.lists(st.tuples(st.floats(-5, 0), st.floats(0, 2), st.floats(-10, 10), st.floats(-10, 10)), min_size=1, max_size=20)
+
+
+@given(steps, st.floats(0, 2), st.floats(0, 1), st.booleans())
+def test_the_loss_is_the_mean_over_the_steps(steps: list[tuple[float, float, float, float]], c_v: float, c_e: float, normalize: bool) -> None:
+    advantage = [a for *_, a in steps]
+    if normalize and 0 < np.ptp(advantage) < 1e-3:
+        advantage = [0.0] * len(steps)  # division by next to nothing: no float agrees with another there
+        steps = [(*rest, 0.0) for *rest, _ in steps]
+    algorithm = Algorithm(name="a3c", value_coefficient=c_v, entropy_coefficient=c_e, normalize_advantages=normalize)
+    columns = [torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)]
+    loss = a3c_loss(*columns, algorithm)
+    assert loss.shape == ()
+    assert loss.item() == pytest.approx(oracle(steps, c_v, c_e, normalize), rel=1e-6, abs=1e-9)
+
+
+def test_a_worked_example() -> None:
+    # −(−1)·2 + (2)² = 6 and −(−3)·(−4) + (−4)² = 4, in the mean 5; minus ½ of the mean entropy 3.
+    log_pi, entropy = torch.tensor([-1.0, -3.0]), torch.tensor([2.0, 4.0])
+    value, advantage = torch.tensor([7.0, 9.0]), torch.tensor([2.0, -4.0])
+    assert a3c_loss(log_pi, entropy, value, advantage, THESIS).item() == 5.0
+    assert a3c_loss(log_pi, entropy, value, advantage, Algorithm(name="a3c", value_coefficient=1.0, entropy_coefficient=0.5)).item() == 3.5
+
+
+def test_each_argument_has_the_gradient_of_the_formula() -> None:
+    log_pi, entropy = torch.tensor([-1.0, -3.0], requires_grad=True), torch.tensor([2.0, 4.0], requires_grad=True)
+    value, advantage = torch.tensor([7.0, 9.0], requires_grad=True), torch.tensor([2.0, -4.0])
+    a3c_loss(log_pi, entropy, value, advantage, Algorithm(name="a3c", value_coefficient=0.5, entropy_coefficient=0.25)).backward()
+    assert log_pi.grad is not None and log_pi.grad.tolist() == [-1.0, 2.0]  # −A_t / n
+    assert value.grad is not None and value.grad.tolist() == [-1.0, 2.0]  # −2·c_v·A_t / n: the return is a constant
+    assert entropy.grad is not None and entropy.grad.tolist() == [-0.125, -0.125]
+
+
+@given(st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=50).filter(lambda numbers: np.ptp(numbers) > 0.1))
+def test_normalized_advantages_have_mean_0_and_deviation_1(numbers: list[float]) -> None:
+    result = normalized(torch.tensor(numbers, dtype=torch.float64)).numpy()
+    assert result.mean() == pytest.approx(0.0, abs=1e-6)
+    assert result.std(ddof=1) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_one_advantage_or_equal_ones_stay_finite() -> None:
+    assert normalized(torch.tensor([3.0])).tolist() == [3.0]
+    assert normalized(torch.tensor([3.0, 3.0])).tolist() == [0.0, 0.0]
+
+
+# The learner, on a network small enough to differentiate by hand.
+
+
+def tiny(**algorithm: object) -> tuple[Model, A3C]:
+    experiment = Experiment(
+        environment=Environment(id="CartPole-v1"),
+        network=Network(hidden=(3,), initialization="normal", initial_deviation=0.7),
+        algorithm=Algorithm(name="a3c", gamma=0.9, **algorithm),  # type: ignore[arg-type]
+    )
+    environment = make_environment(experiment.environment)
+    model = Model(experiment, environment)
+    environment.close()
+    return model, A3C(experiment.algorithm, model)
+
+
+def rollout(n: int = 6) -> Rollout:
+    """Steps 0-2 end in a termination, 3 is cut by a time limit, the last goes on past the batch."""
+    rng = np.random.default_rng(1)
+    ends = np.zeros(n, np.bool_)
+    ends[[2, 3, n - 1]] = True
+    return Rollout(
+        torch.from_numpy(rng.normal(size=(n, 4)).astype(np.float32)),
+        torch.from_numpy(rng.integers(2, size=(n, 1)).astype(np.float32)),
+        rng.normal(size=n).astype(np.float32),
+        ends,
+        np.array([3, n - 1]),
+        torch.from_numpy(rng.normal(size=(2, 4)).astype(np.float32)),
+    )
+
+
+def forward(model: Model, numbers: np.ndarray, observation: np.ndarray) -> tuple[np.ndarray, float]:
+    """π(·|s) and V(s), written down once more in float64."""
+    part = {name: numbers[model.signature.slices[name]].reshape(shape) for name, shape in model.signature.entries}
+    outputs = part["policy.2.weight"] @ np.tanh(part["policy.0.weight"] @ observation + part["policy.0.bias"]) + part["policy.2.bias"]
+    value = part["value.2.weight"] @ np.tanh(part["value.0.weight"] @ observation + part["value.0.bias"]) + part["value.2.bias"]
+    powers = np.exp(outputs - outputs.max())
+    return powers / powers.sum(), float(value[0])
+
+
+@pytest.mark.parametrize("entropy_coefficient", [0.0, 0.3])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_gradient_in_the_flat_vector_is_the_losses_slope_at_every_parameter(entropy_coefficient: float, normalize: bool) -> None:
+    model, learner = tiny(value_coefficient=0.4, entropy_coefficient=entropy_coefficient, normalize_advantages=normalize, gae_lambda=0.8)
+    data = rollout()
+    (loss,) = learner.losses(data, torch.Generator())
+    model.gradient.zero_()
+    loss.backward()
+
+    observations, actions = data.observations.double().numpy(), data.actions.long().numpy()[:, 0]
+    start = model.numbers.astype(np.float64)
+    values = np.array([forward(model, start, s)[1] for s in observations])
+    cut_values = np.array([forward(model, start, s)[1] for s in data.cut_observations.double().numpy()])
+    known = advantages(data, values, cut_values, 0.9, 0.8).astype(np.float64)  # constants, from here on
+    weights = (known - known.mean()) / (known.std(ddof=1) + 1e-8) if normalize else known
+
+    def slow(numbers: np.ndarray) -> float:
+        total = 0.0
+        for t, (s, a) in enumerate(zip(observations, actions, strict=True)):
+            pi, value = forward(model, numbers, s)
+            entropy = -sum(p * math.log(p) for p in pi)
+            total += -math.log(pi[a]) * weights[t] + 0.4 * (known[t] + values[t] - value) ** 2 - entropy_coefficient * entropy
+        return total / len(actions)
+
+    assert loss.item() == pytest.approx(slow(start), rel=1e-5)
+    slopes = []
+    for i in range(len(start)):
+        step = np.zeros_like(start)
+        step[i] = 1e-5
+        slopes.append((slow(start + step) - slow(start - step)) / 2e-5)
+    np.testing.assert_allclose(model.gradient.numpy(), slopes, rtol=1e-3, atol=1e-5)
+
+
+def test_the_policys_gradient_at_its_last_bias_is_that_of_the_softmax() -> None:
+    model, learner = tiny(value_coefficient=0.0)
+    data = rollout()
+    (loss,) = learner.losses(data, torch.Generator())
+    loss.backward()
+    with torch.no_grad():
+        outputs, values = model.network(torch.cat((data.observations, data.cut_observations)))
+    pi = torch.softmax(outputs[:6], 1).numpy()
+    advantage = advantages(data, values[:6].numpy(), values[6:].numpy(), 0.9, 1.0)
+    chosen = np.eye(2)[data.actions.long().numpy()[:, 0]]
+    expected = (advantage[:, None] * (pi - chosen)).mean(0)  # ∂(−log softmax(z)_a · A)/∂z = A·(π − 1_a)
+    np.testing.assert_allclose(model.gradient[model.signature.slices["policy.2.bias"]].numpy(), expected, rtol=1e-5, atol=1e-7)
+    assert not model.gradient[model.signature.slices["value.2.weight"]].any()  # neither the advantage nor the bootstrap carries a gradient
+
+
+def test_a_batch_gives_one_loss() -> None:
+    _, learner = tiny()
+    assert len(list(learner.losses(rollout(), torch.Generator()))) == 1
+
+
+def test_equal_data_give_equal_gradients() -> None:
+    """Nothing accumulates from one update to the next (a known fault of Hogwild programs)."""
+    model, learner = tiny(entropy_coefficient=0.1)
+    gradients = []
+    for _ in range(3):
+        model.gradient.zero_()
+        for loss in learner.losses(rollout(), torch.Generator()):
+            loss.backward()
+        gradients.append(model.gradient.clone())
+    assert gradients[0].any()
+    assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])

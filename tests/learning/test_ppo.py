@@ -1,0 +1,207 @@
+"""The PPO loss against a loop over steps in float64; which samples carry a gradient; how often a batch is used."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.experiment import Algorithm, Environment, Experiment, Network
+from genkidama.learning.a3c import A3C
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.learning.ppo import PPO, ppo_loss
+from genkidama.learning.rollout import Rollout, advantages
+
+Step = tuple[float, float, float, float, float, float]
+
+
+def oracle(steps: list[Step], clip: float, c_v: float, c_e: float, normalize: bool) -> float:
+    """The loss, a step at a time. A step: log π, log π_old, H, V, A, R. Schulman et al. 2017, eq. 7 and 9."""
+    n = len(steps)
+    mean = sum(step[4] for step in steps) / n
+    deviation = math.sqrt(sum((step[4] - mean) ** 2 for step in steps) / (n - 1)) if n > 1 else 1.0
+    total = 0.0
+    for log_pi, old_log_pi, entropy, value, advantage, return_ in steps:
+        if normalize and n > 1:
+            advantage = (advantage - mean) / (deviation + 1e-8)
+        ratio = math.exp(log_pi) / math.exp(old_log_pi)
+        if advantage > 0:  # figure 1 of the paper
+            surrogate = min(ratio, 1 + clip) * advantage
+        else:
+            surrogate = max(ratio, 1 - clip) * advantage
+        total += -surrogate + c_v * (value - return_) ** 2 - c_e * entropy
+    return total / n
+
+
+numbers = st.floats(-10, 10)
+steps = st.lists(st.tuples(st.floats(-3, 0), st.floats(-3, 0), st.floats(0, 2), numbers, numbers, numbers), min_size=1, max_size=20)
+
+
+@given(steps, st.floats(0.01, 0.9), st.floats(0, 2), st.floats(0, 1), st.booleans())
+def test_the_loss_is_the_mean_over_the_steps(steps: list[Step], clip: float, c_v: float, c_e: float, normalize: bool) -> None:
+    if normalize and 0 < np.ptp([step[4] for step in steps]) < 1e-3:
+        steps = [(*step[:4], 0.0, step[5]) for step in steps]  # division by next to nothing: no float agrees with another there
+    algorithm = Algorithm(clip=clip, value_coefficient=c_v, entropy_coefficient=c_e, normalize_advantages=normalize)
+    loss = ppo_loss(*[torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)], algorithm)
+    assert loss.shape == ()
+    assert loss.item() == pytest.approx(oracle(steps, clip, c_v, c_e, normalize), rel=1e-6, abs=1e-9)
+
+
+def gradient(ratio: float, advantage: float) -> float:
+    """Of the policy's part of the loss, at one step with ε = 0.2."""
+    log_pi, zero = torch.tensor([math.log(ratio)], requires_grad=True), torch.zeros(1)
+    ppo_loss(log_pi, zero, zero, zero, torch.tensor([advantage]), zero, Algorithm(value_coefficient=0.0, clip=0.2)).backward()
+    assert log_pi.grad is not None
+    return log_pi.grad.item()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moves"),
+    [
+        # A good action, already much more probable: enough. Still too improbable: go on.
+        (1.3, 2.0, False),
+        (1.1, 2.0, True),
+        (0.5, 2.0, True),
+        # A bad action, already much less probable: enough. Still too probable: go on.
+        (0.7, -2.0, False),
+        (0.9, -2.0, True),
+        (1.5, -2.0, True),
+    ],
+)
+def test_only_what_has_gone_far_enough_in_the_right_direction_has_no_gradient(ratio: float, advantage: float, moves: bool) -> None:
+    assert gradient(ratio, advantage) == pytest.approx(-ratio * advantage if moves else 0.0)  # ∂ρ/∂log π = ρ
+
+
+def test_a_worked_example() -> None:
+    # ρ = 2 and ½, ε = 0.2: surrogates 1.2·3 and 0.8·(−1), in the mean 1.4; value losses 4 and 0, in the mean 2; entropies 1.
+    loss = ppo_loss(
+        torch.tensor([math.log(2.0), math.log(0.5)]),
+        torch.zeros(2),
+        torch.ones(2),
+        torch.tensor([1.0, 5.0]),
+        torch.tensor([3.0, -1.0]),
+        torch.tensor([3.0, 5.0]),
+        Algorithm(value_coefficient=0.5, entropy_coefficient=0.1, clip=0.2),
+    )
+    assert loss.item() == pytest.approx(-1.4 + 0.5 * 2.0 - 0.1)
+
+
+# The learner.
+
+
+def learner(kind: type[PPO] | type[A3C] = PPO, **algorithm: object) -> tuple[Model, PPO | A3C]:
+    settings = {"gamma": 0.9, "gae_lambda": 0.8, "value_coefficient": 0.4, "entropy_coefficient": 0.05} | algorithm
+    experiment = Experiment(
+        environment=Environment(id="CartPole-v1"),
+        network=Network(hidden=(5,), initialization="normal", initial_deviation=0.7),
+        algorithm=Algorithm(**settings),  # type: ignore[arg-type]
+    )
+    environment = make_environment(experiment.environment)
+    model = Model(experiment, environment)
+    environment.close()
+    return model, kind(experiment.algorithm, model)
+
+
+def rollout(n: int) -> Rollout:
+    rng = np.random.default_rng(2)
+    ends = rng.random(n) < 0.2
+    ends[-1] = True
+    return Rollout(
+        torch.from_numpy(rng.normal(size=(n, 4)).astype(np.float32)),
+        torch.from_numpy(rng.integers(2, size=(n, 1)).astype(np.float32)),
+        rng.normal(size=n).astype(np.float32),
+        ends,
+        np.array([n - 1]),
+        torch.from_numpy(rng.normal(size=(1, 4)).astype(np.float32)),
+    )
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_where_the_ratio_is_1_the_gradient_is_that_of_the_policy_gradient(normalize: bool) -> None:
+    gradients = []
+    for kind in (PPO, A3C):
+        model, plain = learner(kind, epochs=1, minibatch_size=20, normalize_advantages=normalize)
+        model.gradient.zero_()
+        for loss in plain.losses(rollout(20), torch.Generator().manual_seed(0)):
+            loss.backward()
+        gradients.append(model.gradient.numpy().copy())
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "epochs", "minibatch", "updates"), [(20, 1, 20, 1), (20, 3, 5, 12), (20, 4, 8, 12), (7, 2, 64, 2), (1, 2, 64, 2)])
+def test_every_epoch_is_cut_into_minibatches(n: int, epochs: int, minibatch: int, updates: int) -> None:
+    _, ppo = learner(epochs=epochs, minibatch_size=minibatch)
+    assert len(list(ppo.losses(rollout(n), torch.Generator()))) == updates
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(normalize: bool) -> None:
+    """The whole of PPO once more, in the open, while the weights move under it after every loss."""
+    n, epochs, minibatch = 12, 3, 5
+    model, ppo = learner(epochs=epochs, minibatch_size=minibatch, normalize_advantages=normalize, clip=0.05)
+    data = rollout(n)
+    with torch.no_grad():
+        outputs, values = model.network(torch.cat((data.observations, data.cut_observations)))
+    actions = data.actions.long()[:, 0]
+    old_log_pi = torch.log_softmax(outputs[:n], 1)[torch.arange(n), actions]
+    advantage = torch.from_numpy(advantages(data, values[:n].numpy(), values[n:].numpy(), 0.9, 0.8))
+    returns = advantage + values[:n]
+
+    order, expected = torch.Generator().manual_seed(7), []
+    parts = [part for _ in range(epochs) for part in torch.randperm(n, generator=order).split(minibatch)]
+    assert any(part.tolist() != sorted(part.tolist()) for part in parts)
+    noise = torch.Generator().manual_seed(8)
+    found = []
+    for part, loss in zip(parts, ppo.losses(data, torch.Generator().manual_seed(7)), strict=True):
+        found.append(loss.item())
+        with torch.no_grad():
+            outputs, value = model.network(data.observations[part])
+        log_pi = torch.log_softmax(outputs, 1)
+        steps = zip(
+            log_pi[torch.arange(len(part)), actions[part]].tolist(),
+            old_log_pi[part].tolist(),
+            (-(log_pi.exp() * log_pi).sum(1)).tolist(),
+            value.tolist(),
+            advantage[part].tolist(),
+            returns[part].tolist(),
+            strict=True,
+        )
+        expected.append(oracle(list(steps), 0.05, 0.4, 0.05, normalize))
+        # What other cores do to θ_O meanwhile, and this one's own step and pull.
+        model.vector.add_(torch.randn(model.vector.shape, generator=noise), alpha=0.1)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_epoch_uses_every_step_once() -> None:
+    model, ppo = learner(epochs=2, minibatch_size=4)
+    used: list[float] = []
+
+    class Watching(torch.nn.Module):
+        def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            used.extend(observations[:, 0].tolist())
+            return network(observations)  # type: ignore[no-any-return]
+
+    network = model.network
+    model.network = ppo._network = Watching()  # type: ignore[assignment, union-attr]
+    data = rollout(10)
+    list(ppo.losses(data, torch.Generator()))
+    once = sorted(data.observations[:, 0].tolist())
+    assert sorted(used[:11]) == sorted([*once, *data.cut_observations[:, 0].tolist()])  # π_old and V, all at once
+    assert sorted(used[11:21]) == once and sorted(used[21:]) == once
+    assert used[11:21] != used[21:]
+
+
+def test_equal_data_and_equal_order_give_equal_gradients() -> None:
+    model, ppo = learner(epochs=1, minibatch_size=20)
+    gradients = []
+    for _ in range(2):
+        model.gradient.zero_()
+        for loss in ppo.losses(rollout(20), torch.Generator().manual_seed(0)):
+            loss.backward()
+        gradients.append(model.gradient.clone())
+    assert gradients[0].any() and torch.equal(*gradients)

@@ -1,0 +1,201 @@
+"""`python -m genkidama.parent` as a real process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from genkidama.checkpoint import CheckpointFolder
+from genkidama.experiment import Experiment
+from genkidama.parent.__main__ import main
+from tests.parent.fake_child import FakeChild, vector
+
+EXPERIMENT = """
+seed = 3
+[parent]
+checkpoint_updates = 2
+"""
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "test.toml"
+    path.write_text(EXPERIMENT)
+    return path
+
+
+@asynccontextmanager
+async def parent(*arguments: str | Path, stdin: int | None = None) -> AsyncIterator[tuple[asyncio.subprocess.Process, tuple[str, int]]]:
+    """A parent process that listens, and where. It is killed at the end if it still lives."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        command = [sys.executable, "-m", "genkidama.parent", *map(str, arguments), "--listen", f"fd://{listening.fileno()}"]
+        process = await asyncio.create_subprocess_exec(*command, pass_fds=[listening.fileno()], stdin=stdin, stderr=subprocess.PIPE)
+        address = listening.getsockname()
+    try:
+        yield process, address
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    """The exit code, which must come within 5 s, and what was written to standard error."""
+    async with asyncio.timeout(5):
+        _, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, err.decode()
+
+
+def logged(err: str) -> list[str]:
+    return [json.loads(line)["event"] for line in err.splitlines()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_leaves_a_final_checkpoint(toml: Path, tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "run"
+    async with parent(toml, "--out", out, "--set", "parent.alpha=0.25") as (process, address):
+        async with FakeChild(address) as child:
+            await child.enter()
+            for value in (0.0, 4.0, 9.0):
+                await child.pushed(value)
+            process.send_signal(number)
+            assert await child.closed() == (1001, "the parent goes away")
+        code, err = await ended(process)
+    assert code == 0
+    assert "Traceback" not in err
+    assert set(logged(err)) == {"listening", "settings", "start", "join", "leave", "checkpoint", "stop"}
+    assert "alpha = 0.25 with beta = 0.5 slows learning" in err
+    checkpoint = CheckpointFolder(out / "checkpoints").latest()
+    assert checkpoint is not None
+    assert checkpoint.snapshot.version == 3
+    np.testing.assert_array_equal(checkpoint.vector, vector(3.0))
+    settings = Experiment.load(out / "experiment.toml")
+    assert (settings.name, settings.seed, settings.parent.alpha) == ("test", 3, 0.25)
+
+
+async def test_a_killed_parent_goes_on_from_its_checkpoint(toml: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    folder = CheckpointFolder(out / "checkpoints")
+    async with parent(toml, "--out", out) as (process, address), FakeChild(address) as child:
+        await child.enter()
+        for value in (1.0, 1.0, 1.0):
+            await child.pushed(value, returns=[value])
+        async with asyncio.timeout(10):
+            while folder.versions() != [2]:
+                await asyncio.sleep(0.01)
+        process.kill()
+        await process.wait()
+    async with parent(toml, "--out", out) as (process, address), FakeChild(address, session="2") as child:
+        assert (await child.enter()).version == 2
+        await child.pushed(3.0)
+        await child.leave()
+        process.send_signal(signal.SIGTERM)
+        await ended(process)
+    checkpoint = folder.latest()
+    assert checkpoint is not None
+    snapshot = checkpoint.snapshot
+    assert (snapshot.version, snapshot.exchanges, snapshot.episodes, snapshot.steps) == (3, 3, 2, 30)
+    assert snapshot.children["pi"] == {"exchanges": 3, "episodes": 2, "steps": 30}
+    np.testing.assert_array_equal(checkpoint.vector, vector(2.0))
+
+
+async def test_a_run_that_is_over_ends_the_process(toml: Path, tmp_path: Path) -> None:
+    async with parent(toml, "--out", tmp_path / "run", "--set", "stop.updates=1") as (process, address), FakeChild(address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        await child.leave()
+        assert (await ended(process))[0] == 0
+
+
+async def test_the_end_of_standard_input_ends_the_process(toml: Path, tmp_path: Path) -> None:
+    arguments = (toml, "--out", tmp_path / "run", "--until-eof")
+    async with parent(*arguments, stdin=subprocess.PIPE) as (process, address), FakeChild(address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await child.closed() == (1001, "the parent goes away")
+        assert (await ended(process))[0] == 0
+    assert CheckpointFolder(tmp_path / "run" / "checkpoints").versions() == [1]
+
+
+async def test_a_second_signal_ends_the_process_at_once(toml: Path, tmp_path: Path) -> None:
+    async with parent(toml, "--out", tmp_path / "run") as (process, address), FakeChild(address) as child:
+        await child.enter()
+        child.connection.transport.pause_reading()  # so that the parent waits for the closing handshake
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        while json.loads(await process.stderr.readline())["event"] != "stop":
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert (await ended(process))[0] == -signal.SIGTERM
+        child.connection.transport.resume_reading()
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:
+    code = main([*map(str, arguments)])
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if not line.startswith("{")]
+    assert out == ""
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    return code, lines[0]
+
+
+def test_mistakes_in_the_experiment(toml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails(capsys, "nowhere.toml") == (2, "error: nowhere.toml: no such file")
+    code, line = fails(capsys, toml, "--set", "parent.alpha=2")
+    assert code == 2
+    assert "--set: parent.alpha = 2: expected float <= 1.0" in line
+    code, line = fails(capsys, toml, "--set", "parent.alpha")
+    assert code == 2
+    assert "expected key=value" in line
+    code, line = fails(capsys, toml, "--set", "environment.id=Nowhere-v0")
+    assert code == 2
+    assert "environment.id = 'Nowhere-v0'" in line
+    code, line = fails(capsys, toml, "--listen", "nowhere")
+    assert code == 2
+    assert "parent.listen = 'nowhere'" in line
+
+
+def test_what_this_machine_cannot_do(toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, line = fails(capsys, toml, "--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--out", tmp_path / "run")
+    assert code == 1
+    assert "Address already in use" in line
+    code, line = fails(capsys, toml, "--listen", "127.0.0.1:0", "--out", toml / "run")
+    assert code == 1
+    assert "Not a directory" in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission(toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o500)
+    code, line = fails(capsys, toml, "--listen", "127.0.0.1:0", "--out", tmp_path / "run")
+    tmp_path.chmod(0o700)
+    assert code == 1
+    assert "Permission denied" in line
+
+
+def test_unexpected_arguments(toml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([str(toml), "--unexpected"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --unexpected" in capsys.readouterr().err
+
+
+def test_a_parent_needs_no_torch() -> None:
+    code = "import sys, genkidama.parent.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,682 @@
+"""A Parent on a real socket, and fake children that keep the rules or break them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.checkpoint import CheckpointFolder, load
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.messages import HANDSHAKE_LIMIT, PROTOCOL, Hello, Join, Leave, Push, Refusal, Request, Weights, Welcome, encode
+from genkidama.parent import Parent, server
+from genkidama.parent.connections import Connections
+from genkidama.weights import Signature
+from tests.parent.fake_child import SIGNATURE, FakeChild, vector
+
+
+def experiment(**sections: dict[str, Any]) -> Experiment:
+    return Experiment.from_dict({"name": "test", **sections})
+
+
+@asynccontextmanager
+async def running(settings: Experiment, out: Path) -> AsyncIterator[Parent]:
+    """A parent that serves in a task of this loop, and is shut down at the end."""
+    parent = Parent(settings, out=out, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    try:
+        yield parent
+    finally:
+        parent.stop()
+        await serving
+        await parent.shutdown()
+
+
+@pytest.fixture
+async def parent(tmp_path: Path) -> AsyncIterator[Parent]:
+    async with running(experiment(), tmp_path / "run") as parent:
+        yield parent
+
+
+def history(out: Path | None) -> list[dict[str, Any]]:
+    assert out is not None
+    return [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+
+
+def events(out: Path | None, kind: str) -> list[dict[str, Any]]:
+    return [event for event in history(out) if event["event"] == kind]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for what the parent does after the last word that a child hears of it."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# What children do who keep the rules.
+
+
+async def test_the_first_push_is_taken_and_the_next_are_blended(parent: Parent) -> None:
+    async with FakeChild(parent.address) as child:
+        welcome = await child.hello()
+        assert isinstance(welcome, Welcome)
+        assert Experiment.from_dict(welcome.experiment) == parent.experiment
+        assert welcome.run == "run"
+        joined = await child.join()
+        assert isinstance(joined, Weights)
+        assert joined.vector is None
+        np.testing.assert_array_equal(await child.pushed(2.0), vector(2.0))
+        np.testing.assert_array_equal(await child.pushed(4.0, returns=[7.0]), vector(3.0))
+        await child.leave()
+        assert await child.closed() == (1000, "")
+    assert (parent.server.trial.version, parent.server.trial.episodes, parent.server.trial.steps) == (2, 1, 20)
+    assert parent.server.connected == []
+
+
+async def test_two_children_share_the_weights(parent: Parent) -> None:
+    async with FakeChild(parent.address, "a") as a, FakeChild(parent.address, "b") as b:
+        await a.enter()
+        await a.pushed(0.0)
+        weights = await b.enter()
+        np.testing.assert_array_equal(weights.vector, vector(0.0))
+        both = await asyncio.gather(a.pushed(8.0), b.pushed(8.0))
+        assert sorted(float(answer[0]) for answer in both) == [4.0, 6.0]
+        assert parent.server.updates == 1.5
+
+
+async def test_a_slow_child_keeps_nobody_waiting(parent: Parent) -> None:
+    async with FakeChild(parent.address, "slow") as slow, FakeChild(parent.address, "quick") as quick:
+        await slow.enter()
+        await quick.enter()
+        frame = encode(Push(version=0, sequence=1, vector=vector()))
+        transport = slow.connection.transport
+        transport.write(bytes([0x82, 0x80 | len(frame)]) + bytes(4) + frame[: len(frame) // 2])  # half a frame, masked with zeros
+        for _ in range(20):
+            await quick.pushed(1.0)
+        transport.write(bytes(frame[len(frame) // 2 :]))
+        assert isinstance(await slow.hear(), Weights)
+    assert parent.server.trial.version == 21
+
+
+async def test_a_child_leaves_and_returns(parent: Parent) -> None:
+    for visit in (1, 2):
+        async with FakeChild(parent.address, session=str(visit)) as child:
+            await child.enter()
+            await child.pushed(1.0)
+            await child.leave("done")
+            await child.closed()
+    assert parent.server.children["pi"].exchanges == 2
+    assert parent.server.connected == []
+
+
+async def test_a_lost_connection_is_noted_and_its_name_is_free(parent: Parent) -> None:
+    async with FakeChild(parent.address, session="1") as child:
+        await child.enter()
+        child.connection.transport.abort()
+    await until(lambda: not parent.server.connected)
+    async with FakeChild(parent.address, session="2") as child:
+        await child.enter()
+    parent.stop()
+    await parent.shutdown()
+    assert events(parent.out, "leave")[0]["reason"] == "connection lost"
+
+
+async def test_a_returning_child_takes_its_name_over(parent: Parent) -> None:
+    async with FakeChild(parent.address) as old, FakeChild(parent.address) as new:
+        await old.enter()
+        await old.pushed(1.0)
+        await new.enter()
+        assert await old.closed() == (1008, "the child speaks on another connection")
+        new.sequence = old.sequence
+        np.testing.assert_array_equal(await new.pushed(3.0), vector(2.0))
+        assert parent.server.connected == ["pi"]
+    assert parent.server.children["pi"].exchanges == 2
+
+
+async def test_a_repeated_push_is_counted_once(parent: Parent) -> None:
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        child.sequence -= 1
+        np.testing.assert_array_equal(await child.pushed(5.0), vector(1.0))
+    assert parent.server.exchanges == 1
+
+
+# What children do who break them.
+
+
+@asynccontextmanager
+async def untouched(parent: Parent) -> AsyncIterator[FakeChild]:
+    """Another child, whose run must go on as if nothing had happened. What is said meanwhile must be refused."""
+    async with FakeChild(parent.address, "good") as good:
+        await good.enter()
+        await good.pushed(1.0)
+        before = parent.server.refusals.total()
+        yield good
+        assert parent.server.refusals.total() > before
+        np.testing.assert_array_equal(await good.pushed(3.0), vector(2.0))
+        assert parent.server.trial.version == 2
+
+
+GARBAGE = [
+    (b"", "malformed"),
+    (b"\x00", "malformed"),
+    (b"garbage that is no message", "malformed"),
+    (struct.pack("<I", 3) + b"\xc1\xc1\xc1", "malformed"),
+    ("a text frame", "malformed"),
+    (struct.pack("<I", 14) + b"\x81\xa4type\xa8surprise"[:14] + b"", "malformed"),
+    (struct.pack("<I", 15) + b"\x81\xa4type\xa8surprise", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("frame", "code"), GARBAGE)
+async def test_garbage_instead_of_a_hello(parent: Parent, frame: bytes | str, code: str) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        reply = await child.tell(frame)
+        assert isinstance(reply, Refusal)
+        assert reply.code == code
+        closed, reason = await child.closed()
+        assert closed == 1008
+        assert reason
+        assert reply.reason.startswith(reason)
+        assert parent.server.refusals == {code: 1}
+
+
+@pytest.mark.parametrize(("frame", "code"), GARBAGE)
+async def test_garbage_after_the_join(parent: Parent, frame: bytes | str, code: str) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        reply = await child.tell(frame)
+        assert isinstance(reply, Refusal)
+        assert reply.code == code
+        assert (await child.closed())[0] == 1008
+
+
+async def test_the_first_message_is_a_hello(parent: Parent) -> None:
+    async with untouched(parent):
+        for request in (Join(signature=[]), Push(version=0, sequence=1, vector=vector()), Leave()):
+            async with FakeChild(parent.address) as child:
+                assert (await child.refused(request)).code == "order"
+                assert (await child.closed())[0] == 1008
+
+
+async def test_another_protocol_version(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        reply = await child.hello(protocol=PROTOCOL + 1)
+        assert isinstance(reply, Refusal)
+        assert reply.code == "version"
+        assert f"protocol {PROTOCOL + 1}" in reply.reason
+        assert (await child.closed())[0] == 1008
+
+
+async def test_a_name_in_use(parent: Parent) -> None:
+    async with untouched(parent) as good, FakeChild(parent.address, good.name, session="another") as child:
+        reply = await child.hello()
+        assert isinstance(reply, Refusal)
+        assert reply.code == "name"
+        assert "'good' is in use" in reply.reason
+        assert (await child.closed())[0] == 1008
+
+
+async def test_another_network_is_told_the_first_parameter_that_differs(parent: Parent) -> None:
+    other = Signature.of([("layer.weight", (3, 2)), ("layer.offset", (3,))])
+    async with untouched(parent), FakeChild(parent.address, signature=other) as child:
+        await child.hello()
+        reply = await child.join()
+        assert isinstance(reply, Refusal)
+        assert reply.code == "signature"
+        assert "parameter 1 is 'layer.offset' with shape [3], expected 'layer.bias' with shape [3]" in reply.reason
+        code, reason = await child.closed()
+        assert code == 1008
+        assert reason
+        assert len(reason.encode()) <= 123
+
+
+async def test_a_long_reason_is_cut_between_characters(parent: Parent) -> None:
+    other = Signature.of([("ü" * 200, (3, 2))])
+    async with untouched(parent), FakeChild(parent.address, signature=other) as child:
+        await child.hello()
+        assert isinstance(await child.join(), Refusal)
+        code, reason = await child.closed()
+        assert code == 1008
+        assert reason
+        assert reason.endswith("ü")
+
+
+async def test_a_push_before_the_join(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.hello()
+        reply = await child.push(1.0)
+        assert isinstance(reply, Refusal)
+        assert reply.code == "order"
+        assert (await child.closed())[0] == 1008
+
+
+BAD_PUSHES: dict[str, tuple[Request, str]] = {
+    "too short": (Push(version=0, sequence=1, vector=vector()[:-1]), "length"),
+    "too long": (Push(version=0, sequence=1, vector=np.zeros(SIGNATURE.size + 1, np.float32)), "length"),
+    "no vector": (Push(version=0, sequence=1), "length"),
+    "NaN": (Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [np.nan], np.float32)), "finite"),
+    "infinity": (Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [-np.inf], np.float32)), "finite"),
+    "a return of NaN": (Push(version=0, sequence=1, returns=[float("nan")], vector=vector()), "finite"),
+    "from the future": (Push(version=99, sequence=1, vector=vector()), "order"),
+    "a second hello": (Hello(protocol=PROTOCOL, name="pi", session="1"), "order"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PUSHES)
+async def test_a_refused_push_keeps_the_connection(parent: Parent, case: str) -> None:
+    request, code = BAD_PUSHES[case]
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        assert (await child.refused(request)).code == code
+        assert isinstance(await child.join(), Weights)
+        assert parent.server.refusals == {code: 1}
+        assert parent.server.children["pi"].exchanges == 0
+
+
+async def test_bytes_that_are_no_whole_numbers(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        reply = await child.tell(encode(Push(version=0, sequence=1, vector=vector())) + b"!")
+        assert isinstance(reply, Refusal)
+        assert reply.code == "length"
+        assert isinstance(await child.join(), Weights)
+
+
+async def test_a_message_over_the_handshakes_limit(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.connection.send(bytes(HANDSHAKE_LIMIT + 1))
+        assert (await child.closed())[0] == 1009
+        await until(lambda: parent.server.refusals == {"length": 1})
+
+
+async def test_a_message_over_the_networks_limit(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        await child.connection.send(bytes(300_000))  # more than such a small network needs, less than the handshake allows
+        assert (await child.closed())[0] == 1009
+        await until(lambda: parent.server.refusals == {"length": 1})
+    parent.stop()
+    await parent.shutdown()
+    assert [(event["child"], event["code"]) for event in events(parent.out, "refused")] == [("pi", "length")]
+
+
+async def test_a_network_as_large_as_the_handshake_does_not_hold(parent: Parent) -> None:
+    large = Signature.of([("weight", (1000, 500))])
+    async with FakeChild(parent.address, signature=large) as child:
+        await child.enter()
+        answer = await child.pushed(np.ones(large.size, np.float32))
+        assert answer.sum() == large.size
+
+
+async def test_a_network_with_too_many_parameters(tmp_path: Path) -> None:
+    async with running(experiment(parent={"max_parameters": 8}), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.hello()
+        reply = await child.join()
+        assert isinstance(reply, Refusal)
+        assert "1 to 8 are accepted" in reply.reason
+
+
+async def test_no_room_for_another_child(tmp_path: Path) -> None:
+    async with running(experiment(parent={"max_children": 1}), tmp_path) as parent, FakeChild(parent.address) as first:
+        await first.enter()
+        async with FakeChild(parent.address, "second") as second:
+            reply = await second.hello()
+            assert isinstance(reply, Refusal)
+            assert reply.code == "full"
+
+
+async def test_a_connection_that_says_no_hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connections, "hello_seconds", 0.1)
+    async with running(experiment(), tmp_path) as parent, untouched(parent), FakeChild(parent.address) as child:
+        reply = await child.hear()
+        assert isinstance(reply, Refusal)
+        assert reply.code == "silent"
+        assert (await child.closed())[0] == 1008
+
+
+async def test_a_connection_that_does_not_even_ask_for_the_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connections, "open_seconds", 0.1)
+    async with running(experiment(), tmp_path) as parent, untouched(parent):
+        reader, writer = await asyncio.open_connection(*parent.address)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        await until(lambda: parent.server.refusals == {"silent": 1})
+
+
+async def test_a_child_that_falls_silent(tmp_path: Path) -> None:
+    settings = experiment(parent={"silence_seconds": 0.5})
+    async with running(settings, tmp_path) as parent, untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        child.connection.transport.pause_reading()  # answers no ping any more
+        await until(lambda: "pi" not in parent.server.connected)
+        child.connection.transport.resume_reading()
+        assert (await child.closed())[0] == 1011
+        await until(lambda: parent.server.refusals == {"silent": 1})
+
+
+async def test_something_else_than_http(parent: Parent, capfd: pytest.CaptureFixture[str]) -> None:
+    for opening in (b"\x16\x03\x01\x02\x00\x01\x00\x01", b"GET / HTTP/1.1\r\n\r\n", b"\r\n\r\n"):
+        reader, writer = await asyncio.open_connection(*parent.address)
+        writer.write(opening + os.urandom(1000))
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+# How a run begins and ends.
+
+
+async def test_the_run_ends_when_all_have_left(tmp_path: Path) -> None:
+    parent = Parent(experiment(stop={"updates": 2}), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        reply = await child.push(2.0)
+        assert isinstance(reply, Weights)
+        assert reply.stop == "2 updates done"
+        await child.leave()
+    await asyncio.wait_for(serving, server.LEAVE_SECONDS / 2)
+    await parent.shutdown()
+    assert [event["event"] for event in history(tmp_path)] == ["start", "join", "exchange", "exchange", "stop", "leave", "checkpoint"]
+    checkpoint = CheckpointFolder(tmp_path / "checkpoints").latest()
+    assert checkpoint is not None
+    assert checkpoint.snapshot.version == 2
+    np.testing.assert_array_equal(checkpoint.vector, vector(1.5))
+    assert Experiment.load(tmp_path / "experiment.toml") == parent.experiment
+
+
+async def test_a_child_that_does_not_leave_is_told_that_the_run_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LEAVE_SECONDS", 0.1)
+    parent = Parent(experiment(stop={"updates": 1}), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        await serving
+        await parent.shutdown()
+        assert await child.closed() == (1000, "the run is over")
+
+
+async def test_time_ends_a_run_in_which_nobody_pushes(tmp_path: Path) -> None:
+    parent = Parent(experiment(stop={"seconds": 0.2}), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        serving = asyncio.create_task(parent.serve())
+        while not (reply := await child.join()).stop:  # type: ignore[union-attr]
+            assert isinstance(reply, Weights)
+        await child.leave()
+    await serving
+    await parent.shutdown()
+    assert events(tmp_path, "stop")[0]["reason"] == "0.2 seconds are over"
+
+
+async def test_a_stopped_parent_says_that_it_may_come_back(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent:
+        child = await FakeChild(parent.address).__aenter__()
+        await child.enter()
+        await child.pushed(1.0)
+        parent.stop("tired")
+    assert await child.closed() == (1001, "the parent goes away")
+    assert events(tmp_path, "stop")[0]["reason"] == "tired"
+    assert CheckpointFolder(tmp_path / "checkpoints").versions() == [1]
+
+
+async def test_a_silent_opening_does_not_hold_up_the_shutdown(parent: Parent) -> None:
+    _, writer = await asyncio.open_connection(*parent.address)
+    async with FakeChild(parent.address) as child:  # the parent has accepted the one before, too
+        await child.enter()
+    parent.stop()
+    async with asyncio.timeout(server.CLOSE_SECONDS):
+        await parent.shutdown()
+    writer.close()
+
+
+async def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(2.0, returns=[5.0])
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        weights = await child.enter()
+        assert weights.version == 1
+        np.testing.assert_array_equal(weights.vector, vector(2.0))
+        assert isinstance(await child.push(4.0), Weights)
+        trial = parent.server.trial
+        assert (trial.version, trial.episodes, trial.steps, trial.mean_return) == (2, 1, 20, 5.0)
+        assert parent.server.children["pi"].exchanges == 2
+    resume = events(tmp_path, "resume")
+    assert [(event["version"], event["file"]) for event in resume] == [(1, "version-0000000001.safetensors")]
+    times = [event["time"] for event in history(tmp_path)]
+    assert times == sorted(times)
+
+
+async def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async with running(experiment(parent={"checkpoint_updates": 1}), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        for number in range(2):
+            await child.pushed(float(number))
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    folder.version_path(2).write_bytes(b"broken")
+    async with running(experiment(), tmp_path) as parent:
+        assert parent.server.trial.version == 1
+    assert "version-0000000002.safetensors: not a readable checkpoint" in capfd.readouterr().err
+
+
+async def test_a_run_of_another_network_is_not_taken_up(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(2.0)
+    with pytest.raises(ConfigurationError, match="its checkpoints were made with network"):
+        await Parent(experiment(network={"hidden": [7]}), out=tmp_path, listen="127.0.0.1:0").startup()
+
+
+# Checkpoints on the way.
+
+
+async def test_checkpoints_are_of_exactly_those_updates(tmp_path: Path) -> None:
+    settings = experiment(parent={"checkpoint_updates": 3, "checkpoint_keep": 50, "alpha": 1.0})
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        for number in range(1, 11):
+            await child.pushed(float(number))
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    assert folder.versions() == [3, 6, 9, 10]
+    for version in (3, 6, 9):
+        np.testing.assert_array_equal(load(folder.version_path(version)).vector, vector(float(version)))
+
+
+async def test_of_many_due_checkpoints_the_kept_ones_are_written(tmp_path: Path) -> None:
+    settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_keep": 2})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()  # and nobody serves, as if the disk were slow
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        for _ in range(9):
+            await child.pushed(1.0)
+    await parent.shutdown()
+    assert CheckpointFolder(tmp_path / "checkpoints").versions() == [8, 9]
+
+
+async def test_time_brings_checkpoints_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HOUSEKEEPING_SECONDS", 0.01)
+    async with running(experiment(parent={"checkpoint_seconds": 0.05}), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        folder = CheckpointFolder(tmp_path / "checkpoints")
+        while len(folder.versions()) < 2:
+            await child.pushed(1.0)
+            await asyncio.sleep(0.01)
+
+
+async def test_the_best_is_of_a_full_window_and_survives_a_restart(tmp_path: Path) -> None:
+    settings = experiment(stop={"window": 2})
+    best = CheckpointFolder(tmp_path / "checkpoints").best_path
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0, returns=[100.0])
+    assert not best.exists()
+    for returns, mean in (([20.0], 60.0), ([0.0], 60.0), ([500.0, 500.0], 500.0)):
+        async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+            await child.enter()
+            await child.pushed(1.0, returns=returns)
+        assert load(best).snapshot.mean_return == mean
+
+
+async def test_a_full_disk_stops_nobody_and_loses_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_keep": 3})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    failed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def full(*arguments: object) -> None:
+        loop.call_soon_threadsafe(failed.set)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        folder = CheckpointFolder(tmp_path / "checkpoints")
+        await until(lambda: folder.versions() == [1])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            await child.pushed(2.0)
+            await failed.wait()
+            for _ in range(5):
+                await child.pushed(3.0)
+            assert folder.versions() == [1]
+            parent.stop()
+            await serving
+            with pytest.raises(EnvironmentFailure, match="No space left on device"):
+                await parent.shutdown()
+    assert folder.versions() == [1]
+    assert len(history(tmp_path)) > 7  # the history was written all the same
+    assert capfd.readouterr().err.count("No space left") == 1
+
+
+async def test_a_history_that_cannot_be_written_is_reported_once_and_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "HOUSEKEEPING_SECONDS", 0.01)
+    tries = asyncio.Semaphore(0)
+    write = os.write
+
+    def full(*arguments: object) -> int:
+        tries.release()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        monkeypatch.setattr(os, "write", full)
+        await child.pushed(1.0)
+        for _ in range(5):
+            await tries.acquire()
+        monkeypatch.setattr(os, "write", write)
+        await child.pushed(2.0)
+    assert [event["version"] for event in events(tmp_path, "exchange")] == [1, 2]
+    assert capfd.readouterr().err.count("No space left") == 1
+
+
+async def test_a_torn_last_line_of_the_history_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text('{"event":"exchange"}\n{"event":"exch')
+    async with running(experiment(), tmp_path):
+        pass
+    assert [event["event"] for event in history(tmp_path)][:2] == ["exchange", "start"]
+
+
+# Where a parent cannot live.
+
+
+async def start(out: Path, listen: str) -> None:
+    await Parent(experiment(), out=out, listen=listen).startup()
+
+
+async def test_a_port_in_use(parent: Parent, tmp_path: Path) -> None:
+    host, port = parent.address
+    with pytest.raises(EnvironmentFailure, match=f"cannot listen on {host}:{port}: Address already in use; choose another port"):
+        await start(tmp_path / "other", f"{host}:{port}")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("listen", ["8.8.8.8:0", "nosuchhost.invalid:0", "a..b:0", "fd://7777"])
+async def test_an_address_of_another_machine(tmp_path: Path, listen: str) -> None:
+    with pytest.raises(EnvironmentFailure, match="cannot listen on"):
+        await start(tmp_path, listen)
+
+
+@pytest.mark.parametrize("listen", ["", "8765", ":8765", "host:", "host:70000", "::1:80", "[::1]", "fd://x", "ws://host:1"])
+async def test_what_is_no_address(tmp_path: Path, listen: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"parent\.listen = .*expected HOST:PORT"):
+        await start(tmp_path, listen)
+
+
+async def test_listening_on_ipv6(tmp_path: Path) -> None:
+    parent = Parent(experiment(), out=tmp_path, listen="[::1]:0")
+    await parent.startup()
+    assert parent.address[0] == "::1"
+    await parent.shutdown()
+
+
+async def test_an_inherited_socket(tmp_path: Path) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = listening.getsockname()
+    parent = Parent(experiment(), out=tmp_path, listen=f"fd://{listening.detach()}")
+    await parent.startup()
+    assert parent.address == address
+    async with FakeChild(address) as child:
+        await child.enter()
+    await parent.shutdown()
+
+
+async def test_an_inherited_socket_of_another_kind(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams, pytest.raises(EnvironmentFailure, match="no stream socket"):
+        await start(tmp_path, f"fd://{datagrams.fileno()}")
+
+
+async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailure, match="Not a directory; choose another directory with --out"):
+        await start(tmp_path / "file" / "run", "127.0.0.1:0")
+
+
+async def test_a_directory_that_another_parent_uses(parent: Parent) -> None:
+    assert parent.out is not None
+    with pytest.raises(EnvironmentFailure, match="another parent is writing this run"):
+        await start(parent.out, "127.0.0.1:0")
+
+
+async def test_a_new_directory_for_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(2):
+        parent = Parent(experiment(), listen="127.0.0.1:0")
+        await parent.startup()
+        await parent.shutdown()
+        assert parent.out is not None
+        names.append(parent.out)
+    assert len(set(names)) == 2
+    assert all(str(name).startswith("runs/test-20") for name in names)

@@ -1,0 +1,66 @@
+"""The log sums up what would otherwise fill a disk."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import CapturingLogger
+
+from genkidama.parent.telemetry import EventLog, make_logger
+
+
+def refused(code: str = "finite", child: str = "pi") -> dict[str, Any]:
+    return {"time": 0.0, "event": "refused", "child": child, "code": code, "reason": f"{child} did it"}
+
+
+@pytest.fixture
+def capture() -> CapturingLogger:
+    return CapturingLogger()
+
+
+@pytest.fixture
+def log(capture: CapturingLogger) -> EventLog:
+    return EventLog(structlog.wrap_logger(capture, processors=[lambda logger, method, event: event]))
+
+
+def lines(capture: CapturingLogger) -> list[dict[str, Any]]:
+    return [call.kwargs for call in capture.calls]
+
+
+def test_exchanges_are_not_logged(log: EventLog, capture: CapturingLogger) -> None:
+    log.report([{"time": 0.0, "event": "exchange"}, {"time": 0.0, "event": "join", "child": "pi"}], 0.0)
+    assert lines(capture) == [{"event": "join", "child": "pi"}]
+
+
+def test_the_first_refusal_of_a_code_is_logged_and_the_rest_summed_up(log: EventLog, capture: CapturingLogger) -> None:
+    log.report([refused(), refused(), refused("length"), refused(child="nuc")], 0.0)
+    log.report([refused(child="nuc")], 0.5)
+    assert [(line["code"], line.get("count")) for line in lines(capture)] == [("finite", None), ("length", None)]
+    log.report([], 1.0)
+    assert lines(capture)[2] == {"event": "refused", "code": "finite", "count": 3, "last_child": "nuc", "last_reason": "nuc did it"}
+    log.report([refused()], 1.5)  # a second after a summary is quiet, too
+    assert len(capture.calls) == 3
+    log.close()
+    assert lines(capture)[3]["count"] == 1
+
+
+def test_after_a_quiet_second_a_refusal_is_logged_at_once_again(log: EventLog, capture: CapturingLogger) -> None:
+    for moment in (0.0, 1.0, 2.0):
+        log.report([refused()], moment)
+    assert [line.get("count") for line in lines(capture)] == [None, None, None]
+
+
+def test_advice_is_given_once(log: EventLog, capture: CapturingLogger) -> None:
+    log.advise(["alpha is odd"])
+    log.advise(["alpha is odd", "beta too"])
+    assert [line["reason"] for line in lines(capture)] == ["alpha is odd", "beta too"]
+
+
+def test_lines_are_json_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    make_logger().info("join", child="pi")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert json.loads(captured.err)["child"] == "pi"

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.experiment import Optimizer
+from genkidama.schedules import SCHEDULES, constant, linear
+
+rates = st.floats(0.0, 1e30)
+progresses = st.floats(0.0, 1.0)
+
+
+@given(rates, rates, progresses)
+def test_constant_stays(start: float, end: float, progress: float) -> None:
+    assert constant(start, end, progress) == start
+
+
+@pytest.mark.parametrize(("progress", "value"), [(0.0, 8.0), (0.25, 6.5), (0.5, 5.0), (1.0, 2.0), (-0.5, 8.0), (7.0, 2.0)])
+def test_linear_is_a_straight_line_that_ends(progress: float, value: float) -> None:
+    assert linear(8.0, 2.0, progress) == value
+
+
+@given(rates, rates, progresses, progresses)
+def test_linear_stays_between_its_ends_and_never_turns(start: float, end: float, one: float, other: float) -> None:
+    earlier, later = sorted((one, other))
+    slack = 1e-12 * max(start, end)
+    assert min(start, end) - slack <= linear(start, end, one) <= max(start, end) + slack
+    assert (linear(start, end, later) - linear(start, end, earlier)) * (1 if end >= start else -1) >= -slack
+
+
+def test_every_schedule_that_a_file_may_name_exists() -> None:
+    assert set(SCHEDULES) == set(typing.get_args(typing.get_type_hints(Optimizer)["schedule"]))
