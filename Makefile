@@ -35,7 +35,7 @@ lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 format: $(INSTALLED_DEV) ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .

@@ -81,7 +81,7 @@ class Measurement:
     windows: list[Window] = field(default_factory=list)
 
     def median(self, name: str) -> float:
-        return statistics.median(getattr(window, name) for window in self.windows)
+        return float(statistics.median(getattr(window, name) for window in self.windows))
 
     def as_dict(self) -> dict[str, object]:
         names = ("rate", "p50_ms", "p99_ms", "server_us", "busy")
@@ -378,7 +378,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=[3_000, 250_000, 4_000_000], metavar="N", help="numbers of a network")
     parser.add_argument("--windows", type=int, default=5, help="windows of each server (default 5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a window; longer where a large network needs it (default 3)")
-    parser.add_argument("--flower-sizes", type=int, nargs="*", default=[3_000], metavar="N", help="sizes to run Flower with; empty for none")
+    parser.add_argument(
+        "--flower-sizes", type=int, nargs="*", default=[3_000], metavar="N", help="sizes to run Flower with; empty for none"
+    )
     parser.add_argument("--flower-clients", type=int, default=16, metavar="N")
     parser.add_argument("--no-parent", action="store_true", help="only the bare server")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

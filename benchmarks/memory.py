@@ -10,8 +10,9 @@ session) are added up from `/proc/PID/smaps_rollup`, a few times, and the larges
 - *proportional* set size (PSS): a page shared by k processes counts 1/k in each of them, so the sum
   over the child is what the child takes, apart from what it shares with strangers: the interpreter and
   C library that this script and the Parent have open too, a few megabytes.
-- *private*: pages that only this one process has (clean and dirty). What a further core costs is the
-  slope of the whole child's PSS from one core to the most, and the private megabytes of a core process.
+- *private*: pages that only this one process has (clean and dirty). What a further core costs is given
+  twice: the private megabytes of a core process, on average over those of the largest child; and the
+  slope of the whole child's sums from the fewest to the most cores, in which noise of the rest counts too.
 
     python benchmarks/memory.py
     python benchmarks/memory.py --cores 4 --exchanges 20 --json
@@ -41,6 +42,7 @@ class Process:
     """One process; sizes in MB (10⁶ bytes)."""
 
     pid: int
+    parent: int
     command: str
     threads: int
     pss: float
@@ -88,12 +90,20 @@ def look(pid: int) -> list[Process]:
         with contextlib.suppress(OSError):
             command = Path(f"/proc/{member}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             threads = len(list(Path(f"/proc/{member}/task").iterdir()))
-            found.append(Process(member, command, threads, pss(member), private(member)))
+            parent = int(Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[1])
+            found.append(Process(member, parent, command, threads, pss(member), private(member)))
     return found
 
 
 def total(processes: list[Process]) -> float:
     return sum(process.pss for process in processes)
+
+
+def core_private(processes: list[Process]) -> float:
+    """Private megabytes of a core process on average. Cores are what the child's small server process has forked."""
+    root = processes[0].pid
+    sizes = [process.private for process in processes if process.pid != root and process.parent != root]
+    return sum(sizes) / len(sizes) if sizes else 0.0
 
 
 def exchanges(history: Path) -> int:
@@ -130,7 +140,8 @@ def show(cores: int | None, processes: list[Process]) -> None:
     title = "the tree" if cores is None else f"a child with {cores} core{'s' if cores > 1 else ''}"
     print(f"{title}: {total(processes):.1f} MB proportional, {len(processes)} processes")
     for process in processes:
-        print(f"  {process.pid:>7} {process.threads:>3} threads {process.pss:>8.1f} MB proportional {process.private:>8.1f} MB private  {process.command[:60]}")
+        sizes = f"{process.pss:>8.1f} MB proportional {process.private:>8.1f} MB private"
+        print(f"  {process.pid:>7} {process.threads:>3} threads {sizes}  {process.command[:60]}")
     sys.stdout.flush()
 
 
@@ -139,7 +150,7 @@ def slope(found: dict[int, list[Process]]) -> dict[str, float]:
     few, many = min(found), max(found)
     added = {"pss": total(found[many]) - total(found[few])}
     added["private"] = sum(process.private for process in found[many]) - sum(process.private for process in found[few])
-    return {name: value / (many - few) for name, value in added.items()}
+    return {"core_private": core_private(found[many])} | {name: value / (many - few) for name, value in added.items()}
 
 
 def main() -> None:
@@ -163,16 +174,13 @@ def main() -> None:
                     show(cores, found[cores])
     further = slope(found) if len(found) > 1 else {}
     if options.json:
-        print(
-            json.dumps(
-                {
-                    "children": [{"cores": cores, "pss": total(processes), "processes": [asdict(process) for process in processes]} for cores, processes in found.items()],
-                    "further_core": further,
-                }
-            )
-        )
+        children = [
+            {"cores": cores, "pss": total(members), "processes": [asdict(member) for member in members]} for cores, members in found.items()
+        ]
+        print(json.dumps({"children": children, "further_core": further}))
     elif further:
-        print(f"a further core: {further['private']:.1f} MB private, {further['pss']:.1f} MB proportional")
+        print(f"a core process: {further['core_private']:.1f} MB private")
+        print(f"a further core, by slope: {further['private']:.1f} MB private, {further['pss']:.1f} MB proportional")
 
 
 if __name__ == "__main__":

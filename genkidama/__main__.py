@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 import genkidama
 from genkidama.cluster import summary, train
@@ -45,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"genkidama {genkidama.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    command = commands.add_parser("train", help="train a whole cluster on this machine", description="Trains a whole cluster on this machine.")
+    command = commands.add_parser(
+        "train", help="train a whole cluster on this machine", description="Trains a whole cluster on this machine."
+    )
     command.add_argument("file", nargs="?", metavar="FILE.toml", type=Path, help="the experiment (may be left out with --resume)")
     command.add_argument("--children", type=int, default=2, metavar="N", help="child processes (default: 2)")
     command.add_argument("--cores", type=int, metavar="N", help="core processes of each child (default: the CPU cores, shared out)")
@@ -77,8 +81,9 @@ def _train(options: argparse.Namespace) -> int:
     experiment = experiment.with_settings(changes, source="the command line")
     check_environment(experiment)
     before = Run.open(options.resume).load().snapshot if options.resume and Run(options.resume).checkpoints else None
+    if options.episodes < 0:
+        raise ConfigurationError(f"--episodes {options.episodes}: at least 1 is needed, or 0 for no evaluation")
     progress = Progress(experiment)
-    progress.say(f"training {experiment.environment.id} with {experiment.algorithm.name} on {options.children} children …")
     try:
         run = train(
             experiment,
@@ -96,14 +101,18 @@ def _train(options: argparse.Namespace) -> int:
         print(evaluate(run, episodes=options.episodes, seed=experiment.seed), file=sys.stderr)
     progress.say(f"run: {run.path}  (evaluate it again: genkidama evaluate {run.path})")
     if options.json:
-        print(json.dumps(summary(run, None if before is None else {"steps": before.steps, "seconds": before.seconds})))
+        print(_json(summary(run, None if before is None else {"steps": before.steps, "seconds": before.seconds})))
     return 0
 
 
 def _evaluate(options: argparse.Namespace) -> int:
     evaluation = evaluate(options.target, episodes=options.episodes, greedy=options.greedy, seed=options.seed)
-    print(json.dumps(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
+    print(_json(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
     return 0
+
+
+def _json(value: dict[str, Any]) -> str:
+    return msgspec.json.encode(value).decode()  # a NaN as null: Python's own encoder would write what is no JSON
 
 
 if __name__ == "__main__":

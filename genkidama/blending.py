@@ -7,14 +7,11 @@ Thesis §4.7, Algorithm 2: on every push the parent moves towards the child,
 
 from __future__ import annotations
 
-from genkidama.weights import Vector
+import numpy as np
+
+from genkidama.weights import BLOCK, Vector
 
 __all__ = ["blend", "diagnose", "effective_pull", "speed_factor"]
-
-#: Numbers blended at a time: 16,384 float32 of parent, child and scratch are 192 KiB, which stay in
-#: a second-level cache, so that a large vector crosses the memory bus once instead of three times.
-BLOCK = 16_384
-
 
 def blend(parent: Vector, child: Vector, alpha: float) -> None:
     """`parent ← (1−alpha)·parent + alpha·child`, in place.
@@ -39,18 +36,14 @@ def blend(parent: Vector, child: Vector, alpha: float) -> None:
         return
     if alpha == 1.0:
         parent[:] = child
-    elif len(parent) <= BLOCK:
-        _blend(parent, child, alpha)
-    else:
-        for start in range(0, len(parent), BLOCK):
-            _blend(parent[start : start + BLOCK], child[start : start + BLOCK], alpha)
-
-
-def _blend(parent: Vector, child: Vector, alpha: float) -> None:
+        return
     # (1−α)p + αc and not p + α(c−p): the second overflows for finite p and c of opposite sign.
-    scaled = child * alpha
-    parent *= 1.0 - alpha
-    parent += scaled
+    keep, scratch = 1.0 - alpha, np.empty_like(parent[:BLOCK])
+    for start in range(0, len(parent), BLOCK):
+        part = parent[start : start + BLOCK]
+        taken = np.multiply(child[start : start + BLOCK], alpha, scratch[: len(part)])
+        np.multiply(part, keep, part)
+        np.add(part, taken, part)
 
 
 def effective_pull(alpha: float, beta: float) -> float:

@@ -31,6 +31,9 @@ __all__ = ["summary", "train"]
 #: How often this process looks at the others. It sleeps in between.
 _LOOK_SECONDS = 0.25
 
+#: The last line of a history is shorter than this.
+_TAIL = 1 << 16
+
 #: How long a process gets to end after SIGTERM: children 3 s, then the parent 2 s, so that all have ended within 5 s.
 _CHILD_GRACE, _PARENT_GRACE = 3.0, 2.0
 
@@ -73,6 +76,8 @@ def train(
         raise ConfigurationError(f"children = {children}: at least 1 is needed")
     if cores is not None and cores < 1:
         raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+    if episodes < 0:
+        raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed, or 0 for no evaluation")
     run = _directory(experiment, out, resume)
     if cores is None and experiment.child.cores == "auto":
         cores = max(1, available_cores() // children)
@@ -90,11 +95,14 @@ def _directory(experiment: Experiment, out: str | Path | None, resume: str | Pat
         run = Run.open(resume)
     else:
         run = Run(Path(out) if out is not None else _fresh(Path("runs"), experiment.name))
-        if (run.path / "checkpoints").is_dir() and any((run.path / "checkpoints").iterdir()):
-            raise ConfigurationError(f"--out {run.path}: holds a run already; go on with it by --resume {run.path}, or choose another directory")
     try:
+        if resume is None and (run.path / "checkpoints").is_dir() and any((run.path / "checkpoints").iterdir()):
+            raise ConfigurationError(
+                f"--out {run.path}: holds a run already; go on with it by --resume {run.path}, or choose another directory"
+            )
+        # The parent reads the experiment here, and makes it the run's own when it has seen that it fits the run.
         (run.path / "logs").mkdir(parents=True, exist_ok=True)
-        (run.path / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
+        (run.path / "logs" / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
     except OSError as error:
         raise EnvironmentFailure(f"--out {run.path}: cannot be written: {error.strerror}; choose another directory") from None
     return run
@@ -176,7 +184,7 @@ class _Cluster:
     def __init__(self, experiment: Experiment, run: Run, children: int, cores: int | None) -> None:
         self._run = run
         self._history = run.path / "history.jsonl"
-        self._position = self._history.stat().st_size if self._history.exists() else 0
+        self._position = _whole_lines(self._history)
         # The socket is bound here and inherited: children may connect before the parent listens, and
         # a parent that is started again is found under the same address.
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -188,7 +196,7 @@ class _Cluster:
         port = self._socket.getsockname()[1]
         os.set_inheritable(descriptor, True)
         try:
-            command = ["genkidama.parent", str(path / "experiment.toml"), "--listen", f"fd://{descriptor}", "--out", str(path)]
+            command = ["genkidama.parent", str(path / "logs" / "experiment.toml"), "--listen", f"fd://{descriptor}", "--out", str(path)]
             self.parent = self._start("parent", command, (descriptor,))
             for number in range(1, self._children + 1):
                 name = f"child-{number}"
@@ -222,9 +230,10 @@ class _Cluster:
             self._read_history(watch)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.parent.popen.wait(_LOOK_SECONDS)
+        deadline = time.monotonic() + _CHILD_GRACE
         for process in self._parts:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.popen.wait(_CHILD_GRACE)
+                process.popen.wait(max(0.0, deadline - time.monotonic()))
         self._read_history(watch)
 
     def _read_history(self, watch: Callable[[Event], None]) -> None:
@@ -253,6 +262,17 @@ class _Cluster:
         self._socket.close()
 
 
+def _whole_lines(path: Path) -> int:
+    """How many bytes of a history are whole lines; what a crash has torn behind them, the next parent cuts off."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = file.seek(max(0, size - _TAIL))
+            return start + file.read().rfind(b"\n") + 1
+    except FileNotFoundError:
+        return 0
+
+
 def summary(run: Run, before: Event | None = None) -> Event:
     """What `genkidama train --json` ends with: counts of this run, its speed and its evaluation."""
     snapshot = run.load().snapshot
@@ -267,4 +287,3 @@ def summary(run: Run, before: Event | None = None) -> Event:
         "steps_per_second": (snapshot.steps - start["steps"]) / seconds if seconds > 0 else 0.0,
         "evaluation": run.evaluation,
     }
-

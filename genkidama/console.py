@@ -47,7 +47,7 @@ def make_logger() -> FilteringBoundLogger:
 
 def fail(error: GenkidamaError) -> int:
     """Prints a user's error as one line and gives the exit code that belongs to it."""
-    print(f"error: {error}", file=sys.stderr)
+    print("error:", " ".join(str(error).split("\n")), file=sys.stderr)  # what a user's own code says may have several lines
     return error.exit_code
 
 

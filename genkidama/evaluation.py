@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -101,6 +103,8 @@ def evaluate(target: Run | str | Path, *, episodes: int = 500, greedy: bool = Fa
     """
     if episodes < 1:
         raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed")
+    if cores is not None and cores < 1:
+        raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
     if not 0 <= seed < 2**32:
         raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
     run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
@@ -123,28 +127,42 @@ def _play(path: Path, shares: list[list[int]], seed: int, greedy: bool) -> list[
     """One process a share, all at once."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "genkidama.learning.play"]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) for _ in shares]
-    answers = []
-    try:
-        for process, share in zip(processes, shares, strict=True):
-            assert process.stdin is not None
-            json.dump({"checkpoint": str(path), "episodes": share, "seed": seed, "greedy": greedy}, process.stdin)
-            process.stdin.close()
-        for process in processes:
-            assert process.stdout is not None
-            text = process.stdout.read()
-            if process.wait() or not text:
-                raise EnvironmentFailure(f"a process that plays evaluation episodes died with exit code {process.returncode}")
-            answers.append(json.loads(text))
-    except BrokenPipeError:
-        raise EnvironmentFailure("a process that plays evaluation episodes died before it began") from None
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+    with ExitStack() as stack:
+        # Standard error goes to a file and not to a pipe, which would fill up; its last line says why a process died.
+        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in shares]
+        processes = [
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, env=environment))
+            for file in said
+        ]
+        try:
+            for process, share in zip(processes, shares, strict=True):
+                _ask(process, {"checkpoint": str(path), "episodes": share, "seed": seed, "greedy": greedy})
+            answers = [_answer(process, file) for process, file in zip(processes, said, strict=True)]
+        finally:
+            for process in processes:
+                process.kill()
     for answer in answers:
         if "error" in answer:
             raise (ConfigurationError if answer["exit_code"] == 2 else EnvironmentFailure)(answer["error"])
     return answers
+
+
+def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it is dead already, as `_answer` will find
+        process.stdin.write(json.dumps(request).encode())
+        process.stdin.close()
+
+
+def _answer(process: subprocess.Popen[bytes], said: IO[bytes]) -> dict[str, Any]:
+    """What the process answers in its last line; an environment may have printed some before."""
+    assert process.stdout is not None
+    lines = process.stdout.read().decode(errors="replace").splitlines()
+    if process.wait() == 0 and lines:
+        with suppress(json.JSONDecodeError):
+            answer: dict[str, Any] = json.loads(lines[-1])
+            return answer
+    said.seek(0)
+    words = said.read().decode(errors="replace").strip().splitlines()
+    last = words[-1] if words else "it said nothing"
+    raise EnvironmentFailure(f"a process that plays evaluation episodes ended with exit code {process.returncode}: {last}")

@@ -13,7 +13,7 @@ import tomllib
 import types
 import typing
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import tomli_w
@@ -45,7 +45,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     pass
 
 
-class Environment(_Section):
+class Environment(_Section, frozen=True):
     """`[environment]`: what is learned."""
 
     id: Annotated[str, _M(min_length=1)] = "LunarLander-v3"
@@ -60,7 +60,7 @@ class Environment(_Section):
     """Every reward is multiplied by this before it is learned from (never in what is reported)."""
 
 
-class Network(_Section):
+class Network(_Section, frozen=True):
     """`[network]`: what acts and values."""
 
     name: Annotated[str, _plug("actor-critic")] = "actor-critic"
@@ -79,7 +79,7 @@ class Network(_Section):
     """Keyword arguments for a network of one's own."""
 
 
-class Algorithm(_Section):
+class Algorithm(_Section, frozen=True):
     """`[algorithm]`: how a core learns from what it saw."""
 
     name: Annotated[str, _plug("a3c", "ppo")] = "ppo"
@@ -114,7 +114,7 @@ class Algorithm(_Section):
     """Keyword arguments for an algorithm of one's own."""
 
 
-class Optimizer(_Section):
+class Optimizer(_Section, frozen=True):
     """`[optimizer]`: how a gradient becomes a step on the child's shared vector."""
 
     name: Literal["sgd", "rmsprop", "adam"] = "adam"
@@ -139,7 +139,7 @@ class Optimizer(_Section):
     """Whether the cores of a child share the optimizer's state; false gives each core its own."""
 
 
-class ParentSettings(_Section):
+class ParentSettings(_Section, frozen=True):
     """`[parent]`: the machine that holds the weights."""
 
     alpha: Fraction = 0.5
@@ -162,7 +162,7 @@ class ParentSettings(_Section):
     """The largest network that is accepted, in numbers; it bounds the size of a message."""
 
 
-class ChildSettings(_Section):
+class ChildSettings(_Section, frozen=True):
     """`[child]`: what every child does."""
 
     beta: Fraction = 0.5
@@ -179,7 +179,7 @@ class ChildSettings(_Section):
     """Core processes of a child; `"auto"` means one for each CPU core that it may use."""
 
 
-class Stop(_Section):
+class Stop(_Section, frozen=True):
     """`[stop]`: the run ends when the first of these is reached; absent ones never are."""
 
     updates: Natural | None = None
@@ -194,7 +194,7 @@ class Stop(_Section):
     """How many episodes that mean is taken over."""
 
 
-class Experiment(_Section):
+class Experiment(_Section, frozen=True):
     """Every setting of a run. Frozen; `msgspec.structs.replace` makes a changed copy, `with_settings` a checked one."""
 
     name: Annotated[str, _M(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", extra={"expected": _NAME})] = "experiment"
@@ -267,7 +267,7 @@ class Experiment(_Section):
         return type(self).from_dict(settings, source=source)
 
 
-class Role(_Section):
+class Role(_Section, frozen=True):
     """A child machine's own settings: `child/child.toml`. Everything else comes from its parent."""
 
     parent: Annotated[str, _M(pattern=r"^wss?://[^\s/]+", extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"})] = "ws://127.0.0.1:8765"
@@ -318,19 +318,28 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
     if algorithm.name == "a3c":
         for key in _PPO_ONLY:
             if key in given.get("algorithm", {}):
-                raise ConfigurationError(f"{source}: algorithm.{key} = {given['algorithm'][key]!r}: only algorithm.name = 'ppo' has this setting")
+                value = given["algorithm"][key]
+                raise ConfigurationError(f"{source}: algorithm.{key} = {value!r}: only algorithm.name = 'ppo' has this setting")
     if algorithm.name == "ppo" and algorithm.minibatch_size > algorithm.batch_size:
         raise ConfigurationError(
-            f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: at most algorithm.batch_size = {algorithm.batch_size} is allowed"
+            f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
+            f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
     child = experiment.child
     if child.exchange == "free" and not child.exchange_seconds and not child.exchange_steps:
-        raise ConfigurationError(f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them")
+        raise ConfigurationError(
+            f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them"
+        )
     if not experiment.parent.checkpoint_updates and not experiment.parent.checkpoint_seconds:
-        raise ConfigurationError(f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them")
+        raise ConfigurationError(
+            f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them"
+        )
 
 
-def _convert(settings: dict[str, Any], kind: type[Any], source: str) -> Any:
+_Settings = TypeVar("_Settings", bound=_Section)
+
+
+def _convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Settings:
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:

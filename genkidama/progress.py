@@ -39,12 +39,12 @@ class Progress:
     """
 
     def __init__(self, experiment: Experiment, file: TextIO | None = None) -> None:
-        self._stop, self._name = experiment.stop, experiment.environment.id
+        self._stop, self._name, self._algorithm = experiment.stop, experiment.environment.id, experiment.algorithm.name
         self._file = file or sys.stderr
         self._terminal = self._file.isatty()
         self._children: set[str] = set()
         self._began: float | None = None
-        self._before = 0.0
+        self._share_before: float | None = None
         self._last: dict[str, Any] = {}
         self._points: list[tuple[float, int]] = []
         self._printed = 0.0
@@ -52,6 +52,10 @@ class Progress:
     def __call__(self, event: dict[str, Any]) -> None:
         """Takes in one line of the history."""
         match event["event"]:
+            case "start":
+                self.say(f"training {self._name} with {self._algorithm}: run {event['run']}")
+            case "resume":
+                self.say(f"training {self._name} with {self._algorithm}: run {event['run']} goes on from version {event['version']}")
             case "join":
                 self._children.add(event["child"])
                 self._began = self._began or event["time"]
@@ -61,6 +65,8 @@ class Progress:
                 self.say(f"refused {event.get('child') or 'a connection'}: {event['reason']}")
             case "exchange":
                 self._last = event
+                if self._share_before is None:
+                    self._share_before = self._share(self._elapsed)
                 self._points.append((event["time"], event["steps"]))
                 while self._points[-1][0] - self._points[0][0] > _SPEED_WINDOW:
                     self._points.pop(0)
@@ -72,12 +78,12 @@ class Progress:
     @property
     def steps_per_second(self) -> float:
         (first, before), (last, after) = self._points[0], self._points[-1]
-        return (after - before) / (last - first) if last > first else 0.0
+        return max(0.0, (after - before) / (last - first)) if last > first else 0.0  # a parent that is killed forgets some
 
     def line(self) -> str:
         """The line as it stands."""
         last = self._last
-        elapsed = last["time"] - (self._began or last["time"])
+        elapsed = self._elapsed
         share = self._share(elapsed)
         parts = [f"{self._name} {bar(share)} {share:4.0%}" if share is not None else self._name]
         mean = last["mean_return"]
@@ -86,9 +92,15 @@ class Progress:
             parts.append(f"mean return {mean:7.1f}{goal}")
         parts += [f"update {last['update']:,.0f}", f"{last['episodes']:,} episodes", f"{last['steps']:,} steps"]
         parts += [f"{self.steps_per_second:,.0f}/s", f"{len(self._children)} children", duration(elapsed)]
-        if share is not None and share > 0.02:
-            parts.append(f"at most {duration(elapsed * (1 - share) / share)} left")
+        done = (share or 0.0) - (self._share_before or 0.0)  # by this process: a resumed run begins with a share
+        if share is not None and done > 0.02:
+            parts.append(f"at most {duration(elapsed * (1 - share) / done)} left")
         return " · ".join(parts)
+
+    @property
+    def _elapsed(self) -> float:
+        now: float = self._last["time"]
+        return now - (self._began or now)
 
     def _share(self, elapsed: float) -> float | None:
         """How much of the strictest countable stop condition is used up."""

@@ -1,10 +1,10 @@
 """A run directory: what a run leaves behind, and how to read it.
 
-    experiment.toml    the settings as they were used
-    checkpoints/       version-NNNNNNNNNN.safetensors (the last few) and best.safetensors
-    history.jsonl      one JSON object a line: what happened, and when
-    evaluation.json    the last evaluation
-    logs/, children/   what the processes said, and the children's own state (runs on one machine)
+experiment.toml    the settings as they were used
+checkpoints/       version-NNNNNNNNNN.safetensors (the last few) and best.safetensors
+history.jsonl      one JSON object a line: what happened, and when
+evaluation.json    the last evaluation
+logs/, children/   what the processes said, and the children's own state (runs on one machine)
 """
 
 from __future__ import annotations

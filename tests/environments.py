@@ -39,12 +39,12 @@ class Bandit(gymnasium.Env[Observation, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
         self._context = int(self.np_random.integers(3))
-        return self._contexts[self._context], {}
+        return self._contexts[self._context].copy(), {}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), action
         reward = float(action - self._start == BANDIT_BEST[self._context])
-        return self._contexts[self._context], reward, True, False, {}
+        return self._contexts[self._context].copy(), reward, True, False, {}
 
 
 class Corridor(gymnasium.Env[Observation, int]):
@@ -64,35 +64,36 @@ class Corridor(gymnasium.Env[Observation, int]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
         self._cell, self._steps = int(self.np_random.integers(CORRIDOR_LENGTH)), 0
-        return self._cells[self._cell], {}
+        return self._cells[self._cell].copy(), {}
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         self._steps += 1
         if action and self._cell == CORRIDOR_LENGTH - 1:
-            return self._cells[self._cell], 1.0, True, False, {}
+            return self._cells[self._cell].copy(), 1.0, True, False, {}
         self._cell = max(self._cell + (1 if action else -1), 0)
-        return self._cells[self._cell], 0.0, False, self._steps >= 20, {}
+        return self._cells[self._cell].copy(), 0.0, False, self._steps >= 20, {}
 
 
 class Endless(gymnasium.Env[Observation, Any]):
-    """Pays 1 at every step and never terminates; a time limit cuts it. Its observation counts the steps of the episode.
+    """Pays 1 at every step and never terminates by itself; a time limit cuts it. It shows how many steps the episode has had.
 
     With a discount γ the value is 1/(1−γ), whatever the time limit is.
 
     Args:
         limit: steps after which the episode is truncated.
         terminates: whether it ends as a termination there instead.
+        blind: whether it shows 0 always.
     """
 
-    observation_space = gymnasium.spaces.Box(0.0, np.inf, (2,), np.float32)
+    observation_space = gymnasium.spaces.Box(0.0, 1000.0, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
-    def __init__(self, limit: int = 4, terminates: bool = False) -> None:
-        self._limit, self._terminates, self._steps, self._episode = limit, terminates, 0, 0
+    def __init__(self, limit: int = 4, terminates: bool = False, blind: bool = False) -> None:
+        self._limit, self._terminates, self._blind, self._steps = limit, terminates, blind, 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        self._steps, self._episode = 0, self._episode + 1
+        self._steps = 0
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -102,7 +103,7 @@ class Endless(gymnasium.Env[Observation, Any]):
         return self._observe(), 1.0, over and self._terminates, over and not self._terminates, {}
 
     def _observe(self) -> Observation:
-        return np.array([self._episode, self._steps], np.float32)
+        return np.array([0 if self._blind else self._steps], np.float32)
 
 
 def bandit_contexts() -> Observation:

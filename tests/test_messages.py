@@ -45,13 +45,22 @@ plain_values = st.recursive(
 )
 shapes = st.lists(counts, max_size=32)
 
-hellos = st.builds(Hello, protocol=st.integers(-(2**63), 2**63), name=names, session=st.text(min_size=1, max_size=64), software=st.text(max_size=64))
+hellos = st.builds(
+    Hello, protocol=st.integers(-(2**63), 2**63), name=names, session=st.text(min_size=1, max_size=64), software=st.text(max_size=64)
+)
 joins = st.builds(Join, signature=st.lists(st.tuples(st.text(max_size=10), shapes), max_size=5))
 pushes = st.builds(
-    Push, version=counts, sequence=st.integers(1, 2**53), steps=counts, returns=st.lists(st.floats(allow_nan=False), max_size=5), vector=vectors
+    Push,
+    version=counts,
+    sequence=st.integers(1, 2**53),
+    steps=counts,
+    returns=st.lists(st.floats(allow_nan=False), max_size=5),
+    vector=vectors,
 )
 leaves = st.builds(Leave, reason=st.text(max_size=200))
-welcomes = st.builds(Welcome, protocol=st.just(PROTOCOL), experiment=st.dictionaries(st.text(max_size=8), plain_values, max_size=4), run=st.text())
+welcomes = st.builds(
+    Welcome, protocol=st.just(PROTOCOL), experiment=st.dictionaries(st.text(max_size=8), plain_values, max_size=4), run=st.text()
+)
 weights = st.builds(Weights, version=counts, progress=st.floats(0.0, 1.0), stop=st.text(max_size=20), vector=vectors)
 refusals = st.builds(Refusal, code=st.sampled_from(ProtocolError.CODES), reason=st.text())
 requests: st.SearchStrategy[Request] = st.one_of(hellos, joins, pushes, leaves)
@@ -213,7 +222,11 @@ PUSH = {"type": "push", "version": 0, "sequence": 1}
             "malformed",
             "a 'push' that cannot be read: Expected `int` <= 9007199254740992 - at `$.steps`",
         ),
-        (oracle_encode(PUSH | {"returns": ["1"]}), "malformed", "a 'push' that cannot be read: Expected `float`, got `str` - at `$.returns[0]`"),
+        (
+            oracle_encode(PUSH | {"returns": ["1"]}),
+            "malformed",
+            "a 'push' that cannot be read: Expected `float`, got `str` - at `$.returns[0]`",
+        ),
         (oracle_encode(PUSH | {"vector": [1.0]}), "malformed", "a 'push' that cannot be read: a vector is never part of the map"),
         (oracle_encode(PUSH | {"vector": b"\0\0\0\0"}), "malformed", "a 'push' that cannot be read: a vector is never part of the map"),
         (oracle_encode(PUSH) + bytes(8), "length", None),
@@ -244,6 +257,25 @@ def test_a_child_refuses_what_only_a_child_says() -> None:
     assert refused(decode_reply, oracle_encode({"type": "weights", "version": 1, "progress": 1.5}))[0] == "malformed"
 
 
+def test_what_lies_too_deep_is_refused() -> None:
+    deep = b"\x81\xa1a" * 5000 + b"\xc0"
+    welcome = msgpack.packb({"type": "welcome", "protocol": 1, "experiment": 0})[:-1] + deep
+    assert refused(decode_reply, struct.pack("<I", len(welcome)) + welcome)[0] == "malformed"
+    push = b"\x84" + msgpack.packb(PUSH)[1:] + b"\xa1x" + deep
+    assert refused(decode_request, struct.pack("<I", len(push)) + push)[0] == "malformed"
+
+
+@pytest.mark.parametrize("extra", range(8))
+@pytest.mark.parametrize("rest", range(1, 8))
+def test_what_is_shorter_than_its_padding_is_no_vector(extra: int, rest: int) -> None:
+    frame = oracle_encode(PUSH | {"ignored": "x" * extra})
+    padding = -len(frame) % 8
+    if rest < padding or (rest - padding) % 4:
+        assert refused(decode_request, frame + bytes(rest)) == ("length", f"{rest} bytes behind the map are no vector of float32")
+    else:
+        assert len(decode_request(frame + bytes(rest)).vector) == (rest - padding) // 4  # type: ignore[union-attr, arg-type]
+
+
 def decodes_or_is_refused(frame: bytes) -> None:
     for decode in (decode_request, decode_reply):
         try:
@@ -266,7 +298,9 @@ def test_any_map_with_anything_behind_it_is_a_message_or_a_protocol_error(header
 
 
 @given(st.one_of(requests, replies), st.sampled_from(sorted(kind.__name__.lower() for kind in Message.__subclasses__())), st.data())
-def test_a_map_of_the_right_type_with_any_values_is_a_message_or_a_protocol_error(message: Request | Reply, tag: str, data: st.DataObject) -> None:
+def test_a_map_of_the_right_type_with_any_values_is_a_message_or_a_protocol_error(
+    message: Request | Reply, tag: str, data: st.DataObject
+) -> None:
     fields = fields_on_the_wire(message) | {"type": tag}
     changed = data.draw(st.sampled_from([*sorted(fields), "vector"]))
     decodes_or_is_refused(oracle_encode(fields | {changed: data.draw(plain_values | st.binary(max_size=9))}))

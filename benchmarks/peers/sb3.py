@@ -34,14 +34,11 @@ from dataclasses import dataclass
 from typing import Any
 
 # Before anything that loads a BLAS; torch's own threads are set by --threads.
-for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[_variable] = "1"
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-
-_CREATED = time.monotonic()
 
 ENVIRONMENT = "LunarLander-v3"
 
@@ -68,6 +65,13 @@ class Policy:
     layers: list[tuple[Array, Array]]
 
 
+def age() -> float:
+    """Seconds since this process was created."""
+    with open("/proc/self/stat", encoding="ascii") as file:
+        created = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - created
+
+
 def vector_environment(count: int, seed: int, subprocesses: bool = False) -> Any:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
@@ -84,7 +88,7 @@ def measure_speed(seconds: float, seed: int, threads: int) -> dict[str, Any]:
 
     torch.set_num_threads(threads)
 
-    class Meter(BaseCallback):
+    class Meter(BaseCallback):  # type: ignore[misc]
         rollouts = 0
         begin = 0.0
         steps_before = 0
@@ -126,7 +130,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
 
     torch.set_num_threads(options.threads)
 
-    class Keeper(BaseCallback):
+    class Keeper(BaseCallback):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.policies: list[Policy] = []
@@ -136,13 +140,15 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
             self.begin = 0.0
             self.excluded = 0.0
             self.due = 0.0
+            #: When the weights in use came to be.
+            self.since = 0.0
 
         def seconds(self) -> float:
             return time.perf_counter() - self.begin - self.excluded
 
         def keep(self) -> None:
-            seconds, begin = self.seconds(), time.perf_counter()
-            self.policies.append(Policy(seconds, self.num_timesteps, self.mean, acting_layers(self.model.policy)))
+            begin = time.perf_counter()
+            self.policies.append(Policy(self.since, self.num_timesteps, self.mean, acting_layers(self.model.policy)))
             self.excluded += time.perf_counter() - begin
 
         def _on_training_start(self) -> None:
@@ -150,9 +156,10 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
 
         def _on_rollout_start(self) -> None:
             # The weights are new now, and stay as they are until the next rollout begins.
-            if self.seconds() >= self.due:
+            self.since = self.seconds()
+            if self.since >= self.due:
                 self.keep()
-                self.due = (self.seconds() // options.every + 1) * options.every
+                self.due = (self.since // options.every + 1) * options.every if options.every else 0.0
 
         def _on_step(self) -> bool:
             if not self.locals["dones"].any():
@@ -165,16 +172,22 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
                 for goal in GOALS:
                     if self.mean >= goal:
                         self.passed.setdefault(str(goal), self.seconds())
-            return (self.mean is None or self.mean < options.until_mean) and self.seconds() < options.limit
+            learned = self.mean is not None and self.mean >= options.until_mean
+            return not learned and self.seconds() < float(options.limit)
+
+        def _on_rollout_end(self) -> None:
+            self.since = np.inf  # the weights are about to change
 
         def _on_training_end(self) -> None:
             self.ended = self.seconds()
-            self.keep()
+            self.since = min(self.since, self.ended)
+            if self.policies[-1].seconds < self.since:
+                self.keep()
 
     environments = vector_environment(PPO_ENVIRONMENTS, options.seed, options.subprocesses)
     model = PPO("MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **PPO_SETTINGS)
     keeper = Keeper()
-    begin = time.monotonic()
+    startup = age()
     model.learn(options.steps, callback=keeper)
     environments.close()
     facts = {
@@ -185,7 +198,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         "threads": options.threads,
         "cores": len(os.sched_getaffinity(0)),
         "seed": options.seed,
-        "startup_seconds": begin - _CREATED,
+        "startup_seconds": startup,
         "seconds": keeper.ended,
         "steps": model.num_timesteps,
         "steps_per_second": model.num_timesteps / keeper.ended,
@@ -286,10 +299,14 @@ def main() -> None:
     learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
     learn.add_argument("--limit", type=float, default=600.0, help="seconds of training at most (default 600)")
     learn.add_argument("--until-mean", type=float, default=230.0, help="training mean that ends it (default 230)")
-    learn.add_argument("--steps", type=int, default=10_000_000, help="environment steps at most; the zoo stops at 1e6, and nothing depends on it")
-    learn.add_argument("--every", type=float, default=5.0, help="seconds between two policies set aside (default 5)")
+    learn.add_argument("--steps", type=int, default=10_000_000, help="environment steps at most (the zoo: 1e6; nothing else depends on it)")
+    learn.add_argument(
+        "--every", type=float, default=5.0, help="seconds between two policies set aside; 0 for one of each rollout (default 5)"
+    )
     learn.add_argument("--episodes", type=int, default=500, help="episodes that judge a policy (default 500)")
-    learn.add_argument("--scan-margin", type=float, default=50.0, help="judge from where the training mean is this close to the goal (default 50)")
+    learn.add_argument(
+        "--scan-margin", type=float, default=50.0, help="judge from where the training mean is this close to the goal (default 50)"
+    )
     for mode in (speed, learn):
         mode.add_argument("--seed", type=int, default=0)
         mode.add_argument("--threads", type=int, default=1, help="torch's threads (default 1)")

@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         given = {key: getattr(options, key) for key in ("parent", "name", "cores", "state") if getattr(options, key) is not None}
         if not options.file and not options.parent:
             raise ConfigurationError("where is the parent? give --parent ws://HOST:PORT or a child's TOML")
-        if given.get("cores", "").isdigit():
+        if given.get("cores", "").isdecimal():
             given["cores"] = int(given["cores"])
         role = msgspec.to_builtins(Role.load(options.file)) if options.file else {}
         child = Child.from_role(Role.from_dict({**role, **given}, source="the command line"))

@@ -4,29 +4,33 @@ Laws of this file:
 - The first thing that a child needs is its parent, which tells it the experiment. Afterwards it needs
   the parent no more: cut off, it keeps training, and reconnects with jittered backoff.
 - Reconnected, it keeps its own weights and pushes them. A parent that has lost everything takes them.
+- What the parent answers is checked before it touches the weights: an answer that makes no sense ends
+  the connection, never the child.
 - A push whose reply got lost is sent again under the same number, so nothing is counted twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.frames import CloseCode
 
 import genkidama
 from genkidama.child.backend import Backend, Work, make_backend
 from genkidama.child.state import load_state, save_state
 from genkidama.console import make_logger
-from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment, Role
 from genkidama.machine import available_cores, loop_factory
 from genkidama.messages import (
@@ -45,7 +49,7 @@ from genkidama.messages import (
     encode,
     size_limit,
 )
-from genkidama.weights import Signature, Vector
+from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["Child"]
 
@@ -59,14 +63,17 @@ _REPLY_SECONDS = 30.0
 #: The first wait before reconnecting, and the longest; each wait is a random part of its doubling.
 _BACKOFF_SECONDS = (0.5, 30.0)
 
-#: How long a last push and goodbye may take when the child is told to stop.
-_FAREWELL_SECONDS = 2.0
+#: How long an exchange may go on when the child is told to stop, and then how long a last push and goodbye may take.
+_LAST_REPLY_SECONDS, _FAREWELL_SECONDS = 1.0, 2.0
 
 #: How often the child's own state is saved, if it has a place for it.
 _STATE_SECONDS = 60.0
 
 #: At most so many returns are reported in one push, the newest ones: a day without a parent is no reason for a message too big.
 _MOST_RETURNS = 4096
+
+#: The protocol lets no return beyond this through; one that is NaN or infinite would have each push refused for ever.
+_LARGEST_RETURN = 1e30
 
 T = TypeVar("T")
 
@@ -144,36 +151,43 @@ class Child:
                 training cannot go on.
         """
         first = await self._until_stopped(self._first_contact())
-        if first is None or self._over:
+        if first is None:
             return
         connection, self.experiment = first
-        cores = self._core_count(self.experiment)
-        self.backend = make_backend(self.experiment, cores, self.name)
         try:
-            signature = await self._until_stopped(self.backend.startup())
-            if signature is None:
-                return
-            log.info("training", child=self.name, cores=cores, parameters=signature.size, environment=self.experiment.environment.id)
-            await self._train(connection, signature, self.backend)
+            if not self._over:
+                await self._build(connection, self.experiment)
         finally:
-            await self.backend.shutdown()
+            if self.backend is not None:
+                await self.backend.shutdown()
+            await connection.close()
             if self._connection is not None:
                 await self._connection.close()
+        log.info("left", child=self.name, reason=self._over or "stopped")
+
+    async def _build(self, connection: ClientConnection, experiment: Experiment) -> None:
+        cores = self._core_count(experiment)
+        self.backend = make_backend(experiment, cores, self.name)
+        signature = await self._until_stopped(self.backend.startup())
+        if signature is not None:
+            log.info("training", child=self.name, cores=cores, parameters=signature.size, environment=experiment.environment.id)
+            await self._train(connection, signature, self.backend)
 
     async def _train(self, connection: ClientConnection, signature: Signature, backend: Backend) -> None:
         restored = self._restore(signature, backend)
-        weights = await self._join(connection, signature)
+        weights = await self._until_stopped(self._enter(signature, connection))
+        if weights is None or weights.stop:
+            return
         backend.set_progress(weights.progress)
         await backend.begin(weights.vector)
         if restored:
             log.info("resumed", child=self.name, version=weights.version)
-        self._connection = connection
         helpers = [self._in_background(self._keep_connected(signature))]
         if self._state is not None:
             helpers.append(self._in_background(self._keep_state(signature, backend)))
         try:
             while not self._over and await self._until_stopped(_then_true(backend.due())):
-                await self._exchange(backend, signature)
+                await self._until_stopped(self._exchange(backend, signature), _LAST_REPLY_SECONDS)
                 backend.release()
         finally:
             for helper in helpers:
@@ -187,7 +201,10 @@ class Child:
     async def _exchange(self, backend: Backend, signature: Signature) -> None:
         """One push and its reply; a failing connection is dropped, and training goes on."""
         work = backend.take_work()
-        self._work = Work(self._work.steps + work.steps, (self._work.returns + work.returns)[-_MOST_RETURNS:])
+        returns = [value for value in work.returns if math.isfinite(value) and abs(value) <= _LARGEST_RETURN]
+        if len(returns) < len(work.returns):
+            log.warning("returns that are NaN or infinite are not reported", child=self.name, count=len(work.returns) - len(returns))
+        self._work = Work(self._work.steps + work.steps, (self._work.returns + returns)[-_MOST_RETURNS:])
         connection = self._connection
         if connection is None:
             return
@@ -201,14 +218,21 @@ class Child:
         try:
             reply = await _ask(connection, push)
             if isinstance(reply, Weights):
+                _check(reply, signature)
                 self._unanswered = None
                 self._accept(reply, sent, backend)
             elif isinstance(reply, Refusal) and reply.code == "finite":
                 await self._recover(connection, signature, backend, reply)
+            elif isinstance(reply, Refusal):
+                raise _Refused(reply)
             else:
-                raise _Refused(reply) if isinstance(reply, Refusal) else ProtocolError("order", f"the parent answers a push with {reply!r}")
+                raise ProtocolError("order", f"the parent answers a push with {type(reply).__name__}")
         except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
             await self._drop(connection, error)
+        except asyncio.CancelledError:  # the reply may still come, and would be taken for that to the next request
+            self._connection = None
+            connection.transport.abort()
+            raise
 
     def _accept(self, reply: Weights, sent: Vector, backend: Backend) -> None:
         assert self.experiment is not None
@@ -216,7 +240,8 @@ class Child:
         if reply.vector is not None:
             backend.blend(sent, reply.vector, self.experiment.child.beta)
         backend.set_progress(reply.progress)
-        self._over = reply.stop
+        if reply.stop:
+            self._end(reply.stop)
 
     async def _recover(self, connection: ClientConnection, signature: Signature, backend: Backend, refusal: Refusal) -> None:
         """Our weights have become NaN or infinite: take the parent's instead, if it has any."""
@@ -247,14 +272,7 @@ class Child:
         complained = False
         while True:
             try:
-                connection = await connect(
-                    self.parent,
-                    compression=None,
-                    max_size=HANDSHAKE_LIMIT,
-                    ping_timeout=_PING_SECONDS,
-                    proxy=None,
-                    close_timeout=1,
-                )
+                connection = await self._open()
                 hello = Hello(protocol=PROTOCOL, name=self.name, session=self._session, software=genkidama.__version__)
                 try:
                     reply = await _ask(connection, hello)
@@ -266,48 +284,73 @@ class Child:
                     raise _Refused(reply)
                 if isinstance(reply, Welcome):
                     if reply.protocol != PROTOCOL:
-                        raise EnvironmentFailure(f"{self.parent} speaks protocol {reply.protocol}, this child {PROTOCOL}; install the same version")
+                        raise EnvironmentFailure(
+                            f"{self.parent} speaks protocol {reply.protocol}, this child {PROTOCOL}; install the same version"
+                        )
                     log.info("connected", child=self.name, parent=self.parent, run=reply.run)
                     return connection, reply
                 raise ProtocolError("order", f"the parent answers hello with {type(reply).__name__}")
-            except websockets.InvalidURI:
-                raise GenkidamaError(f"parent = {self.parent!r}: expected ws://HOST:PORT") from None
             except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
                 if not complained:
-                    log.warning("parent not reachable, trying on", child=self.name, parent=self.parent, reason=str(error) or type(error).__name__)
+                    log.warning(
+                        "parent not reachable, trying on", child=self.name, parent=self.parent, reason=str(error) or type(error).__name__
+                    )
                     complained = True
                 # Full jitter: children that lost the same parent do not return all at once.
                 await asyncio.sleep(random.uniform(0.1, 1.0) * wait)
                 wait = min(longest, wait * 2)
 
+    async def _open(self) -> ClientConnection:
+        try:
+            return await connect(
+                self.parent,
+                compression=None,
+                max_size=HANDSHAKE_LIMIT,
+                ping_timeout=_PING_SECONDS,
+                proxy=None,
+                close_timeout=1,
+            )
+        except (websockets.InvalidURI, ValueError) as error:
+            raise ConfigurationError(f"parent = {self.parent!r}: expected ws://HOST:PORT: {error}") from None
+
     async def _keep_connected(self, signature: Signature) -> None:
         """Whenever the connection is gone: a new one, joined."""
         while True:
-            if self._connection is None:
-                connection, welcome = await self._connect()
-                try:
-                    await self._resume(connection, welcome, signature)
-                except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
-                    await self._drop(connection, error)
-                    await asyncio.sleep(_BACKOFF_SECONDS[0])
-                    continue
             connection = self._connection
-            if connection is not None:
+            if connection is None:
+                await self._enter(signature)
+            else:
                 await connection.wait_closed()
-                if self._connection is connection:
-                    self._connection = None
-                    log.warning("parent lost, training on", child=self.name, parent=self.parent)
+                self._lost(connection, f"closed with {connection.close_code} {connection.close_reason}".rstrip())
 
-    async def _resume(self, connection: ClientConnection, welcome: Welcome, signature: Signature) -> None:
+    async def _enter(self, signature: Signature, connection: ClientConnection | None = None) -> Weights:
+        """Joins, on a new connection if none is given, however long it takes. From then on there are exchanges on it."""
+        while True:
+            try:
+                if connection is None:
+                    connection, welcome = await self._connect()
+                    self._resume(welcome)
+                weights = await self._join(connection, signature)
+                self._connection = connection
+                return weights
+            except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
+                assert connection is not None  # _connect itself tries on
+                self._note_lost(connection, str(error) or type(error).__name__)
+            finally:
+                if connection is not None and connection is not self._connection:
+                    await connection.close()
+            connection = None
+            await asyncio.sleep(_BACKOFF_SECONDS[0])
+
+    def _resume(self, welcome: Welcome) -> None:
+        """The parent may have become another one meanwhile."""
         assert self.experiment is not None
         theirs = Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
         for section in ("environment", "network", "algorithm", "optimizer", "child"):
             if getattr(theirs, section) != getattr(self.experiment, section):
-                raise GenkidamaError(f"{self.parent} now runs another experiment ([{section}] differs); start this child again to take part in it")
-        weights = await self._join(connection, signature)
-        self._version = weights.version
-        self._over = self._over or welcome.stop or weights.stop
-        self._connection = connection
+                raise GenkidamaError(
+                    f"{self.parent} now runs another experiment ([{section}] differs); start this child again to take part in it"
+                )
 
     async def _join(self, connection: ClientConnection, signature: Signature) -> Weights:
         # The installed websockets has no public way to raise the limit of an open connection.
@@ -315,16 +358,34 @@ class Child:
         reply = await _ask(connection, Join(signature=[(name, list(shape)) for name, shape in signature.entries]))
         if isinstance(reply, Refusal):
             raise _Refused(reply)
-        if not isinstance(reply, Weights) or (reply.vector is not None and len(reply.vector) != signature.size):
+        if not isinstance(reply, Weights):
             raise ProtocolError("order", f"the parent answers a join with {type(reply).__name__}")
+        _check(reply, signature)
         self._version = reply.version
+        if reply.stop:
+            self._end(reply.stop)
         return reply
 
     async def _drop(self, connection: ClientConnection, error: Exception) -> None:
+        self._lost(connection, str(error) or type(error).__name__)
+        await connection.close()
+
+    def _lost(self, connection: ClientConnection, reason: str) -> None:
         if self._connection is connection:
             self._connection = None
-        log.warning("parent lost, training on", child=self.name, parent=self.parent, reason=str(error) or type(error).__name__)
-        await connection.close()
+            self._note_lost(connection, reason)
+
+    def _note_lost(self, connection: ClientConnection, reason: str) -> None:
+        """By closing with 1000 a parent says that the run is over, by everything else that it may come back."""
+        if connection.close_code == CloseCode.NORMAL_CLOSURE:
+            self._end(connection.close_reason or "the run is over")
+        else:
+            log.warning("parent lost, trying on", child=self.name, parent=self.parent, reason=reason)
+
+    def _end(self, reason: str) -> None:
+        """The parent says that the run is over."""
+        self._over = self._over or reason
+        self._stopping.set()
 
     async def _farewell(self, backend: Backend, signature: Signature) -> None:
         """The last push and a goodbye, as far as there is time."""
@@ -336,7 +397,6 @@ class Child:
                     await _ask(self._connection, Leave(reason=self._over or "stopped"))
         if self._state is not None:
             self._save(signature, backend)
-        log.info("left", child=self.name, reason=self._over or "stopped")
 
     # The child's own state.
 
@@ -366,12 +426,14 @@ class Child:
 
     # Waiting.
 
-    async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of `work`, or None if `stop` comes first."""
+    async def _until_stopped(self, work: Coroutine[Any, Any, T], grace: float = 0.0) -> T | None:
+        """The result of `work`, or None if `stop` comes first and `grace` seconds are not enough to end it."""
         task = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if grace and not task.done():
+                await asyncio.wait((task,), timeout=grace)
         finally:
             stopped.cancel()
             await _cancel(task)
@@ -413,6 +475,16 @@ async def _ask(connection: ClientConnection, request: Request) -> Reply:
     return decode_reply(frame)
 
 
+def _check(weights: Weights, signature: Signature) -> None:
+    """That the parent's vector, if it sends one, is one of this network's."""
+    vector = weights.vector
+    if vector is not None and len(vector) != signature.size:
+        raise ProtocolError("length", f"the parent sends {len(vector)} numbers, expected {signature.size}")
+    if vector is not None and not is_finite(vector):
+        raise ProtocolError("finite", "the parent sends NaN or infinity")
+
+
 def _machine_name() -> str:
-    name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in socket.gethostname().partition(".")[0])
+    host = socket.gethostname().partition(".")[0]
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in host)
     return name.strip("-_")[:48] or "child"

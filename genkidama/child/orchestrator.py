@@ -13,14 +13,18 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import sys
+import threading
+import time
 import types
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.forkserver import _forkserver
 from typing import Any
 
 import msgspec
@@ -45,7 +49,7 @@ __all__ = ["CoreOrchestrator"]
 #: glibc takes large blocks from the kernel and gives them back: on its heap, torch's batches between an
 #: environment's small leftovers would fragment it by megabytes a second.
 _CORE_VARIABLES = {
-    **{name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")},
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
     "MALLOC_MMAP_THRESHOLD_": "65536",
 }
 
@@ -54,6 +58,9 @@ _FATAL_DEATHS = 3
 
 #: How long the cores get to end by themselves before they are killed.
 _GRACE_SECONDS = 1.0
+
+#: Processes are started in threads, several at once, and starting one changes for a moment what all threads share.
+_starting = threading.Lock()
 
 log = make_logger()
 
@@ -100,6 +107,7 @@ class CoreOrchestrator:
         self._ending = False
         self._restarts: set[asyncio.Task[None]] = set()
         self._memory: SharedMemory | None = None
+        self._describer: ForkServerProcess | None = None
 
     @property
     def memory(self) -> SharedMemory:
@@ -114,10 +122,19 @@ class CoreOrchestrator:
     async def startup(self) -> Signature:
         os.environ.update(_CORE_VARIABLES)
         os.environ[EXPERIMENT_VARIABLE] = msgspec.json.encode(self.experiment.to_dict()).decode()
+        nursery = _nursery()
+        describing = asyncio.ensure_future(asyncio.to_thread(self._describe))
         try:
-            entries, vector, facts = await asyncio.to_thread(self._describe)
+            entries, vector, facts = await asyncio.shield(describing)
+        except asyncio.CancelledError:
+            # A small machine imports torch for half a minute; whoever is told to stop does not wait for that.
+            while not describing.done():
+                self._abandon(nursery)
+                await asyncio.wait((describing,), timeout=0.1)
+            describing.exception()
+            raise
         finally:
-            del os.environ[EXPERIMENT_VARIABLE]
+            os.environ.pop(EXPERIMENT_VARIABLE, None)
         self.signature = Signature.of(entries)
         settings = self.experiment
         sets = 1 if settings.optimizer.shared else self.cores
@@ -138,20 +155,23 @@ class CoreOrchestrator:
 
     def _describe(self) -> tuple[Any, bytes, dict[str, int]]:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=describe, args=(self.experiment, theirs), daemon=True)
-        with _without_main():
-            process.start()
-        theirs.close()
-        try:
-            answer = ours.recv()
-        except EOFError:
-            process.join()
-            raise EnvironmentFailure(
-                f"the process that builds the network died with exit code {process.exitcode}; "
-                "try `python -c 'import torch'` on this machine"
-            ) from None
+        process = self._describer = self._context.Process(target=describe, args=(self.experiment, theirs), daemon=True)
+        with ours:
+            try:
+                with theirs, _without_main():
+                    process.start()
+                answer = ours.recv()
+            except (EOFError, OSError):  # from start(): the nursery itself died of what it imports or builds
+                if process.pid is not None:
+                    process.join()
+                code = "" if process.pid is None else f" with exit code {process.exitcode}"
+                raise EnvironmentFailure(
+                    f"the process that builds the network died{code}; "
+                    f"try `python -c 'import torch'` on this machine, and the environment {self.experiment.environment.id!r} by itself"
+                ) from None
         process.join()
         process.close()
+        self._describer = None
         if answer[0] == "error":
             raise ConfigurationError(answer[1])
         return answer[1], answer[2], answer[3]
@@ -165,10 +185,23 @@ class CoreOrchestrator:
         self._births += 1
         seed = (self.experiment.seed, zlib.crc32(self.name.encode()), index, self._births)
         ours, theirs = self._context.Pipe()
-        process = await asyncio.to_thread(self._fork, index, theirs, seed)
-        theirs.close()
+        try:
+            with theirs:
+                process = await asyncio.to_thread(self._fork, index, theirs, seed)
+        except (EOFError, OSError) as error:  # the nursery has been killed; the next attempt starts another one
+            ours.close()
+            self._replace(index, deaths + 1, failure, f"it cannot be started: {type(error).__name__}")
+            return
         self._cores[index] = _Core(index, process, ours, deaths, failure)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._listen, self._cores[index])
+
+    def _abandon(self, nursery: int | None) -> None:
+        """Kills what `startup` has started, and with it whatever waits for that: all but the nursery that was there before."""
+        with suppress(ProcessLookupError):
+            if (started := _nursery()) is not None and started != nursery:
+                os.kill(started, signal.SIGKILL)
+            if self._describer is not None and self._describer.pid is not None:
+                os.kill(self._describer.pid, signal.SIGKILL)
 
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         # Imported here, by name only: the orchestrator itself must not import torch.
@@ -218,24 +251,27 @@ class CoreOrchestrator:
         else:
             log.warning("core lost", core=core.index, exit_code=code, reason=core.failure or "killed")
         del self._cores[core.index]
-        if deaths >= _FATAL_DEATHS:
-            reason = core.failure or f"exit code {code}"
-            self._fatal = EnvironmentFailure(f"core {core.index} died {deaths} times without ending an episode: {reason}")
-            self._wake.set()
-            return
         if self._semaphore.all_lit:
             self._wake.set()
-        restart = asyncio.get_running_loop().create_task(self._start(core.index, deaths, core.failure))
+        self._replace(core.index, deaths, core.failure, core.failure or f"exit code {code}")
+
+    def _replace(self, index: int, deaths: int, failure: str, reason: str) -> None:
+        """Starts a core again after its `deaths`-th death in a row, of `reason`; `failure` is what it has said itself."""
+        if self._ending:
+            return
+        if deaths >= _FATAL_DEATHS:
+            self._fatal = EnvironmentFailure(f"core {index} died {deaths} times without ending an episode: {reason}")
+            self._wake.set()
+            return
+        restart = asyncio.get_running_loop().create_task(self._start(index, deaths, failure))
         self._restarts.add(restart)
         restart.add_done_callback(self._restarts.discard)
 
     async def due(self) -> None:
         settings = self.experiment.child
         if self._free and settings.exchange_seconds:
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), settings.exchange_seconds)
-            except TimeoutError:
-                pass
         else:
             await self._wake.wait()
         self._wake.clear()
@@ -304,10 +340,9 @@ class CoreOrchestrator:
             self._memory.close()
 
     def _end_processes(self) -> None:
-        processes = [core.process for core in self._cores.values()]
-        multiprocessing.connection.wait([process.sentinel for process in processes], timeout=0)
-        for process in processes:
-            process.join(_GRACE_SECONDS)
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for process in [core.process for core in self._cores.values()]:
+            process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:
                 process.kill()
                 process.join()
@@ -319,11 +354,21 @@ def _without_main() -> Iterator[None]:
     """Keeps multiprocessing from importing the caller's main script in every core.
 
     Cores run code of this package only, so a research script needs no `if __name__ == "__main__"`,
-    and a core does not carry what the script imports.
+    and a core does not carry what the script imports. Nor does Ctrl-C, which reaches a whole terminal,
+    interrupt what is started here, the nursery included: the orchestrator decides what ends when.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _starting:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            sys.modules["__main__"] = main
+
+
+def _nursery() -> int | None:
+    """The nursery's process number, which multiprocessing tells nobody."""
+    number: int | None = getattr(_forkserver, "_forkserver_pid", None)
+    return number

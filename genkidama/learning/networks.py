@@ -136,7 +136,7 @@ class ActorCritic(Network):
 
 
 def _relu(x: Array, out: Array) -> Array:
-    result: Array = np.maximum(x, 0.0, out)
+    result: Array = np.maximum(x, 0.0, out=out)
     return result
 
 

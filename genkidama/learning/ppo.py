@@ -24,8 +24,6 @@ def ppo_loss(
     L^CLIP = min(ρ_t·A_t, clip(ρ_t, 1−ε, 1+ε)·A_t) with ρ_t = π(a_t|s_t)/π_old(a_t|s_t):
     Schulman et al. 2017, eq. 7 and 9.
     """
-    if algorithm.normalize_advantages:
-        advantage = normalized(advantage)
     ratio = torch.exp(log_pi - old_log_pi)
     clipped = ratio.clamp(1.0 - algorithm.clip, 1.0 + algorithm.clip)
     surrogate = torch.minimum(ratio * advantage, clipped * advantage).mean()
@@ -50,9 +48,15 @@ class PPO:
         known = values.numpy()
         advantage = torch.from_numpy(advantages(rollout, known[:n], known[n:], algorithm.gamma, algorithm.gae_lambda))
         returns = advantage + values[:n]
+        if algorithm.normalize_advantages:
+            advantage = normalized(advantage)
+        batch = (rollout.observations, rollout.actions, old_log_pi, advantage, returns)
         for _ in range(algorithm.epochs):
-            for part in torch.randperm(n, generator=rng).split(algorithm.minibatch_size):
-                outputs, value = network(rollout.observations[part])
-                log_pi = head.log_probability(outputs, rollout.actions[part])
+            order = torch.randperm(n, generator=rng)
+            # One shuffled copy an epoch, of which minibatches are slices: gathering each of them costs more.
+            shuffled = (column[order].split(algorithm.minibatch_size) for column in batch)
+            for observations, actions, old, weight, target in zip(*shuffled, strict=True):
+                outputs, value = network(observations)
+                log_pi = head.log_probability(outputs, actions)
                 entropy = head.entropy(outputs) if algorithm.entropy_coefficient else log_pi
-                yield ppo_loss(log_pi, old_log_pi[part], entropy, value, advantage[part], returns[part], algorithm)
+                yield ppo_loss(log_pi, old, entropy, value, weight, target, algorithm)

@@ -2,6 +2,7 @@
 
     server.py        Parent: its life in verbs
     connections.py   who speaks on which connection
+    channel.py       one connection, with a short way for pushes
     records.py       the run's directory
     checkpointer.py  when θ_P is written to the disk
     history.py       history.jsonl

@@ -6,7 +6,7 @@ Laws of this file:
   after it, only bytes that are no message do.
 - A name belongs to one connection at a time. The same child (name and session) on a new connection
   takes its name over, and the end of the old connection means nothing any more.
-- Nothing here waits between the decoding of a message and the reply's encoding.
+- Nothing waits between the decoding of a message and the reply's encoding.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection
@@ -24,6 +25,7 @@ from websockets.protocol import State
 from genkidama.errors import ProtocolError
 from genkidama.messages import Hello, Join, Leave, Push, Refusal, Reply, Request, decode_request, encode, size_limit
 from genkidama.parameter_server import ParameterServer
+from genkidama.parent.channel import Channel
 
 __all__ = ["Connections"]
 
@@ -66,15 +68,16 @@ class Connections:
         self._now = now
         self._pushed = pushed
         self._ended = ended
-        self._open: set[ServerConnection] = set()
+        self._open: set[Channel] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     def create(self, *args: Any, **options: Any) -> ServerConnection:
         """For websockets' `create_connection`."""
-        return _Connection(self, *args, **options)
+        return Channel(self._open.add, self._lost, *args, **options)
 
     async def handle(self, connection: ServerConnection) -> None:
         """Serves one connection until it ends."""
+        assert isinstance(connection, Channel)
         peer = _address(connection)
         name = ""
         try:
@@ -114,14 +117,17 @@ class Connections:
             raise ProtocolError("order", f"the first message of a connection is a hello, not a {type(message).__name__.lower()}")
         return message
 
-    async def _converse(self, connection: ServerConnection, name: str) -> None:
-        server, now, recv, send, children = self._server, self._now, connection.recv, connection.send, self.children
+    async def _converse(self, connection: Channel, name: str) -> None:
+        """Answers all that follows the hello. Once the child has joined, its pushes do not even come here."""
         joined = False
+        answer = partial(self._answer_push, connection, name)
         while True:
-            frame = await recv()
-            if children.get(name) is not connection:
+            connection.answer = answer if joined else None
+            frame = await connection.recv()
+            connection.answer = None
+            if self.children.get(name) is not connection:
                 return  # the child speaks on another connection now
-            moment = now()
+            now = self._now()
             kind: type[Any] | None = None
             reply: Reply
             try:
@@ -130,23 +136,36 @@ class Connections:
                 if kind is Hello:
                     raise ProtocolError("order", "a second hello on one connection")
             except ProtocolError as error:
-                reply = server.refuse(name, error, moment)
+                reply = self._server.refuse(name, error, now)
             else:
-                reply = server.handle(name, message, moment)
-            if type(reply) is Refusal:
+                reply = self._server.handle(name, message, now)
+            if isinstance(reply, Refusal):
                 if not joined or reply.code in _FATAL:
                     await _turn_away(connection, reply)
                     return
             elif kind is Push:
-                self._pushed(moment)
+                self._pushed(now)
             elif kind is Join:
                 joined = True
-                signature = server.trial.signature
+                signature = self._server.trial.signature
                 assert signature is not None  # a join that is not refused has set it
                 connection.protocol.max_message_size = size_limit(signature.size)
-            await send(encode(reply))
+            await connection.send(encode(reply))
             if kind is Leave:
                 return
+
+    def _answer_push(self, connection: Channel, name: str, frame: bytes) -> bytearray | None:
+        """The reply to a push of a child that has joined; None for any other message, with nothing changed."""
+        try:
+            message = decode_request(frame)
+        except ProtocolError:
+            return None
+        if type(message) is not Push or self.children.get(name) is not connection:
+            return None
+        now = self._now()
+        reply = self._server.handle(name, message, now)
+        self._pushed(now)
+        return encode(reply)
 
     def _take_over(self, name: str, connection: ServerConnection) -> None:
         old = self.children.get(name)
@@ -162,31 +181,11 @@ class Connections:
         if sent is not None and not closed.rcvd_then_sent and (code := _CLOSED_FOR.get(sent.code)) is not None:
             self._server.refuse(child, ProtocolError(code, f"{sent.reason or 'closed'} ({sent.code})"), self._now())
 
-    def _made(self, connection: ServerConnection) -> None:
-        self._open.add(connection)
-
-    def _lost(self, connection: ServerConnection, seconds: float) -> None:
+    def _lost(self, connection: Channel, seconds: float) -> None:
         self._open.discard(connection)
         if connection.request is None and seconds >= self.open_seconds:
             error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
             self._server.refuse(_address(connection), error, self._now())
-
-
-class _Connection(ServerConnection):
-    """One that tells when it is accepted and when it is lost, for what happens before websockets calls `handle`."""
-
-    def __init__(self, connections: Connections, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._connections = connections
-        self._since = self.loop.time()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._connections._made(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._connections._lost(self, self.loop.time() - self._since)
 
 
 def _decode(frame: str | bytes) -> Request:

@@ -95,6 +95,7 @@ class Parent:
                 raise explain(self.listen, error) from None
         except BaseException:
             websockets.close()
+            await websockets.wait_closed()
             if self._records is not None:
                 self._records.close()
             raise

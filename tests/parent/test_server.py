@@ -19,7 +19,7 @@ import pytest
 from genkidama.checkpoint import CheckpointFolder, load
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.messages import HANDSHAKE_LIMIT, PROTOCOL, Hello, Join, Leave, Push, Refusal, Request, Weights, Welcome, encode
+from genkidama.messages import HANDSHAKE_LIMIT, PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Request, Weights, Welcome, encode
 from genkidama.parent import Parent, server
 from genkidama.parent.connections import Connections
 from genkidama.weights import Signature
@@ -153,6 +153,69 @@ async def test_a_repeated_push_is_counted_once(parent: Parent) -> None:
         child.sequence -= 1
         np.testing.assert_array_equal(await child.pushed(5.0), vector(1.0))
     assert parent.server.exchanges == 1
+
+
+async def test_a_push_is_answered_where_it_arrives(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the short way is taken at all: it hangs on what websockets does inside."""
+    short = []
+
+    def observed(*arguments: Any) -> bytearray | None:
+        short.append(answer(*arguments))
+        return short[-1]
+
+    answer = Connections._answer_push
+    monkeypatch.setattr(Connections, "_answer_push", observed)
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        await child.join()
+        await child.pushed(2.0)
+        await child.leave()
+    assert [reply is not None for reply in short] == [True, False, True, False]
+
+
+async def test_replies_keep_the_order_of_the_requests(parent: Parent) -> None:
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        push, join = encode(Push(version=0, sequence=1, vector=vector())), encode(Join(signature=[("layer.weight", [1])]))
+        for frame in (push, join, push, push, join, join, push, encode(Leave())):
+            await child.connection.send(frame)
+        replies = [type(await child.hear()) for _ in range(8)]
+        assert replies == [Weights, Refusal, Weights, Weights, Refusal, Refusal, Weights, Goodbye]
+
+
+async def test_a_push_in_fragments(parent: Parent) -> None:
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        frame = encode(Push(version=0, sequence=1, vector=vector(1.0)))
+        await child.connection.send([bytes(frame[:20]), bytes(frame[20:])])
+        assert isinstance(await child.hear(), Weights)
+        child.sequence = 1
+        np.testing.assert_array_equal(await child.pushed(3.0), vector(2.0))
+
+
+async def test_a_child_that_does_not_read_is_not_read_either(parent: Parent) -> None:
+    large = Signature.of([("weight", (1_000_000,))])
+    async with FakeChild(parent.address, signature=large) as child:
+        await child.enter()
+        child.connection.transport.pause_reading()
+
+        async def send() -> None:
+            for number in range(1, 13):
+                await child.connection.send(encode(Push(version=0, sequence=number, vector=vector(1.0, large))))
+
+        sending = asyncio.create_task(send())
+        connection = parent._connections.children["pi"]
+        await until(lambda: connection.recv_messages.paused)
+        assert parent.server.exchanges < 12
+        child.connection.transport.resume_reading()
+        versions = []
+        for _ in range(12):
+            reply = await child.hear()
+            assert isinstance(reply, Weights)
+            versions.append(reply.version)
+        await sending
+        assert versions == list(range(1, 13))
 
 
 # What children do who break them.

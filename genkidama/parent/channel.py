@@ -1,0 +1,81 @@
+"""One websocket connection, with a short way for what nearly all messages are: a push.
+
+websockets hands a message to the coroutine that awaits `recv`: a queue, a future and a task switch,
+and on the way back a context manager and a copy of the frame. All that costs more than the blend of
+a small network. A push needs none of it, since nothing waits between its arrival and its reply, so
+it is answered inside the callback in which it arrives, and its reply is written to the transport as
+it is. Whatever is not so simple goes the ordinary way: other messages, fragments, a child that does
+not read, bytes that are no message.
+
+This is the one file that knows how websockets works inside: `process_event`, `recv_messages`,
+`paused`, `transport` and `protocol` of its asyncio connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
+
+from websockets.asyncio.server import ServerConnection
+from websockets.frames import Frame, Opcode
+from websockets.protocol import Event, State
+
+__all__ = ["Answer", "Channel"]
+
+#: Gives the reply to a message, or None if the message must go the ordinary way.
+Answer: TypeAlias = Callable[[bytes], bytearray | None]
+
+#: RFC 6455 §5.2: a whole binary message, with its length in 7, 16 or 64 bits; what a server sends is not masked.
+_FINAL_BINARY = 0x82
+_SHORT, _MIDDLE, _LONG = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
+
+#: Up to here, joining head and content costs less than a second write.
+_JOINED_BYTES = 1 << 16
+
+
+class Channel(ServerConnection):
+    """A connection whose pushes are answered at once while `answer` is set.
+
+    Args:
+        made: called when the connection is accepted, before the HTTP upgrade.
+        lost: called when it is gone, with the seconds that it has lived.
+    """
+
+    def __init__(self, made: Callable[[Channel], None], lost: Callable[[Channel, float], None], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        #: To be set while a coroutine awaits `recv` and all messages before have been answered, and only then.
+        self.answer: Answer | None = None
+        self._made = made
+        self._lost = lost
+        self._since = self.loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost(self, self.loop.time() - self._since)
+
+    def process_event(self, event: Event) -> None:
+        answer = self.answer
+        if answer is not None and isinstance(event, Frame) and event.opcode < Opcode.CLOSE:  # no control frame
+            if event.opcode is Opcode.BINARY and event.fin and not self.paused and self.protocol.state is State.OPEN:
+                reply = answer(cast(bytes, event.data))
+                if reply is not None:
+                    self._write(reply)
+                    return
+            self.answer = None  # this message waits now, and those behind it must not overtake it
+        super().process_event(event)
+
+    def _write(self, content: bytearray) -> None:
+        length = len(content)
+        if length < 126:
+            self.transport.write(_SHORT.pack(_FINAL_BINARY, length) + content)
+        elif length < _JOINED_BYTES:
+            self.transport.write(_MIDDLE.pack(_FINAL_BINARY, 126, length) + content)
+        else:
+            self.transport.write(_LONG.pack(_FINAL_BINARY, 127, length))
+            self.transport.write(content)

@@ -1,0 +1,452 @@
+"""Hogwild: cores that act, learn and die on shared memory, on problems whose optima are known."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from genkidama.child.core import SingleCore
+from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.orchestrator import CoreOrchestrator
+from genkidama.child.records import EPISODE, RECORD
+from genkidama.child.replay import ReplayTensor
+from genkidama.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.learning.optimizers import STATE_ROWS
+from genkidama.weights import Vector
+from tests.environments import BANDIT_BEST, bandit_contexts, corridor_cells, corridor_values
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cores import the tests' environments by name, however pytest was started."""
+    monkeypatch.syspath_prepend(ROOT)
+
+
+def experiment(environment: str, options: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Experiment:
+    return Experiment.from_dict(
+        {
+            "environment": {"id": f"tests.environments:{environment}", "options": options or {}, **sections.pop("environment", {})},
+            "network": {"hidden": [16]},
+            **sections,
+        }
+    )
+
+
+# One core, in this process: what it collects and what it does with it.
+
+
+@contextmanager
+def single(settings: Experiment, index: int = 0, cores: int = 1) -> Iterator[tuple[SingleCore, SharedMemory, Any]]:
+    """A core, the memory it works on and the orchestrator's end of its pipe."""
+    environment = make_environment(settings.environment)
+    model = Model(settings, environment)
+    memory = SharedMemory(
+        Layout(
+            cores=cores,
+            steps=settings.algorithm.batch_size,
+            columns=ReplayTensor.columns(model.observation_size, model.head.columns),
+            size=model.signature.size,
+            trainable=model.trainable,
+            state_rows=STATE_ROWS[settings.optimizer.name],
+            state_sets=1 if settings.optimizer.shared else cores,
+        )
+    )
+    memory.weights[:] = model.numbers
+    ours, theirs = multiprocessing.Pipe()
+    core = SingleCore(index, settings, memory, theirs, (1, 2, 3))
+    core._observation, _ = core._environment.reset(seed=0)
+    core.pull()
+    try:
+        yield core, memory, ours
+    finally:
+        ours.close()
+        theirs.close()
+        memory.close()
+
+
+def records(line: Any) -> list[tuple[int, float, int]]:
+    found = []
+    while line.poll():
+        found.append(RECORD.unpack(line.recv_bytes()))
+    return found
+
+
+FREE = {"exchange": "free"}
+
+
+def a3c(**settings: Any) -> dict[str, Any]:
+    return {"name": "a3c", "gamma": 0.5, **settings}
+
+
+def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:
+    with single(experiment("Endless", {"limit": 4}, algorithm=a3c(batch_size=10), child=FREE), index=1, cores=3) as (core, memory, line):
+        steps, cuts, following = core.collect()
+        assert (steps, cuts) == (10, [3, 7, 9])
+        assert [observation.tolist() for observation in following] == [[4.0], [4.0], [2.0]]  # not the next episode's first one
+        share = memory.replay[1]
+        assert share[:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+        assert share[:, 2].tolist() == [1.0] * 10
+        assert not share[:, 3].any() and np.flatnonzero(share[:, 4]).tolist() == [3, 7]
+        assert memory.filled.tolist() == [0, 10, 0] and not memory.replay[[0, 2]].any()
+        assert records(line) == [(EPISODE, 4.0, 4), (EPISODE, 4.0, 4)]
+        # The next batch starts where this one stopped, and nothing of this one is left in it.
+        steps, cuts, following = core.collect()
+        assert (steps, cuts) == (10, [1, 5, 9])
+        assert [observation.tolist() for observation in following] == [[4.0], [4.0], [4.0]]
+        assert np.flatnonzero(share[:, 4]).tolist() == [1, 5, 9]
+        assert records(line) == [(EPISODE, 4.0, 4)] * 3
+
+
+def test_the_step_that_terminates_is_part_of_the_batch_with_its_reward_and_nothing_follows_it() -> None:
+    with single(experiment("Endless", {"limit": 4, "terminates": True}, algorithm=a3c(batch_size=10), child=FREE)) as (core, memory, _):
+        steps, cuts, following = core.collect()
+        assert (steps, cuts) == (10, [9])
+        assert [observation.tolist() for observation in following] == [[2.0]]
+        assert np.flatnonzero(memory.replay[0, :, 3]).tolist() == [3, 7] and not memory.replay[0, :, 4].any()
+        assert memory.replay[0, :, 2].tolist() == [1.0] * 10
+
+
+@pytest.mark.parametrize(("terminates", "cuts"), [(False, [3]), (True, [])])
+def test_as_documented_for_a3c_a_batch_ends_with_its_episode(terminates: bool, cuts: list[int]) -> None:
+    settings = experiment("Endless", {"limit": 4, "terminates": terminates}, algorithm=a3c(batch_size=10, across_episodes=False), child=FREE)
+    with single(settings) as (core, memory, line):
+        for _ in range(2):
+            assert core.collect()[:2] == (4, cuts)
+            assert memory.filled.tolist() == [4] and memory.replay[0, :4, 0].tolist() == [0, 1, 2, 3]
+            assert records(line) == [(EPISODE, 4.0, 4)]
+
+
+def test_an_episode_longer_than_the_batch_is_learned_from_in_parts() -> None:
+    settings = experiment("Endless", {"limit": 4}, algorithm=a3c(batch_size=3, across_episodes=False), child=FREE)
+    with single(settings) as (core, _, line):
+        assert core.collect()[:2] == (3, [2])
+        assert records(line) == []
+        assert core.collect()[:2] == (1, [0])
+        assert records(line) == [(EPISODE, 4.0, 4)]
+        assert core.collect()[:2] == (3, [2])
+
+
+def test_the_replay_tensor_holds_the_environments_own_numbers_and_the_learner_gets_scaled_ones() -> None:
+    settings = experiment("Endless", {"limit": 4}, environment={"reward_scale": 0.25}, algorithm=a3c(batch_size=6), child=FREE)
+    with single(settings) as (core, memory, line):
+        rollout = core._rollout(*core.collect())
+        assert rollout.rewards.tolist() == [0.25] * 6
+        assert rollout.ends.tolist() == [False, False, False, True, False, True] and rollout.cuts.tolist() == [3, 5]
+        assert rollout.observations.tolist() == [[0], [1], [2], [3], [0], [1]] and rollout.cut_observations.tolist() == [[4], [2]]
+        assert memory.replay[0, :, 2].tolist() == [1.0] * 6
+        assert records(line) == [(EPISODE, 4.0, 4)]
+
+
+def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
+    settings = experiment("Endless", {"limit": 4}, environment={"normalize_rewards": True, "reward_scale": 3.0}, algorithm=a3c(batch_size=6), child=FREE)
+    with single(settings) as (core, memory, _):
+        rollout = core._rollout(*core.collect())
+        assert rollout.rewards.tolist() == [3.0] * 6  # no data yet
+        # γ = ½: 1, 1½, 1¾, 1⅞ | 1, 1½ and in the next batch 1¾, 1⅞ | 1, 1½, 1¾, 1⅞.
+        part = core.model.signature.slices["statistics.returns"]
+        returns = np.array([1, 1.5, 1.75, 1.875, 1, 1.5])
+        assert memory.weights[part].tolist() == pytest.approx([6, returns.sum(), np.square(returns).sum()])
+        core.pull()
+        rollout = core._rollout(*core.collect())
+        assert rollout.rewards.tolist() == pytest.approx([3.0 / returns.std()] * 6, rel=1e-4)
+        returns = np.array([1, 1.5, 1.75, 1.875] * 3)
+        assert memory.weights[part].tolist() == pytest.approx([12, returns.sum(), np.square(returns).sum()])
+
+
+def test_normalized_observations_are_learned_from_as_they_were_acted_on() -> None:
+    settings = experiment("Endless", {"limit": 4}, environment={"normalize_observations": True}, algorithm=a3c(batch_size=8), child=FREE)
+    with single(settings) as (core, memory, _):
+        core.learn(*core.collect())
+        part = core.model.signature.slices["statistics.observations"]
+        assert memory.weights[part].tolist() == [8.0, 12.0, 28.0]  # 0, 1, 2, 3 twice
+        assert core.model.trainable == part.start and (memory.state.shape[2], memory.gradients.shape[1]) == (part.start, part.start)
+        core.pull()
+        rollout = core._rollout(*core.collect())
+        expected = (np.array([0, 1, 2, 3, 4]) - 1.5) / np.sqrt(1.25)
+        assert rollout.observations[:4, 0].tolist() == pytest.approx(expected[:4].tolist(), rel=1e-5)
+        assert rollout.cut_observations.tolist() == pytest.approx([[expected[4]]] * 2)
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+@pytest.mark.parametrize("environment", ["Bandit", "Corridor", "Endless"])
+def test_equal_batches_give_equal_gradients_however_often_they_are_learned_from(environment: str, algorithm: str) -> None:
+    settings = experiment(
+        environment,
+        algorithm={"name": algorithm, "batch_size": 32, "pull_steps": 10**9, **({"epochs": 1, "minibatch_size": 32} if algorithm == "ppo" else {})},
+        optimizer={"name": "sgd", "learning_rate": 0.5},
+        child=FREE,
+    )
+    with single(settings) as (core, memory, _):
+        batch, start = core.collect(), memory.weights.copy()
+        gradients = []
+        for times in (1, 2, 3):
+            core.learn(*batch)
+            gradients.append(memory.gradients[0].copy())
+            np.testing.assert_allclose(gradients[-1], gradients[0], rtol=1e-4, atol=1e-6)  # PPO shuffles what it sums up
+            np.testing.assert_allclose(memory.weights, start - 0.5 * times * gradients[0], rtol=1e-3, atol=1e-5)  # applied to θ_O, once
+        assert gradients[0].any()
+        assert (core.model.numbers == start).all()  # θ_L moves only when it is pulled
+        core.pull()
+        assert (core.model.numbers == memory.weights).all()
+
+
+def test_a_gradient_is_cut_to_the_longest_that_is_allowed() -> None:
+    for limit, longest in ((0.0, None), (1e-3, 1e-3)):
+        settings = experiment(
+            "Corridor", algorithm=a3c(batch_size=32, max_gradient_norm=limit, pull_steps=10**9), optimizer={"name": "sgd", "learning_rate": 1.0}, child=FREE
+        )
+        with single(settings) as (core, memory, _):
+            start = memory.weights.copy()
+            core.learn(*core.collect())
+            moved = float(np.linalg.norm(memory.weights - start))
+            assert moved == pytest.approx(longest, rel=1e-2) if longest else moved > 0.01
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.25, 1.0])
+def test_the_learning_rate_follows_the_runs_progress(progress: float) -> None:
+    settings = experiment(
+        "Corridor",
+        algorithm=a3c(batch_size=32, pull_steps=10**9),
+        optimizer={"name": "sgd", "learning_rate": 1.0, "schedule": "linear", "final_learning_rate": 0.2},
+        child=FREE,
+    )
+    with single(settings) as (core, memory, _):
+        memory.progress[0] = progress
+        start = memory.weights.copy()
+        core.learn(*core.collect())
+        np.testing.assert_allclose(memory.weights, start - (1.0 - 0.8 * progress) * memory.gradients[0], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_cores_share_the_optimizers_state_or_have_their_own(shared: bool) -> None:
+    settings = experiment("Corridor", algorithm=a3c(batch_size=8), optimizer={"name": "adam", "shared": shared}, child=FREE)
+    with single(settings, index=1, cores=2) as (core, memory, _):
+        core.learn(*core.collect())
+        assert memory.clock.tolist() == ([1.0] if shared else [0.0, 1.0])
+        assert [bool(rows.any()) for rows in memory.state] == ([True] if shared else [False, True])
+        assert not memory.gradients[0].any()
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+@pytest.mark.parametrize(
+    ("terminates", "value"),
+    # γ = ½. Cut by the time limit, the rest is bootstrapped: 1/(1−γ). Terminated, there is no rest, and what is seen
+    # of an episode is worth 1⅞, 1¾, 1½ and 1.
+    [(False, 2.0), (True, (1.875 + 1.75 + 1.5 + 1.0) / 4)],
+)
+def test_a_time_limit_costs_nothing_and_a_termination_ends_all(terminates: bool, value: float, algorithm: str) -> None:
+    settings = experiment(
+        "Endless",
+        {"limit": 4, "terminates": terminates, "blind": True},
+        algorithm={"name": algorithm, "gamma": 0.5, "batch_size": 20, "value_coefficient": 0.5}
+        | ({"epochs": 1, "minibatch_size": 20} if algorithm == "ppo" else {}),
+        optimizer={"name": "sgd", "learning_rate": 0.05},
+        child=FREE,
+    )
+    with single(settings) as (core, memory, _):
+        for _ in range(300):
+            core.learn(*core.collect())
+        with torch.no_grad():
+            _, values = core.model.network(torch.zeros(1, 1))
+        assert values.item() == pytest.approx(value, abs=0.02)
+
+
+# Cores that are processes.
+
+
+@asynccontextmanager
+async def training(settings: Experiment, cores: int = 2) -> AsyncIterator[CoreOrchestrator]:
+    orchestrator = CoreOrchestrator(settings, cores)
+    try:
+        async with asyncio.timeout(60):
+            await orchestrator.startup()
+            await orchestrator.begin(None)
+        yield orchestrator
+    finally:
+        await orchestrator.shutdown()
+
+
+async def train(orchestrator: CoreOrchestrator, enough: Callable[[Vector], bool], seconds: float = 40.0) -> int:
+    """Exchanges with nobody until `enough` of the weights; the number of episodes that it took."""
+    episodes = 0
+    async with asyncio.timeout(seconds):
+        while True:
+            await orchestrator.due()
+            episodes += len(orchestrator.take_work().returns)
+            weights = orchestrator.snapshot()
+            orchestrator.release()
+            if enough(weights):
+                return episodes
+
+
+class Judge:
+    """What the weights say about a list of observations."""
+
+    def __init__(self, settings: Experiment, observations: np.ndarray) -> None:
+        self._model = Model(settings, make_environment(settings.environment))
+        self._observations = torch.from_numpy(observations)
+
+    def __call__(self, weights: Vector) -> tuple[np.ndarray, np.ndarray]:
+        """π(·|s) and V(s) of each."""
+        self._model.numbers[:] = weights
+        with torch.no_grad():
+            outputs, values = self._model.network(self._observations)
+        return torch.softmax(outputs, 1).numpy(), values.numpy()
+
+
+def bandit_solved(settings: Experiment) -> Callable[[Vector], bool]:
+    """The best action is taken with 95 % in every context, and its value 1 is known."""
+    judge = Judge(settings, bandit_contexts())
+
+    def solved(weights: Vector) -> bool:
+        policy, values = judge(weights)
+        return bool((policy[np.arange(3), BANDIT_BEST] > 0.95).all() and (np.abs(values - 1.0) < 0.1).all())
+
+    return solved
+
+
+def corridor_solved(settings: Experiment) -> Callable[[Vector], bool]:
+    """It goes right in every cell with 90 %, and the values are those of going right."""
+    judge = Judge(settings, corridor_cells())
+
+    def solved(weights: Vector) -> bool:
+        policy, values = judge(weights)
+        return bool((policy[:, 1] > 0.9).all() and (np.abs(values - corridor_values(settings.algorithm.gamma)) < 0.15).all())
+
+    return solved
+
+
+def bandit(algorithm: str = "a3c", **child: Any) -> Experiment:
+    settings = {"name": algorithm, "batch_size": 32, "gamma": 0.9} | ({"minibatch_size": 16, "epochs": 2} if algorithm == "ppo" else {})
+    return experiment("Bandit", {"start": 1}, algorithm=settings, optimizer={"learning_rate": 0.01}, child={"exchange_seconds": 0.1, **child})
+
+
+def corridor(algorithm: str = "ppo", **child: Any) -> Experiment:
+    settings = {"name": algorithm, "batch_size": 64, "gamma": 0.8, "gae_lambda": 0.95, "entropy_coefficient": 0.001}
+    settings |= {"minibatch_size": 32, "epochs": 4} if algorithm == "ppo" else {"across_episodes": False, "pull_steps": 128}
+    return experiment("Corridor", algorithm=settings, optimizer={"learning_rate": 0.005}, child={"exchange_seconds": 0.1, **child})
+
+
+@pytest.mark.parametrize("exchange", ["free", "episode"])
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+async def test_two_cores_find_the_best_action_of_every_context(exchange: str, algorithm: str) -> None:
+    settings = bandit(algorithm, exchange=exchange)
+    solved = bandit_solved(settings)
+    async with training(settings) as orchestrator:
+        assert not solved(orchestrator.snapshot())
+        assert await train(orchestrator, solved) > 100
+
+
+@pytest.mark.parametrize(("exchange", "algorithm"), [("free", "ppo"), ("episode", "a3c")])
+async def test_two_cores_find_the_way_and_what_every_cell_is_worth(exchange: str, algorithm: str) -> None:
+    settings = corridor(algorithm, exchange=exchange)
+    async with training(settings) as orchestrator:
+        await train(orchestrator, corridor_solved(settings))
+
+
+@pytest.mark.parametrize("exchange", ["free", "episode"])
+async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: str) -> None:
+    settings = bandit(exchange=exchange)
+    solved = bandit_solved(settings)
+    async with training(settings) as orchestrator:
+        start, before = orchestrator.snapshot(), orchestrator.pids
+        await train(orchestrator, solved)
+        os.kill(before[0], signal.SIGKILL)
+        await train(orchestrator, lambda _: len(orchestrator.pids) == 2 and before[0] not in orchestrator.pids)
+        assert before[1] in orchestrator.pids
+        # From the beginning again: the two that are there now must learn it, and both must take part.
+        orchestrator.memory.filled[:] = 0
+        orchestrator.memory.replay[:] = 0.0
+        orchestrator.reset(start)
+        assert not solved(orchestrator.snapshot())
+        await train(orchestrator, lambda weights: solved(weights) and orchestrator.memory.filled.all())
+        assert orchestrator.memory.replay[:, :, 4].any(1).all()  # rewards, in both shares
+
+
+async def test_with_one_core_stopped_for_good_the_other_does_not_wait_longer_than_its_death() -> None:
+    """A core that hangs holds the semaphore up; its death lights its element."""
+    async with training(bandit(exchange="episode")) as orchestrator:
+        await train(orchestrator, lambda _: orchestrator.memory.filled.all())
+        stopped = orchestrator.pids[0]
+        os.kill(stopped, signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            await train(orchestrator, lambda _: False, seconds=0.5)
+        os.kill(stopped, signal.SIGKILL)
+        await train(orchestrator, lambda _: len(orchestrator.pids) == 2 and stopped not in orchestrator.pids)
+        orchestrator.memory.filled[:] = 0
+        await train(orchestrator, lambda _: orchestrator.memory.filled.all())
+
+
+@pytest.mark.parametrize("environment", ["Bandit", "Corridor"])
+async def test_an_exchange_is_due_once_in_an_episode_of_the_whole_child(environment: str) -> None:
+    """Each core has ended exactly one episode between two exchanges, however short the episodes are."""
+    settings = experiment(environment, algorithm=a3c(batch_size=16), child={"exchange": "episode"})
+    async with training(settings) as orchestrator:
+        await train(orchestrator, lambda _: orchestrator.memory.filled.all())
+        found = []
+        async with asyncio.timeout(40):
+            for _ in range(400):
+                await orchestrator.due()
+                found.append(len(orchestrator.take_work().returns))
+                orchestrator.release()
+        assert set(found[2:]) == {2}, {count: found.count(count) for count in set(found)}
+
+
+async def test_free_cores_exchange_after_so_many_steps() -> None:
+    settings = experiment("Corridor", algorithm=a3c(batch_size=16), child={"exchange": "free", "exchange_seconds": 0.0, "exchange_steps": 500})
+    async with training(settings) as orchestrator, asyncio.timeout(40):
+        for _ in range(5):
+            await orchestrator.due()
+            work = orchestrator.take_work()
+            orchestrator.release()
+            assert work.steps >= 500
+
+
+async def test_what_free_cores_learn_during_an_exchange_is_kept() -> None:
+    """θ_C ← θ_C + β(θ_P − θ_sent), with numbers that no core touches: the statistics' place in the vector stands in for them."""
+    settings = bandit(exchange="free", exchange_seconds=60.0)
+    orchestrator = CoreOrchestrator(settings, 1)
+    try:
+        await orchestrator.startup()
+        sent = orchestrator.snapshot()
+        orchestrator.memory.weights += 1.0  # learned meanwhile
+        orchestrator.blend(sent, sent + 10.0, 0.5)
+        np.testing.assert_allclose(orchestrator.memory.weights, sent + 6.0, rtol=1e-5)
+    finally:
+        await orchestrator.shutdown()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
+async def test_nothing_is_left_when_the_cores_have_ended() -> None:
+    settings = bandit(exchange="free")
+    counts, names = [], []
+    for round_ in range(3):  # the first also starts the nursery, which stays
+        async with training(settings) as orchestrator:
+            await train(orchestrator, lambda _: orchestrator.memory.filled.all())
+            pids = orchestrator.pids
+            if round_ == 2:
+                os.kill(pids[0], signal.SIGKILL)
+                await train(orchestrator, lambda _: len(orchestrator.pids) == 2 and pids[0] not in orchestrator.pids)
+                pids += orchestrator.pids
+        del orchestrator
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        counts.append(len(os.listdir("/proc/self/fd")))
+        names.append(sorted(os.listdir("/dev/shm")))
+    assert counts[0] == counts[1] == counts[2]
+    assert names[0] == names[1] == names[2]

@@ -1,0 +1,342 @@
+"""What several tests need: real processes that leave traces, fake backends, fake parents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+
+from genkidama.blending import blend
+from genkidama.child.backend import Work
+from genkidama.child.client import Child
+from genkidama.experiment import Experiment
+from genkidama.messages import Reply, Request, decode_request, encode
+from genkidama.parent import Parent
+from genkidama.weights import DTYPE, Signature, Vector
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: What must happen happens within this time, even on a machine that does much else.
+PATIENCE = 30.0
+
+#: Started processes and all that they start carry this word in their environment.
+_MARK = "GENKIDAMA_TEST_MARK"
+
+
+def until(condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE) -> Any:
+    """What `condition` gives as soon as it is true; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
+        time.sleep(0.02)
+    return found
+
+
+async def eventually(condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE) -> Any:
+    """`until` for code that runs in the same loop as what it waits for."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
+        await asyncio.sleep(0.005)
+    return found
+
+
+def history(run: Path, event: str = "") -> list[dict[str, Any]]:
+    """The whole lines of a run's history, all or those of one kind; none if there is no history yet."""
+    try:
+        text = (run / "history.jsonl").read_text()
+    except FileNotFoundError:
+        return []
+    events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    return [line for line in events if event in ("", line["event"])]
+
+
+def small(**sections: dict[str, Any]) -> Experiment:
+    """CartPole with a tiny network; sections are merged into it key by key."""
+    settings: dict[str, Any] = {
+        "name": "small",
+        "environment": {"id": "CartPole-v1"},
+        "network": {"hidden": [8]},
+        "algorithm": {"name": "a3c", "batch_size": 16},
+        "child": {"exchange": "free", "exchange_seconds": 0.05, "cores": 1},
+        "stop": {},
+    }
+    for name, section in sections.items():
+        settings[name] = {**settings.get(name, {}), **section}
+    return Experiment.from_dict(settings)
+
+
+# Real processes.
+
+
+class Started:
+    """A process of ours, started with `python -m`, and everything that it starts.
+
+    Standard output and error go to files, so that nobody has to read them. `async with` and `with` are
+    not needed: `started` ends what is left at the end of a test.
+    """
+
+    def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
+        self.mark = uuid.uuid4().hex
+        self._out, self._err = (folder / f"{self.mark}.{name}" for name in ("out", "err"))
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "PYTHONPATH": str(ROOT), _MARK: self.mark},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    def family(self) -> list[psutil.Process]:
+        """All processes alive that carry the mark: this one and whatever it started, in whatever session."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == self.mark:
+                    found.append(process)
+        return found
+
+    def signal(self, number: int) -> None:
+        self.popen.send_signal(number)
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        return self.popen.wait(seconds)
+
+    def vanish(self, seconds: float) -> None:
+        """Waits until the process and all that it started are gone."""
+        until(lambda: self.popen.poll() is not None and not self.family(), f"{self.family()} gone", seconds)
+
+    def end(self) -> None:
+        for process in self.family():
+            with suppress(psutil.Error):
+                process.kill()
+        self.popen.wait()
+
+
+@contextmanager
+def starting(folder: Path) -> Iterator[Callable[..., Started]]:
+    """A function that starts `python -m ARGUMENTS…` in `folder`; what is left at the end is killed."""
+    all_started: list[Started] = []
+
+    def start(*arguments: object) -> Started:
+        all_started.append(Started(folder, tuple(map(str, arguments))))
+        return all_started[-1]
+
+    try:
+        yield start
+    finally:
+        for started in all_started:
+            started.end()
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def command(folder: Path, *arguments: object, seconds: float = 60.0) -> Ended:
+    """Runs `python -m ARGUMENTS…` in `folder` to its end."""
+    with starting(folder) as start:
+        process = start(*arguments)
+        return Ended(process.wait(seconds), process.out, process.err)
+
+
+def shared_memory() -> set[str]:
+    """What lies in /dev/shm that could be a child's."""
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+# A backend that learns nothing.
+
+
+class ConstantBackend:
+    """Moves every number of its weights by the same amount before each exchange, and notes what it is told.
+
+    `network.options` may set `size` (of the vector), `first` (its initial value), `gain` (what training
+    adds before each exchange) and `seconds` (how long that takes).
+    """
+
+    def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
+        options = {"size": 4, "first": 0.0, "gain": 1.0, "seconds": 0.002, **experiment.network.options}
+        self.signature = Signature.of([("constant", (options["size"],))])
+        self.weights: Vector = np.full(options["size"], options["first"], DTYPE)
+        self.gain, self.seconds = options["gain"], options["seconds"]
+        self.experiment, self.cores, self.name = experiment, cores, name
+        self.exchanges = 0
+        self.progress: list[float] = []
+        #: Each blend: what was sent, what the parent answered, what came of it.
+        self.blends: list[tuple[float, float, float]] = []
+        self.resets: list[float] = []
+        self.work = Work()
+        self.failure: Exception | None = None
+        self.begun = self.ended = False
+
+    async def startup(self) -> Signature:
+        return self.signature
+
+    async def begin(self, weights: Vector | None) -> None:
+        self.begun = True
+        if weights is not None:
+            self.weights[:] = weights
+
+    async def due(self) -> None:
+        await asyncio.sleep(self.seconds)
+        if self.failure is not None:
+            raise self.failure
+        self.weights += DTYPE.type(self.gain)
+        self.work.steps += 10
+        self.work.returns.append(float(self.exchanges))
+        self.exchanges += 1
+
+    def snapshot(self) -> Vector:
+        return self.weights.copy()
+
+    def take_work(self) -> Work:
+        work, self.work = self.work, Work()
+        return work
+
+    def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
+        blend(self.weights, parent, beta)
+        self.blends.append((float(sent[0]), float(parent[0]), float(self.weights[0])))
+
+    def reset(self, weights: Vector) -> None:
+        self.weights[:] = weights
+        self.resets.append(float(weights[0]))
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        return {"weights": self.weights.copy()}
+
+    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        self.weights[:] = state["weights"]
+
+    def set_progress(self, progress: float) -> None:
+        self.progress.append(progress)
+
+    def release(self) -> None:
+        pass
+
+    async def shutdown(self) -> None:
+        self.ended = True
+
+
+CONSTANT = f"{__name__}:ConstantBackend"
+
+
+def constant(**sections: dict[str, Any]) -> Experiment:
+    """An experiment that every child meets with a `ConstantBackend`."""
+    return small(**{**sections, "child": {"backend": CONSTANT, **sections.get("child", {})}})
+
+
+@asynccontextmanager
+async def running(experiment: Experiment, out: Path, listen: str = "127.0.0.1:0") -> AsyncIterator[Parent]:
+    """A parent that serves in this loop and is shut down at the end."""
+    parent = Parent(experiment, out=out, listen=listen)
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    try:
+        yield parent
+    finally:
+        parent.stop()
+        await serving
+        await parent.shutdown()
+
+
+class Serving:
+    """A child that serves in this loop: `async with Serving(child)`, stopped at the end, its error raised there."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+
+    async def __aenter__(self) -> Self:
+        self.task = asyncio.create_task(self.child.serve())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.child.stop()
+        async with asyncio.timeout(PATIENCE):
+            await self.task
+
+    @property
+    def backend(self) -> ConstantBackend:
+        assert isinstance(self.child.backend, ConstantBackend)
+        return self.child.backend
+
+    async def exchanged(self, count: int) -> None:
+        """Waits until there have been `count` exchanges, answered or not, since now."""
+        await eventually(lambda: self.task.done() or self.child.backend is not None, "a backend")
+        goal = self.backend.exchanges + count
+        await eventually(lambda: self.task.done() or self.backend.exchanges >= goal, "exchanges")
+
+
+def url(address: tuple[str, int]) -> str:
+    return f"ws://{address[0]}:{address[1]}"
+
+
+# A parent that says what a test tells it to say.
+
+Answer = Reply | bytes | str | None
+
+
+@dataclass
+class FakeParent:
+    """Answers each request with what `answer` gives: a reply, raw bytes, a text, or nothing at all."""
+
+    answer: Callable[[Request], Answer]
+    url: str = ""
+    requests: list[Request] = field(default_factory=list)
+    connections: list[ServerConnection] = field(default_factory=list)
+
+    async def __aenter__(self) -> Self:
+        self._server = await serve(self._converse, "127.0.0.1", 0, compression=None, max_size=None, close_timeout=0.1)
+        self.url = url(next(iter(self._server.sockets)).getsockname())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _converse(self, connection: ServerConnection) -> None:
+        self.connections.append(connection)
+        with suppress(ConnectionClosed):
+            while True:
+                frame = await connection.recv()
+                assert isinstance(frame, bytes)
+                request = decode_request(frame)
+                self.requests.append(request)
+                answer = self.answer(request)
+                if answer is not None:
+                    await connection.send(answer if isinstance(answer, bytes | str) else encode(answer))

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.errors import ConfigurationError
+from genkidama.learning.heads import Categorical, Gaussian, head_for
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+# Discrete actions.
+
+
+@given(st.integers(1, 9), st.integers(1, 9), seeds)
+def test_a_categorical_is_torchs(actions: int, batch: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    outputs = torch.from_numpy(rng.normal(scale=4.0, size=(batch, actions)).astype(np.float32))
+    chosen = rng.integers(actions, size=(batch, 1))
+    head, theirs = Categorical(Discrete(actions)), torch.distributions.Categorical(logits=outputs)
+    log_pi = head.log_probability(outputs, torch.from_numpy(chosen.astype(np.float32)))
+    assert log_pi.shape == head.entropy(outputs).shape == (batch,)
+    torch.testing.assert_close(log_pi, theirs.log_prob(torch.from_numpy(chosen[:, 0])), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
+
+
+def test_extreme_outputs_stay_finite() -> None:
+    head = Categorical(Discrete(3))
+    outputs = torch.tensor([[1e4, 0.0, -1e4]], requires_grad=True)
+    log_pi, entropy = head.log_probability(outputs, torch.zeros(1, 1)), head.entropy(outputs)
+    assert log_pi.item() == 0.0 and entropy.item() == 0.0
+    (log_pi + entropy).sum().backward()
+    assert outputs.grad is not None and torch.isfinite(outputs.grad).all()
+
+
+def frequencies(head: Categorical, outputs: np.ndarray, epsilon: float, count: int = 20_000) -> np.ndarray:
+    sample = head.sampler(np.random.default_rng(0), epsilon)
+    return np.bincount([sample(outputs) for _ in range(count)], minlength=head.outputs)
+
+
+def assert_distributed(counts: np.ndarray, probabilities: np.ndarray) -> None:
+    """Pearson's χ². Beyond its mean by six of its standard deviations means another distribution."""
+    expected = counts.sum() * probabilities
+    statistic, freedom = ((counts - expected) ** 2 / expected).sum(), len(counts) - 1
+    assert statistic < freedom + 6.0 * (2.0 * freedom) ** 0.5, (counts, expected)
+
+
+@pytest.mark.parametrize("outputs", [[0.0, 0.0], [1.0, -1.0, 0.5, 2.0], [103.0, 101.0, 100.0]])
+def test_gumbel_max_draws_from_the_softmax(outputs: list[float]) -> None:
+    array = np.array(outputs, np.float32)
+    softmax = np.exp(array - array.max()) / np.exp(array - array.max()).sum()
+    assert_distributed(frequencies(Categorical(Discrete(len(array))), array, 0.0), softmax)
+
+
+def test_what_is_sampled_can_be_told_from_a_slightly_different_policy() -> None:
+    counts = frequencies(Categorical(Discrete(2)), np.array([0.0, 0.0], np.float32), 0.0)
+    with pytest.raises(AssertionError):
+        assert_distributed(counts, np.array([0.52, 0.48]))
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 1.0])
+def test_with_probability_epsilon_the_action_is_uniform(epsilon: float) -> None:
+    outputs = np.array([1.0, 0.0, -2.0], np.float32)
+    softmax = np.exp(outputs) / np.exp(outputs).sum()
+    assert_distributed(frequencies(Categorical(Discrete(3)), outputs, epsilon), (1 - epsilon) * softmax + epsilon / 3)
+
+
+def test_a_random_action_beats_any_certainty() -> None:
+    counts = frequencies(Categorical(Discrete(4)), np.array([1e6, 0.0, 0.0, 0.0], np.float32), 0.2)
+    assert_distributed(counts, np.array([0.85, 0.05, 0.05, 0.05]))
+
+
+def test_a_sampler_follows_outputs_that_change() -> None:
+    sample = Categorical(Discrete(3)).sampler(np.random.default_rng(0), 0.0)
+    for i in range(300):
+        outputs = np.full(3, -1e4, np.float32)
+        outputs[i % 3] = 0.0
+        assert sample(outputs) == i % 3
+
+
+def test_equal_seeds_draw_equal_actions_and_others_do_not() -> None:
+    head, outputs = Categorical(Discrete(4)), np.zeros(4, np.float32)
+    runs = [[sample(outputs) for _ in range(3000)] for sample in (head.sampler(np.random.default_rng(seed), 0.1) for seed in (1, 1, 2))]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_discrete_actions_may_start_anywhere() -> None:
+    space = Discrete(3, start=-5)
+    head = head_for(space)
+    assert (head.outputs, head.columns) == (3, 1)
+    assert [head.to_environment(action) for action in range(3)] == [-5, -4, -3]
+    assert all(space.contains(head.to_environment(action)) for action in range(3))
+    assert head.mode(np.array([0.0, 3.0, 1.0], np.float32)) == 1
+
+
+# Continuous actions.
+
+
+@given(st.integers(1, 5), st.integers(1, 9), seeds)
+def test_a_gaussian_is_torchs(columns: int, batch: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    mean, log_deviation = (torch.from_numpy(rng.normal(size=(batch, columns)).astype(np.float32)) for _ in range(2))
+    actions = torch.from_numpy(rng.normal(scale=2.0, size=(batch, columns)).astype(np.float32))
+    head = Gaussian(Box(-1.0, 1.0, (columns,)))
+    theirs = torch.distributions.Independent(torch.distributions.Normal(mean, log_deviation.exp()), 1)
+    outputs = torch.cat((mean, log_deviation), 1)
+    assert (head.outputs, head.columns) == (2 * columns, columns)
+    torch.testing.assert_close(head.log_probability(outputs, actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
+
+
+def test_gaussian_samples_have_the_outputs_mean_and_deviation() -> None:
+    sample = Gaussian(Box(-1.0, 1.0, (2,))).sampler(np.random.default_rng(0), 0.0)
+    outputs = np.array([3.0, -1.0, np.log(0.5), np.log(2.0)], np.float32)
+    actions = np.array([sample(outputs) for _ in range(20_000)])
+    assert actions.dtype == np.float32
+    np.testing.assert_allclose(actions.mean(0), [3.0, -1.0], atol=6 * 2.0 / 20_000**0.5)
+    np.testing.assert_allclose(actions.std(0), [0.5, 2.0], rtol=0.03)
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.05
+    assert len(np.unique(actions[:, 0])) > 19_900  # a new draw each time
+
+
+def test_a_random_continuous_action_is_uniform_within_the_bounds() -> None:
+    space = Box(np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32))
+    sample = Gaussian(space).sampler(np.random.default_rng(0), 1.0)
+    actions = np.array([sample(np.full(6, 9.0, np.float32)) for _ in range(20_000)])
+    assert actions.dtype == np.float32
+    for column, (low, high) in zip(actions.T, [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True):  # no uniform distribution has infinite bounds
+        counts, _ = np.histogram(column, bins=8, range=(low, high))
+        assert counts.sum() == 20_000
+        assert_distributed(counts, np.full(8, 1 / 8))
+
+
+def test_epsilon_mixes_the_two() -> None:
+    sample = Gaussian(Box(-1.0, 1.0, (1,))).sampler(np.random.default_rng(0), 0.25)
+    actions = np.array([sample(np.array([50.0, 0.0], np.float32)) for _ in range(20_000)])
+    assert np.mean(np.abs(actions) <= 1.0) == pytest.approx(0.25, abs=6 * (0.25 * 0.75 / 20_000) ** 0.5)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_environment_gets_its_own_shape_within_its_bounds(shape: tuple[int, ...], dtype: type) -> None:
+    space = Box(-0.1, 0.3, shape, dtype)
+    head = head_for(space)
+    sample = head.sampler(np.random.default_rng(0), 0.1)
+    outputs = np.zeros(head.outputs, np.float32)
+    for _ in range(100):
+        action = sample(outputs)
+        assert action.shape == (head.columns,)
+        given = head.to_environment(action)
+        assert given.shape == shape and space.contains(given.astype(dtype))
+    assert np.min(head.to_environment(np.full(head.columns, -9.0, np.float32))) == pytest.approx(-0.1)
+    assert np.max(head.to_environment(np.full(head.columns, 9.0, np.float32))) == pytest.approx(0.3)
+    assert space.contains(np.asarray(head.to_environment(np.full(head.columns, 0.3, np.float32))).astype(dtype))
+
+
+def test_within_the_bounds_an_action_stays_what_it_was() -> None:
+    space = Box(np.array([[-1.0, -2.0], [-3.0, -4.0]], np.float32), np.array([[1.0, 2.0], [3.0, 4.0]], np.float32))
+    action = np.array([0.5, -1.5, 2.5, -5.0], np.float32)
+    assert Gaussian(space).to_environment(action).tolist() == [[0.5, -1.5], [2.5, -4.0]]
+    assert action.tolist() == [0.5, -1.5, 2.5, -5.0]  # what was stored is the sample, and π is its density
+
+
+def test_the_mode_of_a_gaussian_is_its_mean_and_no_view() -> None:
+    outputs = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+    mode = Gaussian(Box(-1.0, 1.0, (2,))).mode(outputs)
+    outputs[:] = 0.0
+    assert mode.tolist() == [1.0, 2.0]
+
+
+# Which head.
+
+
+@pytest.mark.parametrize(("space", "kind"), [(Discrete(2), Categorical), (Box(-1.0, 1.0, (2,)), Gaussian), (Box(-1.0, 1.0, (2,), np.float64), Gaussian)])
+def test_the_space_decides_on_the_head(space: gymnasium.Space, kind: type) -> None:
+    assert type(head_for(space)) is kind
+
+
+@pytest.mark.parametrize("space", [MultiDiscrete([2, 3]), MultiBinary(3), Box(0, 255, (2,), np.uint8), Dict({"a": Discrete(2)})])
+def test_other_spaces_are_refused_by_name(space: gymnasium.Space) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        head_for(space)
+    assert str(caught.value) == f"environment: its action space is {space}; Discrete and Box (floats) are supported"

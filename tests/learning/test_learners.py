@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Algorithm, Environment, Experiment, Network
+from genkidama.learning.a3c import A3C
+from genkidama.learning.environments import make_environment
+from genkidama.learning.learners import LEARNERS, Learner, make_learner
+from genkidama.learning.model import Model
+from genkidama.learning.ppo import PPO
+from genkidama.learning.rollout import Rollout
+
+
+class Regression:
+    """A learner of one's own: values become the rewards; the policy stays."""
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None:
+        self.factor = algorithm.options["factor"]
+        self.model = model
+
+    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[torch.Tensor]:
+        _, values = self.model.network(rollout.observations)
+        yield self.factor * (values - torch.from_numpy(rollout.rewards)).square().mean()
+
+
+def model(name: str = "a3c", space: str = "CartPole-v1", **algorithm: object) -> Model:
+    experiment = Experiment(
+        environment=Environment(id=space),
+        network=Network(hidden=(4,)),
+        algorithm=Algorithm(name=name, **algorithm),  # type: ignore[arg-type]
+    )
+    environment = make_environment(experiment.environment)
+    try:
+        return Model(experiment, environment)
+    finally:
+        environment.close()
+
+
+def rollout(model: Model, n: int = 6, cuts: int = 1) -> Rollout:
+    rng = np.random.default_rng(0)
+    width = model.observation_size
+    ends = np.zeros(n, np.bool_)
+    ends[-1] = True
+    return Rollout(
+        torch.from_numpy(rng.normal(size=(n, width)).astype(np.float32)),
+        torch.from_numpy(rng.integers(2, size=(n, model.head.columns)).astype(np.float32)),
+        rng.normal(size=n).astype(np.float32),
+        ends,
+        np.full(cuts, n - 1, np.intp),
+        torch.zeros(cuts, width),
+    )
+
+
+def test_algorithms_are_known_by_name() -> None:
+    assert LEARNERS == {"a3c": A3C, "ppo": PPO}
+    for name, kind in LEARNERS.items():
+        ours = model(name)
+        assert type(make_learner(ours.experiment.algorithm, ours)) is kind
+
+
+def test_a_learner_of_ones_own_is_named_by_an_import_string() -> None:
+    ours = model(f"{__name__}:Regression", options={"factor": 2.0})
+    learner = make_learner(ours.experiment.algorithm, ours)
+    assert isinstance(learner, Regression)
+    data = rollout(ours)
+    (loss,) = learner.losses(data, torch.Generator())
+    loss.backward()
+    _, values = ours.network(data.observations)
+    expected = 2.0 * 2.0 * (values.detach() - torch.from_numpy(data.rewards)).mean()
+    torch.testing.assert_close(ours.gradient[ours.signature.slices["value.2.bias"]], expected.reshape(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [(f"{__name__}:Missing", f"module {__name__!r} has no 'Missing'"), ("genkidama_absent:Learner", "cannot import 'genkidama_absent'")],
+)
+def test_an_import_string_that_leads_nowhere_is_told_in_one_line(name: str, sentence: str) -> None:
+    ours = model()
+    with pytest.raises(ConfigurationError) as caught:
+        make_learner(Algorithm(name=name), ours)
+    assert str(caught.value).startswith(f"algorithm.name = {name!r}: {sentence}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# What holds for every learner that is built in.
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("space", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(("n", "cuts"), [(6, 1), (6, 0), (1, 1), (1, 0)])
+def test_any_batch_gives_finite_losses_with_gradients(name: str, space: str, n: int, cuts: int) -> None:
+    """A batch of one step, and one that needs no value of a state that follows, are batches too."""
+    ours = model(name, space, entropy_coefficient=0.01, normalize_advantages=True, epochs=2, minibatch_size=4)
+    learner: Learner = make_learner(ours.experiment.algorithm, ours)
+    for loss in learner.losses(rollout(ours, n, cuts), torch.Generator().manual_seed(0)):
+        ours.gradient.zero_()
+        loss.backward()
+        assert loss.shape == () and torch.isfinite(loss)
+        assert torch.isfinite(ours.gradient).all() and ours.gradient.any()
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
+    ours = model(name)
+    data, again, before = rollout(ours), rollout(ours), ours.vector.clone()
+    list(make_learner(ours.experiment.algorithm, ours).losses(data, torch.Generator().manual_seed(0)))
+    assert torch.equal(ours.vector, before)
+    assert torch.equal(data.observations, again.observations) and torch.equal(data.actions, again.actions)
+    assert (data.rewards == again.rewards).all() and (data.ends == again.ends).all()

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.experiment import Environment, Experiment
+from genkidama.experiment import Network as Settings
+from genkidama.learning.heads import head_for
+from genkidama.learning.model import Model
+from genkidama.learning.networks import Network
+from genkidama.weights import flatten, unflatten
+
+
+class Stage(gymnasium.Env[Any, Any]):
+    """Two spaces; nothing is played on it."""
+
+    def __init__(self, shape: tuple[int, ...] = (3,), actions: int = 2) -> None:
+        self.observation_space, self.action_space = Box(-np.inf, np.inf, shape), Discrete(actions)
+
+
+class Modules(Network):
+    """Whatever modules torch has: layers of any widths, convolutions, norms, scalars, a tied weight, a frozen one, a buffer."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], settings: Settings) -> None:
+        super().__init__()
+        widths = settings.hidden
+        self.scale = torch.nn.Parameter(torch.tensor(1.5))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(a, b, bias=b % 2 == 0) for a, b in zip(widths, widths[1:], strict=False))
+        self.norm = torch.nn.LayerNorm(widths[-1])
+        self.picture = torch.nn.Conv2d(2, widths[0], (1, 3))
+        self.memory = torch.nn.GRUCell(widths[0], 3)
+        self.frozen = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
+        self.tied = self.norm.weight
+        self.empty = torch.nn.Parameter(torch.zeros(0, 4))
+        # Not contiguous, as a transposed initialization leaves it.
+        self.turned = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3).T)
+        self.register_buffer("constant", torch.ones(5))
+        self.outputs = head_for(action_space).outputs
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = sum(((parameter * (i + 1)).sum() for i, parameter in enumerate(self.parameters())), self.scale)
+        rows = len(observations)
+        return total * torch.ones(rows, self.outputs), total * torch.ones(rows)
+
+
+def vectors(**settings: Any) -> Model:
+    return Model(Experiment(network=Settings(hidden=(5,), initialization="normal"), **settings), Stage())
+
+
+# Laws of the file: views.
+
+
+def test_writing_to_the_vector_changes_the_network() -> None:
+    model = vectors()
+    observation = torch.ones(1, 3)
+    model.vector.zero_()
+    model.vector[model.signature.slices["value.2.bias"]] = 7.0
+    outputs, values = model.network(observation)
+    assert outputs.tolist() == [[0.0, 0.0]] and values.tolist() == [7.0]
+    model.numbers[model.signature.slices["policy.2.bias"]] = [1.0, -1.0]
+    assert model.network(observation)[0].tolist() == [[1.0, -1.0]]
+
+
+def test_every_parameter_and_gradient_is_a_view_into_one_vector() -> None:
+    given = torch.full((Model(Experiment(), Stage()).trainable,), 9.0)
+    model = Model(Experiment(), Stage(), given)
+    assert model.gradient is given
+    for vector, tensors in (
+        (model.vector, [parameter.data for parameter in model.network.parameters()]),
+        (model.gradient, [parameter.grad for parameter in model.network.parameters()]),
+    ):
+        start = vector.data_ptr()
+        for tensor in tensors:
+            assert tensor is not None and tensor.data_ptr() == start and tensor.is_contiguous()
+            start += 4 * tensor.numel()
+        assert start == vector.data_ptr() + 4 * model.trainable
+
+
+def test_backward_writes_the_gradient_vector_and_adds_to_what_is_there() -> None:
+    model = vectors()
+    assert not model.gradient.any()
+    for times in (1, 2):
+        model.network(torch.ones(4, 3))[1].sum().backward()
+        assert model.gradient[model.signature.slices["value.2.bias"]].tolist() == [4.0 * times]
+    model.gradient.zero_()
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.network.parameters())
+
+
+@pytest.mark.parametrize("set_to_none", [None, True, False])
+def test_zero_grad_can_never_detach_the_gradients_from_the_vector(set_to_none: bool | None) -> None:
+    """torch sets gradients to None by default, and a new tensor would take their place, which no optimizer of ours sees."""
+    model = vectors()
+    gradients = []
+    for _ in range(2):
+        if set_to_none is None:
+            model.network.zero_grad()
+        else:
+            model.network.zero_grad(set_to_none=set_to_none)
+        assert not model.gradient.any()
+        model.network(torch.ones(4, 3))[1].sum().backward()
+        gradients.append(model.gradient.clone())
+    assert gradients[0].any()
+    assert torch.equal(*gradients)
+
+
+# The signature.
+
+
+def test_the_signature_lists_the_parameters_in_the_modules_order_and_statistics_last() -> None:
+    model = vectors(environment=Environment(normalize_observations=True, normalize_rewards=True))
+    names = [name for name, _ in model.signature.entries]
+    assert names == [*(name for name, _ in model.network.named_parameters()), "statistics.observations", "statistics.returns"]
+    assert model.signature.entries[-2:] == (("statistics.observations", (7,)), ("statistics.returns", (3,)))
+    assert model.signature.size == len(model.vector) == model.trainable + 10
+    assert len(model.gradient) == model.trainable
+    assert not model.vector[model.trainable :].any()
+
+
+@pytest.mark.parametrize(("settings", "names"), [({"normalize_observations": True}, ["observations"]), ({"normalize_rewards": True}, ["returns"]), ({}, [])])
+def test_there_are_statistics_only_where_they_are_asked_for(settings: dict[str, bool], names: list[str]) -> None:
+    model = vectors(environment=Environment(**settings))
+    assert [name for name in ("observations", "returns") if model.moments(name) is not None] == names
+    assert (model.normalizer() is not None) == ("observations" in names)
+
+
+layer_sizes = st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple)
+
+
+@given(layer_sizes, st.integers(1, 4), st.integers(0, 2**31 - 1))
+def test_any_module_survives_the_way_into_the_vector_and_back(hidden: tuple[int, ...], actions: int, seed: int) -> None:
+    experiment = Experiment(seed=seed, network=Settings(name=f"{__name__}:Modules", hidden=hidden))
+    environment = Stage(actions=actions)
+    model = Model(experiment, environment)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        plain = Modules(environment.observation_space, environment.action_space, experiment.network)
+    parts = {name: parameter.detach().numpy() for name, parameter in plain.named_parameters()}
+    assert model.signature.entries == tuple((name, part.shape) for name, part in parts.items())
+    assert len({"tied", "norm.weight"} & set(parts)) == 1  # one tensor, once in the vector
+    # Into the vector: the same numbers as an ordinary torch module has.
+    assert (model.numbers == flatten(parts, model.signature)).all()
+    # And back: whatever stands in the vector is what the parameters are.
+    model.vector.copy_(torch.arange(float(model.signature.size)))
+    for name, part in unflatten(model.numbers, model.signature).items():
+        assert (model.network.get_parameter(name).detach().numpy() == part).all()
+    # The gradients, too, are those of the ordinary module.
+    plain.load_state_dict(model.network.state_dict())
+    for network in (model.network, plain):
+        network(torch.zeros(2, 3))[1].sum().backward()
+    for name, parameter in plain.named_parameters():
+        expected = torch.zeros(parameter.shape) if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(model.gradient[model.signature.slices[name]].reshape(parameter.shape), expected)
+
+
+# Randomness.
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_equal_seeds_give_equal_vectors_whatever_the_global_generator_did(seed: int) -> None:
+    first = vectors(seed=seed).vector
+    torch.rand(3)
+    assert torch.equal(first, vectors(seed=seed).vector)
+    assert not torch.equal(first, vectors(seed=(seed + 1) % 2**31).vector)
+
+
+@pytest.mark.parametrize("name", ["actor-critic", f"{__name__}:Modules"])
+def test_the_global_generator_stays_as_it_was(name: str) -> None:
+    before = torch.get_rng_state()
+    Model(Experiment(seed=3, network=Settings(name=name)), Stage())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# Normalized observations.
+
+
+def test_observations_are_normalized_with_the_statistics_in_the_vector() -> None:
+    model = Model(
+        Experiment(environment=Environment(normalize_observations=True), network=Settings(name=f"{__name__}:Modules", hidden=(2,))), Stage((2, 2))
+    )
+    data = np.random.default_rng(0).normal([[1.0, -20.0], [300.0, 0.0]], [[0.5, 2.0], [10.0, 1.0]], (5000, 2, 2)).astype(np.float32)
+    moments = model.moments("observations")
+    assert moments is not None
+    moments.add(data.reshape(5000, -1))
+    normalize = model.normalizer()
+    assert normalize is not None
+    batch = normalize(data)
+    assert batch.dtype == np.float32 and batch.shape == data.shape
+    np.testing.assert_allclose(batch.mean(0), 0.0, atol=1e-3)
+    np.testing.assert_allclose(batch.std(0), 1.0, atol=1e-3)
+    np.testing.assert_allclose(normalize(data[7]), batch[7], rtol=1e-6)  # one observation as a batch of them
+    assert normalize(np.array([[1e9, -1e9], [300.0, 0.0]], np.float32)).reshape(-1)[:2].tolist() == [10.0, -10.0]
+    # Another vector's statistics, as the shared one's in a core.
+    other = np.zeros_like(model.numbers)
+    theirs = model.moments("observations", other)
+    assert theirs is not None
+    theirs.add(np.ones((4, 4)))
+    assert other[model.signature.slices["statistics.observations"]].tolist() == [4.0] * 9
+
+
+def test_without_data_observations_pass_unchanged_but_cut() -> None:
+    normalize = vectors(environment=Environment(normalize_observations=True)).normalizer()
+    assert normalize is not None
+    assert normalize(np.array([1.0, -2.0, 300.0], np.float32)).tolist() == [1.0, -2.0, 10.0]

@@ -1,0 +1,534 @@
+"""Whole conversations, compared by value; the test is the clock."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.errors import ProtocolError
+from genkidama.experiment import Experiment
+from genkidama.messages import PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Reply, Weights, Welcome
+from genkidama.parameter_server import ParameterServer, Snapshot
+from genkidama.weights import DTYPE, Signature
+
+SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
+ENTRIES: list[tuple[str, list[int]]] = [("weight", [1, 2]), ("bias", [1])]
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def make(**settings: Any) -> ParameterServer:
+    """A server; `parent_alpha=0.5` sets `parent.alpha`. The defaults make sums that are exact."""
+    settings = {"parent_alpha": 0.5, **settings}
+    return ParameterServer(Experiment().with_settings({key.replace("_", ".", 1): value for key, value in settings.items()}), run="run-1")
+
+
+def vector(*numbers: float) -> np.ndarray:
+    return np.array(numbers, DTYPE)
+
+
+def hello(name: str, session: str = "s1") -> Hello:
+    return Hello(protocol=PROTOCOL, name=name, session=session)
+
+
+def join() -> Join:
+    return Join(signature=ENTRIES)
+
+
+def push(sequence: int, *numbers: float, version: int = 0, steps: int = 0, returns: tuple[float, ...] = ()) -> Push:
+    return Push(version=version, sequence=sequence, steps=steps, returns=list(returns), vector=vector(*numbers))
+
+
+def enter(server: ParameterServer, *names: str, now: float = 0.0, session: str = "s1") -> None:
+    """Children say hello and join; what that notes is thrown away."""
+    for name in names:
+        assert isinstance(server.handle(name, hello(name, session), now), Welcome)
+        assert isinstance(server.handle(name, join(), now), Weights)
+    server.take_events()
+
+
+def heard(reply: Reply) -> tuple[Reply, list[float] | None]:
+    """A reply as something that `==` compares."""
+    if isinstance(reply, Weights) and reply.vector is not None:
+        return msgspec.structs.replace(reply, vector=None), reply.vector.tolist()
+    return reply, None
+
+
+def state(server: ParameterServer, now: float) -> tuple[Any, ...]:
+    """Everything that a refused message must leave as it was."""
+    trial = server.trial
+    weights = None if trial.vector is None else trial.vector.tobytes()
+    return weights, trial.signature, server.snapshot(now), deepcopy(server.children), server.stop, server.progress(now)
+
+
+def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
+    server = make(stop_updates=2)
+    experiment = server.experiment.to_dict()
+    conversation: list[tuple[float, str, Any, Reply, list[float] | None]] = [
+        (10, "", hello("a"), Welcome(protocol=PROTOCOL, experiment=experiment, run="run-1"), None),
+        (11, "a", join(), Weights(version=0), None),  # no vector: the parent has none and asks for the child's
+        (12, "a", push(1, 8, 0, 4, steps=100, returns=(1.0, 2.0)), Weights(version=1, progress=0.5), [8, 0, 4]),
+        (13, "", hello("b"), Welcome(protocol=PROTOCOL, experiment=experiment, run="run-1"), None),
+        (14, "b", join(), Weights(version=1, progress=0.5), [8, 0, 4]),
+        (15, "b", push(1, 0, 8, 4, version=1, steps=50, returns=(6.0,)), Weights(version=2, progress=0.5), [4, 4, 4]),
+        (16, "a", push(2, 0, 0, 0, version=1, steps=10), Weights(version=3, progress=0.75), [2, 2, 2]),
+        (17, "a", push(3, 2, 2, 2, version=3), Weights(version=4, progress=1.0, stop="2 updates done"), [2, 2, 2]),
+        (18, "a", Leave(reason="the run is over"), Goodbye(), None),
+        (19, "b", Leave(), Goodbye(), None),
+    ]
+    for now, child, message, reply, numbers in conversation:
+        assert heard(server.handle(child, message, now)) == (reply, numbers)
+    assert server.take_events() == [
+        {"time": 11, "event": "join", "child": "a", "version": 0, "parameters": 3},
+        exchange(12, "a", version=1, update=1.0, staleness=0, episodes=2, steps=100, mean_return=1.5),
+        {"time": 14, "event": "join", "child": "b", "version": 1, "parameters": 3},
+        exchange(15, "b", version=2, update=1.0, staleness=0, episodes=3, steps=150, mean_return=3.0),
+        exchange(16, "a", version=3, update=1.5, staleness=1, episodes=3, steps=160, mean_return=3.0),
+        exchange(17, "a", version=4, update=2.0, staleness=0, episodes=3, steps=160, mean_return=3.0),
+        {"time": 17, "event": "stop", "reason": "2 updates done", "version": 4},
+        {"time": 18, "event": "leave", "child": "a", "reason": "the run is over"},
+        {"time": 19, "event": "leave", "child": "b", "reason": "left"},
+    ]
+    assert server.take_events() == []
+    assert server.snapshot(20) == Snapshot(
+        version=4,
+        exchanges=4,
+        updates=2.0,
+        episodes=3,
+        steps=160,
+        seconds=9,
+        alpha=0.5,
+        beta=0.5,
+        mean_return=3.0,
+        returns=[1.0, 2.0, 6.0],
+        children={"a": {"exchanges": 3, "episodes": 2, "steps": 110}, "b": {"exchanges": 1, "episodes": 1, "steps": 50}},
+        experiment=experiment,
+    )
+    assert not server.refusals
+
+
+def exchange(time: float, child: str, **details: Any) -> dict[str, Any]:
+    return {"time": time, "event": "exchange", "child": child, **details}
+
+
+# The weights.
+
+
+@pytest.mark.parametrize(("alpha", "numbers"), [(0.0, [0, 4, 8]), (0.25, [2, 4, 6]), (1.0, [8, 4, 0])])
+def test_the_reply_carries_the_blended_weights(alpha: float, numbers: list[float]) -> None:
+    server = make(parent_alpha=alpha)
+    enter(server, "a", "b")
+    server.handle("a", push(1, 0, 4, 8), 1)
+    assert heard(server.handle("b", push(1, 8, 4, 0), 2)) == (Weights(version=2), numbers)
+
+
+def test_a_parent_without_weights_takes_the_first_childs_as_a_copy() -> None:
+    server = make(parent_alpha=0.1)
+    enter(server, "a")
+    mine = vector(1, 2, 3)
+    mine.flags.writeable = False  # as a decoded message's is
+    assert heard(server.handle("a", Push(version=0, sequence=1, vector=mine), 1)) == (Weights(version=1), [1, 2, 3])
+    mine.flags.writeable = True
+    mine[:] = 9
+    assert server.trial.vector is not None
+    assert server.trial.vector.tolist() == [1, 2, 3]
+    server.handle("a", push(2, 1, 2, 3, version=1), 2)  # and can be blended into
+
+
+def test_staleness_counts_the_pushes_since_the_childs_version() -> None:
+    server = make()
+    enter(server, "a", "b", "c")
+    for now, (child, version) in enumerate([("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 4)]):
+        server.handle(child, push(now + 1, 0, 0, 0, version=version), now)
+    assert [(event["version"], event["staleness"]) for event in server.take_events()] == [(1, 0), (2, 1), (3, 2), (4, 2), (5, 0)]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12))
+def test_updates_are_exchanges_per_child_that_has_pushed(pushers: list[str]) -> None:
+    server = make()
+    enter(server, "a", "b", "c")
+    for sequence, child in enumerate(pushers, 1):
+        server.handle(child, push(sequence, 0, 0, 0), sequence)
+    assert server.exchanges == len(pushers) == server.trial.version
+    assert server.updates == len(pushers) / max(1, len(set(pushers)))
+    assert {name: record.exchanges for name, record in server.children.items()} == {name: pushers.count(name) for name in "abc"}
+
+
+def test_a_repeated_push_is_answered_but_not_counted_again() -> None:
+    server = make()
+    enter(server, "a", "b")
+    server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 1)
+    server.handle("b", push(1, 0, 0, 0), 2)
+    before = state(server, 3)
+    server.take_events()
+    for _ in range(2):
+        assert heard(server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 3)) == (Weights(version=2), [2, 2, 2])
+    assert (state(server, 3), server.take_events()) == (before, [])
+    server.handle("a", push(9, 2, 2, 2), 4)  # a gap is no fault
+    assert server.trial.version == 3
+    for sequence in (9, 5, 2):
+        server.handle("a", push(sequence, 8, 8, 8), 5)
+    assert server.trial.version == 3
+
+
+# Who is there.
+
+
+def test_a_name_in_use_is_refused_and_free_again_after_the_connection_is_gone() -> None:
+    server = make()
+    enter(server, "pi")
+    assert server.handle("", hello("pi", "s2"), 1) == Refusal(
+        code="name", reason="the name 'pi' is in use by another child; give this one another name"
+    )
+    server.disconnected("pi", "timed out", 2)
+    server.disconnected("pi", "timed out", 3)
+    server.disconnected("nobody", "timed out", 3)
+    assert server.connected == []
+    assert isinstance(server.handle("", hello("pi", "s2"), 4), Welcome)
+    assert server.connected == ["pi"]
+    assert server.take_events() == [
+        {
+            "time": 1,
+            "event": "refused",
+            "child": "",
+            "code": "name",
+            "reason": "the name 'pi' is in use by another child; give this one another name",
+        },
+        {"time": 2, "event": "leave", "child": "pi", "reason": "timed out"},
+    ]
+
+
+def test_the_same_session_may_return_before_its_old_connection_is_known_to_be_dead() -> None:
+    server = make()
+    enter(server, "pi")
+    server.handle("pi", push(1, 1, 1, 1), 1)
+    enter(server, "pi", now=2)
+    assert heard(server.handle("pi", push(1, 1, 1, 1), 3)) == (Weights(version=1), [1, 1, 1])  # its reply had been lost
+    assert server.handle("pi", push(2, 1, 1, 1), 4).version == 2  # type: ignore[union-attr]
+    assert server.children["pi"].exchanges == 2
+
+
+def test_a_new_session_of_a_name_counts_its_pushes_from_1_again() -> None:
+    server = make()
+    enter(server, "pi")
+    server.handle("pi", push(7, 1, 1, 1), 1)
+    server.disconnected("pi", "crashed", 2)
+    enter(server, "pi", now=3, session="s2")
+    assert server.handle("pi", push(1, 1, 1, 1), 4).version == 2  # type: ignore[union-attr]
+    assert (server.children["pi"].exchanges, server.updates) == (2, 2.0)
+
+
+def test_no_more_children_than_are_allowed_but_each_may_return() -> None:
+    server = make(parent_max_children=2)
+    enter(server, "a", "b")
+    full = Refusal(code="full", reason="2 children are connected already (parent.max_children)")
+    assert server.handle("", hello("c"), 1) == full
+    assert isinstance(server.handle("", hello("a"), 2), Welcome)
+    server.disconnected("a", "gone", 3)
+    assert isinstance(server.handle("", hello("c"), 4), Welcome)
+    assert server.handle("", hello("a"), 5) == full
+    assert set(server.children) == {"a", "b", "c"}
+
+
+# What is not allowed.
+
+
+def running() -> ParameterServer:
+    """Two children have pushed, a third has said hello only."""
+    server = make(parent_max_children=3, parent_max_parameters=100)
+    enter(server, "a", "b")
+    server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 1)
+    server.handle("b", push(1, 0, 0, 0, returns=(2.0,), steps=5), 2)
+    server.handle("", hello("new"), 3)
+    server.take_events()
+    return server
+
+
+EARLY = "the first message of a connection is a hello"
+OTHER = "child 'new' has another network: "
+
+
+@pytest.mark.parametrize(
+    ("child", "message", "code", "reason"),
+    [
+        (
+            "",
+            Hello(protocol=99, name="c", session="s1"),
+            "version",
+            f"child 'c' speaks protocol 99, this parent protocol {PROTOCOL}; install the same version on both",
+        ),
+        ("", hello("a", "s2"), "name", "the name 'a' is in use by another child; give this one another name"),
+        ("", hello("c"), "full", "3 children are connected already (parent.max_children)"),
+        ("c", join(), "order", EARLY),
+        ("c", push(1, 0, 0, 0), "order", EARLY),
+        ("c", Leave(), "order", EARLY),
+        ("new", push(1, 0, 0, 0), "order", "child 'new' pushes before it has joined"),
+        ("a", push(2, 0, 0, 0, version=3), "order", "child 'a' starts from version 3, the newest is 2"),
+        ("new", Join(signature=[]), "signature", "a network of 0 numbers; 1 to 100 are accepted (parent.max_parameters)"),
+        ("new", Join(signature=[("w", [101])]), "signature", "a network of 101 numbers; 1 to 100 are accepted (parent.max_parameters)"),
+        ("new", Join(signature=[("w", [1]), ("w", [2])]), "signature", "child 'new' gives two parameters the same name"),
+        (
+            "new",
+            Join(signature=[("weight", [2, 1]), ("bias", [1])]),
+            "signature",
+            OTHER + "parameter 0 is 'weight' with shape [2, 1], expected 'weight' with shape [1, 2]",
+        ),
+        ("new", Join(signature=ENTRIES[:1]), "signature", OTHER + "parameter 'bias' with shape [1] is missing (1 parameters, expected 2)"),
+        ("a", Push(version=0, sequence=2), "length", "child 'a' pushes 0 numbers, expected 3"),
+        ("a", push(2, 1, 2), "length", "child 'a' pushes 2 numbers, expected 3"),
+        ("a", push(2, 1, 2, 3, 4), "length", "child 'a' pushes 4 numbers, expected 3"),
+        ("a", push(2, 1, NAN, 3), "finite", "child 'a' pushes NaN or infinity"),
+        ("a", push(2, 1, 2, -INFINITY), "finite", "child 'a' pushes NaN or infinity"),
+        ("a", push(2, 1, 2, 3, returns=(1.0, NAN)), "finite", "child 'a' reports a return that is NaN, infinite or beyond ±1e+30"),
+        ("a", push(2, 1, 2, 3, returns=(INFINITY,)), "finite", "child 'a' reports a return that is NaN, infinite or beyond ±1e+30"),
+        ("a", push(2, 1, 2, 3, returns=(-1.7e308,)), "finite", "child 'a' reports a return that is NaN, infinite or beyond ±1e+30"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_counted_and_changes_nothing(child: str, message: Any, code: str, reason: str) -> None:
+    server = running()
+    before = state(server, 4)
+    assert server.handle(child, message, 4) == Refusal(code=code, reason=reason)
+    assert state(server, 4) == before
+    assert server.take_events() == [{"time": 4, "event": "refused", "child": child, "code": code, "reason": reason}]
+    assert server.refusals == {code: 1}
+
+
+def test_a_child_that_was_refused_may_do_better() -> None:
+    server = running()
+    server.handle("a", push(2, 1, NAN, 3), 4)
+    assert heard(server.handle("a", push(2, 4, 4, 4), 5)) == (Weights(version=3), [3, 3, 3])
+
+
+def test_a_network_whose_size_has_thousands_of_digits_is_refused_like_any_other() -> None:
+    server = make()
+    server.handle("", hello("a"), 0)
+    reply = server.handle("a", Join(signature=[("w", [2**53] * 32)]), 1)
+    assert isinstance(reply, Refusal) and reply.code == "signature"
+
+
+def test_what_the_shell_refuses_is_counted_with_the_rest() -> None:
+    server = make()
+    assert server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 5) == Refusal(code="malformed", reason="noise")
+    server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 6)
+    assert server.refusals == {"malformed": 2}
+    assert server.take_events()[0] == {"time": 5, "event": "refused", "child": "1.2.3.4", "code": "malformed", "reason": "noise"}
+
+
+#: What children may say, well or badly. The numbers after the name are chosen for the moment.
+DEEDS = [
+    "hello",
+    "other session",
+    "old protocol",
+    "join",
+    "other network",
+    "push",
+    "again",
+    "future",
+    "short",
+    "nan",
+    "bad return",
+    "leave",
+    "cut",
+]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(DEEDS), st.integers(0, 3)), max_size=40))
+def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(deeds: list[tuple[str, str, int]]) -> None:
+    server = make(parent_max_children=2)
+    accepted: list[tuple[str, int]] = []  # (child, sequence) in its session
+    sessions = dict.fromkeys("abc", 0)
+    for now, (child, deed, behind) in enumerate([*[(name, deed, 0) for name in "ab" for deed in ("hello", "join")], *deeds]):
+        version = server.trial.version
+        sequence = server.children[child].sequence + 1 if child in server.children else 1
+        start = max(0, version - behind)
+        messages: dict[str, Any] = {
+            "hello": hello(child, f"s{sessions[child]}"),
+            "other session": hello(child, f"s{sessions[child] + 1}"),
+            "old protocol": Hello(protocol=0, name=child, session="s"),
+            "join": join(),
+            "other network": Join(signature=ENTRIES[::-1]),
+            "push": push(sequence, now, 1, -1, version=start, returns=(now,), steps=1),
+            "again": push(max(1, sequence - 1), now, 2, 2, version=start, steps=1),
+            "future": push(sequence, 1, 1, 1, version=version + 1),
+            "short": push(sequence, 1, 1),
+            "nan": push(sequence, 1, NAN, 1, version=start),
+            "bad return": push(sequence, 1, 1, 1, version=start, returns=(INFINITY,)),
+            "leave": Leave(),
+        }
+        if deed == "cut":
+            server.disconnected(child, "cut", now)
+            continue
+        before = state(server, now)
+        refusals = server.refusals.total()
+        reply = server.handle(child, messages[deed], now)
+        if isinstance(reply, Refusal):
+            assert state(server, now) == before
+            assert server.refusals.total() == refusals + 1
+            continue
+        assert deed not in ("old protocol", "future", "short", "nan", "bad return")
+        if deed == "other session":
+            sessions[child] += 1
+        if isinstance(reply, Weights):
+            assert reply.version == server.trial.version
+            counted = reply.version - version
+            assert counted == (deed == "push" or (deed == "again" and sequence == 1))
+            if counted:
+                accepted.append((child, now))
+                event = server.take_events()[-1]
+                assert (event["event"], event["staleness"], event["version"]) == ("exchange", version - messages[deed].version, version + 1)
+                assert reply.vector is not None and np.isfinite(reply.vector).all()
+        assert server.exchanges == server.trial.version == len(accepted)
+        assert server.updates == len(accepted) / max(1, len({name for name, _ in accepted}))
+        assert server.trial.steps == sum(record.steps for record in server.children.values())
+
+
+# The end.
+
+
+def pushes(server: ParameterServer, count: int, returns: tuple[float, ...] = (), now: float = 0) -> str:
+    """Child a pushes so often; the last reply's reason to stop."""
+    stop = ""
+    for _ in range(count):
+        reply = server.handle("a", push(server.trial.version + 1, 0, 0, 0, returns=returns), now)
+        assert isinstance(reply, Weights)
+        stop = reply.stop
+    return stop
+
+
+def test_stop_after_so_many_updates() -> None:
+    server = make(stop_updates=3)
+    enter(server, "a")
+    assert (pushes(server, 2), pushes(server, 1)) == ("", "3 updates done")
+
+
+def test_stop_after_so_many_episodes() -> None:
+    server = make(stop_episodes=5)
+    enter(server, "a")
+    assert (pushes(server, 2, (0.0, 0.0)), pushes(server, 1, (0.0,))) == ("", "5 episodes done")
+
+
+def test_stop_at_a_mean_return_over_a_full_window() -> None:
+    server = make(stop_mean_return=200, stop_window=3)
+    enter(server, "a")
+    assert pushes(server, 2, (500.0,)) == ""  # two episodes are no window of three
+    assert pushes(server, 1, (-401.0,)) == ""  # 199.67
+    assert pushes(server, 1, (501.0,)) == "mean return 200.0 over 3 episodes reached 200"
+    assert list(server.trial.returns) == [500.0, -401.0, 501.0]
+
+
+def test_stop_after_so_many_seconds_even_if_nobody_pushes() -> None:
+    server = make(stop_seconds=2.5)
+    server.tick(100)  # time counts from the first join on
+    enter(server, "a", now=200)
+    server.tick(202.4)
+    assert (server.stop, server.seconds(202.4)) == ("", pytest.approx(2.4))
+    server.tick(202.5)
+    server.tick(203)
+    assert server.stop == "2.5 seconds are over"
+    assert server.take_events() == [{"time": 202.5, "event": "stop", "reason": "2.5 seconds are over", "version": 0}]
+
+
+def test_a_run_without_conditions_never_stops() -> None:
+    server = make()
+    enter(server, "a")
+    assert pushes(server, 50, (1e30,), now=1e9) == ""
+    server.tick(1e12)
+    assert (server.stop, server.progress(1e12)) == ("", 0.0)
+
+
+def test_the_first_reason_stays_and_everybody_is_told() -> None:
+    server = make(stop_updates=1, stop_seconds=10)
+    enter(server, "a", "b")
+    assert pushes(server, 1) == "1 updates done"
+    server.tick(100)
+    assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 updates done"  # type: ignore[union-attr]
+    assert server.handle("", hello("c"), 101).stop == "1 updates done"  # type: ignore[union-attr]
+    assert [event["event"] for event in server.take_events()] == ["exchange", "stop", "exchange"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "progress"),
+    [
+        ({"stop_updates": 8}, 0.25),
+        ({"stop_episodes": 8}, 0.5),
+        ({"stop_seconds": 5}, 0.8),
+        ({"stop_updates": 8, "stop_episodes": 5, "stop_seconds": 8}, 0.8),
+        ({"stop_seconds": 3}, 1.0),
+        ({"stop_mean_return": 1}, 0.0),
+    ],
+)
+def test_progress_is_that_of_the_strictest_condition(settings: dict[str, Any], progress: float) -> None:
+    server = make(**settings)
+    enter(server, "a", now=10)
+    pushes(server, 2, (0.0, 0.0), now=14)
+    assert server.progress(14) == progress
+    assert heard(server.handle("a", push(1, 0, 0, 0), 14))[0].progress == progress  # type: ignore[union-attr]
+
+
+def test_the_history_may_be_thinned() -> None:
+    server = make(parent_history_every=3)
+    enter(server, "a")
+    pushes(server, 7)
+    assert [event["version"] for event in server.take_events()] == [3, 6]
+
+
+# Going on.
+
+
+def test_a_restored_server_goes_on_as_the_old_one_would() -> None:
+    settings = {"stop_updates": 4, "stop_window": 3}
+    old = make(**settings)
+    enter(old, "a", "b", now=10)
+    old.handle("a", push(1, 4, 0, 4, steps=3, returns=(1.0, 2.0)), 11)
+    old.handle("b", push(1, 0, 4, 4, steps=4, returns=(3.0, 4.0)), 12)
+    assert old.trial.vector is not None
+    kept = msgspec.json.decode(msgspec.json.encode(old.snapshot(14)), type=Snapshot)  # as a checkpoint keeps it
+
+    new = make(**settings)
+    new.restore(kept, SIGNATURE, old.trial.vector.copy())
+    assert new.snapshot(1000) == old.snapshot(14)
+    assert (new.connected, new.stop) == ([], "")
+    assert new.handle("a", push(2, 0, 0, 0, version=2), 1000) == Refusal(code="order", reason=EARLY)
+
+    replies = []
+    for server, now in ((old, 14.0), (new, 1000.0)):
+        enter(server, "a", now=now)
+        replies.append(heard(server.handle("a", push(2, 0, 0, 0, version=2, steps=1, returns=(8.0,)), now + 1)))
+        replies.append(heard(server.handle("a", push(3, 4, 4, 4, version=2, steps=1), now + 2)))
+    assert (
+        replies[:2] == replies[2:] == [(Weights(version=3, progress=0.375), [1, 1, 2]), (Weights(version=4, progress=0.5), [2.5, 2.5, 3])]
+    )
+    assert new.snapshot(1003) == old.snapshot(17)
+    assert new.snapshot(1003).returns == [3.0, 4.0, 8.0]
+    assert new.snapshot(1003).seconds == 7
+
+
+def test_a_restored_server_refuses_another_network() -> None:
+    server = make()
+    server.restore(make().snapshot(0), SIGNATURE, vector(1, 2, 3))
+    server.handle("", hello("a"), 0)
+    reply = server.handle("a", Join(signature=[("weight", [3])]), 0)
+    assert isinstance(reply, Refusal) and reply.code == "signature"
+    assert heard(server.handle("a", join(), 0)) == (Weights(version=0), [1, 2, 3])
+
+
+def test_a_run_that_was_over_is_over_after_a_restart() -> None:
+    old = make(stop_updates=1)
+    enter(old, "a")
+    pushes(old, 1)
+    new = make(stop_updates=1)
+    new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
+    new.tick(0)
+    assert new.stop == "1 updates done"
+
+
+def test_a_parent_that_lost_everything_takes_the_first_survivors_weights() -> None:
+    server = make()
+    server.handle("", hello("b"), 0)
+    assert heard(server.handle("b", join(), 0)) == (Weights(version=0), None)
+    assert heard(server.handle("b", push(41, 5, 6, 7, version=0), 1)) == (Weights(version=1), [5, 6, 7])
