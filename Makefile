@@ -61,7 +61,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@# the virtual environment; pip's isolated builds would not find it. It needs g++ and Python's headers.
 	@if $(BIN)/python -c 'import platform as p, sys; sys.exit(not ((p.system(), p.machine()) == ("Linux", "aarch64") or sys.version_info >= (3, 14)))'; then \
 		echo "building Box2D, which takes some minutes on a small machine"; \
-		$(PIP_INSTALL) 'swig==4.*' 'setuptools<81' wheel && \
+		$(PIP_INSTALL) swig setuptools && \
 		PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP_INSTALL) --no-build-isolation box2d-py==2.3.8; \
 	fi
 	@$(PIP_INSTALL) -e ".[uvloop]"

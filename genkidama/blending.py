@@ -13,6 +13,7 @@ from genkidama.weights import BLOCK, Vector
 
 __all__ = ["blend", "diagnose", "effective_pull", "speed_factor"]
 
+
 def blend(parent: Vector, child: Vector, alpha: float) -> None:
     """`parent ← (1−alpha)·parent + alpha·child`, in place.
 

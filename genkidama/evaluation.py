@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -77,7 +78,8 @@ class Evaluation:
 
     def __str__(self) -> str:
         quantiles = " · ".join(f"{share} {value:.1f}" for share, value in self.quantiles.items())
-        verdict = {True: f"solved (at least {self.threshold:g})", False: f"not solved (below {self.threshold})", None: "no threshold"}
+        limit = "no threshold" if self.threshold is None else f"{self.threshold:g}"
+        verdict = {True: f"solved (at least {limit})", False: f"not solved (below {limit})", None: limit}
         return (
             f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes, {'greedy' if self.greedy else 'sampled'}: "
             f"{verdict[self.solved]}\n  minimum {self.minimum:.1f} · {quantiles}"
@@ -163,6 +165,12 @@ def _answer(process: subprocess.Popen[bytes], said: IO[bytes]) -> dict[str, Any]
             answer: dict[str, Any] = json.loads(lines[-1])
             return answer
     said.seek(0)
-    words = said.read().decode(errors="replace").strip().splitlines()
-    last = words[-1] if words else "it said nothing"
+    last = _last_words(said.read().decode(errors="replace")) or "it said nothing"
     raise EnvironmentFailure(f"a process that plays evaluation episodes ended with exit code {process.returncode}: {last}")
+
+
+def _last_words(text: str) -> str:
+    """The exception behind a traceback, whose lines are indented, or else the last line."""
+    lines = text.rstrip().splitlines()
+    behind = list(itertools.takewhile(lambda line: not line.startswith(" "), reversed(lines)))
+    return " ".join(reversed(behind)) if len(behind) < len(lines) else "".join(lines[-1:])

@@ -19,13 +19,11 @@ def available_cores() -> int:
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's event loop where it is installed; None, meaning asyncio's own, elsewhere."""
-    if sys.platform != "win32":
-        try:
-            import uvloop
-        except ImportError:
-            return None
-        return uvloop.new_event_loop
-    return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def resident_bytes() -> int:

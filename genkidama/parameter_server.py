@@ -112,6 +112,7 @@ class ParameterServer:
         self._events: list[Event] = []
         self._exchanges = 0
         self._pushers = 0
+        self._progress = 0.0
         #: Seconds of training before this process, and when this one's training began.
         self._seconds_before = 0.0
         self._began: float | None = None
@@ -150,6 +151,10 @@ class ParameterServer:
         record = self.children.get(child)
         if record is not None and record.connected:
             record.connected = record.joined = False
+            if not record.exchanges:
+                del self.children[child]
+            if self.trial.vector is None and not any(other.joined for other in self.children.values()):
+                self.trial.signature = None  # nobody has pushed: the next child may bring another network
             self._note(now, "leave", child=child, reason=reason)
 
     def tick(self, now: float) -> None:
@@ -182,15 +187,17 @@ class ParameterServer:
         return self._seconds_before + (now - self._began if self._began is not None else 0.0)
 
     def progress(self, now: float) -> float:
-        """How much of the strictest countable stop condition is used up, in [0, 1]."""
-        stop, used = self.experiment.stop, 0.0
+        """How much of the strictest countable stop condition is used up, in [0, 1]; it never goes back,
+        though a new child lowers the updates, so that schedules do not either."""
+        stop, used = self.experiment.stop, self._progress
         if stop.updates:
             used = self.updates / stop.updates
         if stop.episodes:
             used = max(used, self.trial.episodes / stop.episodes)
         if stop.seconds:
             used = max(used, self.seconds(now) / stop.seconds)
-        return min(1.0, used)
+        self._progress = min(1.0, used)
+        return self._progress
 
     def snapshot(self, now: float) -> Snapshot:
         """What a checkpoint says beside the vector."""

@@ -58,7 +58,7 @@ class Progress:
                 self.say(f"training {self._name} with {self._algorithm}: run {event['run']} goes on from version {event['version']}")
             case "join":
                 self._children.add(event["child"])
-                self._began = self._began or event["time"]
+                self._began = event["time"] if self._began is None else self._began
             case "leave":
                 self._children.discard(event["child"])
             case "refused":
@@ -100,7 +100,7 @@ class Progress:
     @property
     def _elapsed(self) -> float:
         now: float = self._last["time"]
-        return now - (self._began or now)
+        return 0.0 if self._began is None else now - self._began
 
     def _share(self, elapsed: float) -> float | None:
         """How much of the strictest countable stop condition is used up."""

@@ -23,11 +23,14 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from genkidama.blending import blend
+from genkidama.checkpoint import CheckpointFolder
 from genkidama.child.backend import Work
 from genkidama.child.client import Child
 from genkidama.experiment import Experiment
 from genkidama.messages import Reply, Request, decode_request, encode
+from genkidama.parameter_server import Snapshot
 from genkidama.parent import Parent
+from genkidama.run import Run
 from genkidama.weights import DTYPE, Signature, Vector
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,6 +83,22 @@ def small(**sections: dict[str, Any]) -> Experiment:
     for name, section in sections.items():
         settings[name] = {**settings.get(name, {}), **section}
     return Experiment.from_dict(settings)
+
+
+def untrained(path: Path, experiment: Experiment, version: int = 1) -> Run:
+    """A run directory as a parent leaves it, with weights that nobody has trained."""
+    from genkidama.learning.environments import make_environment
+    from genkidama.learning.model import Model
+
+    model = Model(experiment, make_environment(experiment.environment))
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "experiment.toml").write_text(experiment.to_toml())
+    folder = CheckpointFolder(path / "checkpoints")
+    folder.prepare()
+    counts = {"exchanges": version, "updates": float(version), "episodes": 2 * version, "steps": 50 * version, "seconds": 1.5 * version}
+    snapshot = Snapshot(version=version, alpha=0.5, beta=0.5, experiment=experiment.to_dict(), **counts)  # type: ignore[arg-type]
+    folder.save_latest(model.signature, model.numbers, snapshot)
+    return Run(path)
 
 
 # Real processes.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from genkidama.weights import DTYPE, Signature, flatten, is_finite, unflatten
+from genkidama.weights import BLOCK, DTYPE, Signature, flatten, is_finite, unflatten
 
 PAIR = Signature.of([("policy.weight", (2, 3)), ("policy.bias", [2]), ("scale", ())])
 
@@ -116,19 +116,25 @@ def test_is_finite_agrees_with_numpy(vector: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("size", [1, 7, 4099])
+@pytest.mark.parametrize("size", [1, 7, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
 @pytest.mark.filterwarnings("error")
 def test_one_bad_number_anywhere_is_seen(bad: float, size: int) -> None:
-    for position in {0, size // 2, size - 1}:
-        vector = np.ones(size, DTYPE)
+    vector = np.ones(size, DTYPE)
+    assert is_finite(vector) is True
+    for position in {0, size // 2, min(BLOCK, size) - 1, size - 1}:
         vector[position] = bad
-        assert not is_finite(vector)
+        assert is_finite(vector) is False
+        vector[position] = 1
 
 
+@pytest.mark.parametrize("size", [2, 1000, BLOCK + 1, 2 * BLOCK + 3])
 @pytest.mark.filterwarnings("error")
-def test_huge_finite_numbers_are_finite_though_their_squares_overflow() -> None:
+def test_huge_finite_numbers_are_finite_though_their_squares_overflow(size: int) -> None:
     largest = np.finfo(np.float32).max
-    assert is_finite(np.full(1000, largest, DTYPE))
-    assert is_finite(np.array([largest, -largest], DTYPE))
-    assert not is_finite(np.array([largest, np.inf, -largest], DTYPE))
-    assert not is_finite(np.array([np.inf, -np.inf], DTYPE))
+    vector = np.full(size, largest, DTYPE)
+    vector[1::2] = -largest
+    assert is_finite(vector)
+    vector[-1] = np.inf
+    assert not is_finite(vector)
+    vector[0] = -np.inf
+    assert not is_finite(vector)

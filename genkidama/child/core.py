@@ -40,7 +40,7 @@ __all__ = ["SingleCore", "run_core"]
 #: A core that has grown by so much since its start asks to be replaced. Environments leak: Box2D keeps 1.6 KiB
 #: of every LunarLander episode, which is gigabytes a day. All that a core has learned is in the shared
 #: memory, and a fork of the nursery takes milliseconds, so replacing it costs one unfinished episode.
-_GROWTH_BYTES = 64 << 20
+_GROWTH_BYTES = 24 << 20
 
 #: How many batches pass between two looks at the memory.
 _LOOK_BATCHES = 128

@@ -35,7 +35,7 @@ from genkidama.blending import blend
 from genkidama.child.backend import Work
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.nursery import EXPERIMENT_VARIABLE, describe
-from genkidama.child.records import EPISODE, FAILED, READY, RECORD, RECYCLED
+from genkidama.child.records import EPISODE, FAILED, RECORD, RECYCLED
 from genkidama.child.replay import ReplayTensor
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.console import make_logger
@@ -56,11 +56,14 @@ _CORE_VARIABLES = {
 #: So many deaths of one core without an episode between them mean that it will never live.
 _FATAL_DEATHS = 3
 
+#: How long to wait when a core cannot even be started: a nursery that was killed is only replaced once the system has noted its end.
+_RETRY_SECONDS = 0.2
+
 #: How long the cores get to end by themselves before they are killed.
 _GRACE_SECONDS = 1.0
 
 #: Processes are started in threads, several at once, and starting one changes for a moment what all threads share.
-_starting = threading.Lock()
+_lock = threading.Lock()
 
 log = make_logger()
 
@@ -75,6 +78,8 @@ class _Core:
     #: Deaths since the core last ended an episode.
     deaths: int = 0
     failure: str = ""
+    #: Whether it has come to the semaphore; until then its element is lit for it, but at the start.
+    present: bool = False
 
 
 @dataclass
@@ -121,7 +126,6 @@ class CoreOrchestrator:
 
     async def startup(self) -> Signature:
         os.environ.update(_CORE_VARIABLES)
-        os.environ[EXPERIMENT_VARIABLE] = msgspec.json.encode(self.experiment.to_dict()).decode()
         nursery = _nursery()
         describing = asyncio.ensure_future(asyncio.to_thread(self._describe))
         try:
@@ -133,8 +137,6 @@ class CoreOrchestrator:
                 await asyncio.wait((describing,), timeout=0.1)
             describing.exception()
             raise
-        finally:
-            os.environ.pop(EXPERIMENT_VARIABLE, None)
         self.signature = Signature.of(entries)
         settings = self.experiment
         sets = 1 if settings.optimizer.shared else self.cores
@@ -158,7 +160,7 @@ class CoreOrchestrator:
         process = self._describer = self._context.Process(target=describe, args=(self.experiment, theirs), daemon=True)
         with ours:
             try:
-                with theirs, _without_main():
+                with theirs, _starting(self.experiment):
                     process.start()
                 answer = ours.recv()
             except (EOFError, OSError):  # from start(): the nursery itself died of what it imports or builds
@@ -179,6 +181,9 @@ class CoreOrchestrator:
     async def begin(self, weights: Vector | None) -> None:
         if weights is not None:
             self.memory.weights[:] = weights
+        for index in range(self.cores):
+            self._semaphore.enter(index)
+        self._semaphore.release()  # nobody waits yet, so nobody is woken: at the start all wait for all
         await asyncio.gather(*(self._start(index) for index in range(self.cores)))
 
     async def _start(self, index: int, deaths: int = 0, failure: str = "") -> None:
@@ -190,6 +195,7 @@ class CoreOrchestrator:
                 process = await asyncio.to_thread(self._fork, index, theirs, seed)
         except (EOFError, OSError) as error:  # the nursery has been killed; the next attempt starts another one
             ours.close()
+            await asyncio.sleep(_RETRY_SECONDS)
             self._replace(index, deaths + 1, failure, f"it cannot be started: {type(error).__name__}")
             return
         self._cores[index] = _Core(index, process, ours, deaths, failure)
@@ -208,7 +214,7 @@ class CoreOrchestrator:
         from genkidama.child.records import start_core
 
         process = self._context.Process(target=start_core, args=(index, self.experiment, self.memory, line, seed), daemon=True)
-        with _without_main():
+        with _starting(self.experiment):
             process.start()
         return process
 
@@ -222,13 +228,14 @@ class CoreOrchestrator:
 
     def _heard(self, core: _Core, record: bytes) -> None:
         if not record:  # it waits at the semaphore, its element lit by itself
+            if not core.present:
+                core.present = True
+                self._semaphore.enter(core.index)
             if self._semaphore.all_lit:
                 self._wake.set()
             return
         kind, episode_return, length = RECORD.unpack_from(record)
-        if kind == READY:
-            self._semaphore.enter(core.index)
-        elif kind == EPISODE:
+        if kind == EPISODE:
             core.deaths = 0
             self._counts.steps += length
             self._counts.returns.append(episode_return)
@@ -272,8 +279,15 @@ class CoreOrchestrator:
         if self._free and settings.exchange_seconds:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), settings.exchange_seconds)
-        else:
+        elif self._free:
             await self._wake.wait()
+        else:
+            # A core lights its element first and then says so; by then the exchange may be under way or over.
+            while not self._semaphore.all_lit and self._fatal is None:
+                self._wake.clear()
+                await self._wake.wait()
+            for core in list(self._cores.values()):
+                self._listen(core)  # what it did, it has said before it lit its element
         self._wake.clear()
         if self._fatal is not None:
             raise self._fatal
@@ -350,14 +364,16 @@ class CoreOrchestrator:
 
 
 @contextmanager
-def _without_main() -> Iterator[None]:
-    """Keeps multiprocessing from importing the caller's main script in every core.
+def _starting(experiment: Experiment) -> Iterator[None]:
+    """Around every start of a process.
 
-    Cores run code of this package only, so a research script needs no `if __name__ == "__main__"`,
-    and a core does not carry what the script imports. Nor does Ctrl-C, which reaches a whole terminal,
-    interrupt what is started here, the nursery included: the orchestrator decides what ends when.
+    A nursery that is born now is told what to warm up with. Multiprocessing is kept from importing the
+    caller's main script in every core: cores run code of this package only, so a research script needs
+    no `if __name__ == "__main__"`, and a core does not carry what the script imports. And Ctrl-C, which
+    reaches a whole terminal, interrupts nothing that is started here: the orchestrator decides what ends when.
     """
-    with _starting:
+    with _lock:
+        os.environ[EXPERIMENT_VARIABLE] = msgspec.json.encode(experiment.to_dict()).decode()
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -366,6 +382,7 @@ def _without_main() -> Iterator[None]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             sys.modules["__main__"] = main
+            del os.environ[EXPERIMENT_VARIABLE]
 
 
 def _nursery() -> int | None:

@@ -50,6 +50,7 @@ class Model:
         for name, parameter in named:
             if parameter.dtype != torch.float32:
                 raise ConfigurationError(f"network.name = {experiment.network.name!r}: parameter {name!r} is {parameter.dtype}, expected float32")
+        self._check_outputs(environment)
         self.trainable = sum(parameter.numel() for _, parameter in named)
         entries: list[tuple[str, tuple[int, ...]]] = [(name, tuple(parameter.shape)) for name, parameter in named]
         shape = environment.observation_space.shape or ()
@@ -74,6 +75,23 @@ class Model:
                 start = part.stop
         #: The same memory as `vector`, for NumPy.
         self.numbers: Array = self.vector.numpy()
+
+    def _check_outputs(self, environment: gymnasium.Env[Any, Any]) -> None:
+        """A network that does not fit the spaces is the user's to mend, and best before anything starts."""
+        name = self.experiment.network.name
+        shape = environment.observation_space.shape or ()
+        try:
+            with torch.no_grad():
+                outputs, values = self.network(torch.zeros(2, *shape))
+        except Exception as error:  # a network of the user's own may raise anything
+            raise ConfigurationError(
+                f"network.name = {name!r}: does not take observations of shape {list(shape)}: {type(error).__name__}: {error}"
+            ) from error
+        if outputs.shape != (2, self.head.outputs) or values.shape != (2,):
+            raise ConfigurationError(
+                f"network.name = {name!r}: gives outputs {list(outputs.shape)} and values {list(values.shape)} for 2 observations, "
+                f"expected [2, {self.head.outputs}] and [2]"
+            )
 
     def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
         """The running statistics `"observations"` or `"returns"` within `numbers` (this model's vector if absent)."""

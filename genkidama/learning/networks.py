@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -45,6 +46,10 @@ class Network(nn.Module):
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs of the policy and the values. Shapes: observations (B, ...); (B, outputs) and (B,)."""
         raise NotImplementedError
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zeroes the gradients where they lie, whatever is asked: they are views into one vector and must remain so."""
+        super().zero_grad(set_to_none=False)
 
     def acting(self) -> Callable[[Array], Array]:
         """A function from one observation (as the space has it) to the policy's outputs (outputs,).
@@ -119,12 +124,12 @@ class ActorCritic(Network):
         *hidden, last = [(layer.weight.detach().numpy(), layer.bias.detach().numpy()) for layer in layers]
         steps = [(weight, bias, np.empty(len(bias), np.float32)) for weight, bias in hidden]
         last_weight, last_bias = last
-        dot, add = np.dot, np.add
+        asarray, float32, dot, add = np.asarray, np.float32, np.dot, np.add
         activate: Callable[..., Any] = np.tanh if self._activation == "tanh" else _relu
         deviation = self.log_deviation.detach().numpy() if self._continuous else None
 
         def outputs(observation: Array) -> Array:
-            x = observation
+            x = asarray(observation, float32)
             for weight, bias, out in steps:
                 dot(weight, x, out)
                 add(out, bias, out)
@@ -143,7 +148,7 @@ def _relu(x: Array, out: Array) -> Array:
 def _perceptron(widths: tuple[int, ...], settings: NetworkSettings, outputs: int | None = None) -> nn.Sequential:
     """Linear layers with the activation after each hidden one."""
     layers: list[nn.Module] = []
-    for inputs, width in zip(widths, widths[1:], strict=False):
+    for inputs, width in pairwise(widths):
         layers += [nn.Linear(inputs, width), _ACTIVATIONS[settings.activation]()]
     if outputs is not None:
         layers.append(nn.Linear(widths[-1], outputs))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from genkidama.console import fail, stop_at_eof
 from genkidama.errors import GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.parent.server import Parent
@@ -24,11 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_environment(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.until_eof:
-            threading.Thread(target=_stop_at_eof, args=(parent.stop,), daemon=True).start()
+            stop_at_eof()
         parent.run()
     except GenkidamaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return fail(error)
     return 0
 
 
@@ -40,13 +38,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, as child.exchange=free; repeatable")
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     return parser
-
-
-def _stop_at_eof(stop: Callable[[str], None]) -> None:
-    """Whoever started this process holds the other end of its standard input; when that end dies, so does the run."""
-    while os.read(0, 4096):  # not sys.stdin, whose lock this thread would hold when the interpreter exits
-        pass
-    stop("standard input closed")
 
 
 if __name__ == "__main__":

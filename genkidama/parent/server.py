@@ -15,21 +15,21 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
+from genkidama.console import make_logger
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.machine import loop_factory
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.address import explain, parse_listen
 from genkidama.parent.connections import Connections
 from genkidama.parent.records import Records, make_directory
-from genkidama.parent.telemetry import make_logger
 
 __all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
 
@@ -156,7 +156,7 @@ class Parent:
         Raises:
             ConfigurationError, EnvironmentFailure: as `startup` and `shutdown`.
         """
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(self._live())
 
     @property
@@ -217,11 +217,3 @@ class Parent:
     def _ended(self) -> None:
         if self.server.stop:
             self._wake.set()
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

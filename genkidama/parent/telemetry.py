@@ -1,50 +1,19 @@
-"""What a parent tells people while it runs: structured lines on standard error.
+"""What a parent tells people while it runs: a log line for what matters, none for an exchange.
 
-On a terminal they are for eyes, elsewhere each is a JSON object. Nothing global is configured, so
-a program that embeds a `Parent` keeps its own logging. There is no line per exchange: that is what
-the history is for.
+The history has every exchange; the log is for eyes.
 """
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
-import structlog
-from structlog.typing import FilteringBoundLogger, Processor
+from structlog.typing import FilteringBoundLogger
 
-__all__ = ["SUMMARY_SECONDS", "EventLog", "make_logger"]
+__all__ = ["SUMMARY_SECONDS", "EventLog"]
 
 #: Refusals of one kind are summed up at most this often: a child gone mad must not fill a disk.
 SUMMARY_SECONDS = 1.0
-
-
-class _StandardError:
-    """Standard error as it is at the moment of writing; that nobody reads it any more stops no run."""
-
-    def write(self, text: str) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            sys.stderr.flush()
-
-
-def make_logger() -> FilteringBoundLogger:
-    """A structlog logger to standard error: console lines on a terminal, JSON lines otherwise."""
-    terminal = sys.stderr.isatty()
-    processors: list[Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False) if terminal else structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
-    ]
-    wrapper = structlog.make_filtering_bound_logger(logging.INFO)
-    logger: FilteringBoundLogger = structlog.wrap_logger(structlog.WriteLogger(_StandardError()), processors, wrapper)  # type: ignore[arg-type]
-    return logger
 
 
 class EventLog:

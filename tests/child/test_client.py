@@ -162,7 +162,7 @@ async def test_cut_off_it_trains_on_and_then_brings_its_weights_back(tmp_path: P
         serving = Serving(Child(address, name="pi"))
         await serving.__aenter__()
         await serving.exchanged(3)
-    version = history(tmp_path, "stop")[0]["version"]
+    version = history(tmp_path, "checkpoint")[-1]["version"]
     before, blends = serving.backend.exchanges, len(serving.backend.blends)
     await serving.exchanged(5)
     assert serving.backend.exchanges >= before + 5
@@ -173,7 +173,8 @@ async def test_cut_off_it_trains_on_and_then_brings_its_weights_back(tmp_path: P
         sent = serving.backend.blends[blends][0]
         assert sent > serving.backend.blends[blends - 1][2] + 5.0  # it pushed its own weights, which had moved on
         await serving.__aexit__(None, None, None)
-        assert parent.server.trial.steps == 10 * serving.backend.exchanges
+        # A push that the first parent took and could not answer any more is counted by the second one too.
+        assert parent.server.trial.steps - 10 * serving.backend.exchanges in (0, 10)
     assert [line["version"] for line in history(tmp_path, "resume")] == [version]
 
 

@@ -20,6 +20,9 @@ LAYOUT = Layout(cores=3, steps=5, columns=7, size=11, trainable=10, state_rows=2
 
 ROOT = Path(__file__).parents[2]
 
+#: Not the fork server: whoever starts that first decides what every later core of this run of the tests finds imported.
+CONTEXT = multiprocessing.get_context("spawn")
+
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +63,11 @@ def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
 counts = st.integers(1, 20)
 
 
-@given(st.builds(Layout, cores=counts, steps=counts, columns=counts, size=counts, trainable=counts, state_rows=st.integers(1, 2), state_sets=counts))
+@given(
+    st.builds(
+        Layout, cores=counts, steps=counts, columns=counts, size=counts, trainable=counts, state_rows=st.integers(1, 2), state_sets=counts
+    )
+)
 def test_no_two_parts_overlap_and_each_starts_at_a_cache_line(layout: Layout) -> None:
     memory = SharedMemory(layout)
     try:
@@ -93,12 +100,11 @@ def _answer(memory: SharedMemory, line: Connection) -> None:
 
 
 def test_two_processes_see_the_same_memory_and_neither_needs_the_other_to_live() -> None:
-    context = multiprocessing.get_context("forkserver")
     memory = SharedMemory(LAYOUT)
     memory.weights[:] = np.arange(11)
     memory.replay[2, 4] = 0.5
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(memory, theirs), daemon=True)
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_answer, args=(memory, theirs), daemon=True)
     process.start()
     theirs.close()
     assert ours.recv() == (LAYOUT, list(map(float, range(11))), [0.5] * 7)
@@ -148,15 +154,14 @@ def test_arrays_outlive_the_descriptor() -> None:
 @linux
 @pytest.mark.parametrize("killed", [False, True])
 def test_nothing_is_left_of_a_process_and_its_memory(killed: bool) -> None:
-    context = multiprocessing.get_context("forkserver")
-    warm = context.Process(target=os.getpid)  # the fork server keeps descriptors of its own, which are not ours to count
+    warm = CONTEXT.Process(target=os.getpid)  # multiprocessing keeps descriptors of its own, which are not ours to count
     warm.start()
     warm.join()
     warm.close()
     before, files = descriptors(), set(os.listdir("/dev/shm"))
     memory = SharedMemory(LAYOUT)
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(memory, theirs), daemon=True)
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=_answer, args=(memory, theirs), daemon=True)
     process.start()
     theirs.close()
     for _ in range(2):

@@ -36,7 +36,9 @@ steps = st.lists(st.tuples(st.floats(-5, 0), st.floats(0, 2), st.floats(-10, 10)
 
 
 @given(steps, st.floats(0, 2), st.floats(0, 1), st.booleans())
-def test_the_loss_is_the_mean_over_the_steps(steps: list[tuple[float, float, float, float]], c_v: float, c_e: float, normalize: bool) -> None:
+def test_the_loss_is_the_mean_over_the_steps(
+    steps: list[tuple[float, float, float, float]], c_v: float, c_e: float, normalize: bool
+) -> None:
     advantage = [a for *_, a in steps]
     if normalize and 0 < np.ptp(advantage) < 1e-3:
         advantage = [0.0] * len(steps)  # division by next to nothing: no float agrees with another there

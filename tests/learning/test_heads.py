@@ -126,11 +126,12 @@ def test_gaussian_samples_have_the_outputs_mean_and_deviation() -> None:
 
 
 def test_a_random_continuous_action_is_uniform_within_the_bounds() -> None:
+    # No distribution is uniform between infinities: there it is [−1, 1].
     space = Box(np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32))
     sample = Gaussian(space).sampler(np.random.default_rng(0), 1.0)
     actions = np.array([sample(np.full(6, 9.0, np.float32)) for _ in range(20_000)])
     assert actions.dtype == np.float32
-    for column, (low, high) in zip(actions.T, [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True):  # no uniform distribution has infinite bounds
+    for column, (low, high) in zip(actions.T, [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True):
         counts, _ = np.histogram(column, bins=8, range=(low, high))
         assert counts.sum() == 20_000
         assert_distributed(counts, np.full(8, 1 / 8))
@@ -176,7 +177,9 @@ def test_the_mode_of_a_gaussian_is_its_mean_and_no_view() -> None:
 # Which head.
 
 
-@pytest.mark.parametrize(("space", "kind"), [(Discrete(2), Categorical), (Box(-1.0, 1.0, (2,)), Gaussian), (Box(-1.0, 1.0, (2,), np.float64), Gaussian)])
+@pytest.mark.parametrize(
+    ("space", "kind"), [(Discrete(2), Categorical), (Box(-1.0, 1.0, (2,)), Gaussian), (Box(-1.0, 1.0, (2,), np.float64), Gaussian)]
+)
 def test_the_space_decides_on_the_head(space: gymnasium.Space, kind: type) -> None:
     assert type(head_for(space)) is kind
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -32,7 +33,7 @@ class Modules(Network):
         super().__init__()
         widths = settings.hidden
         self.scale = torch.nn.Parameter(torch.tensor(1.5))
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(a, b, bias=b % 2 == 0) for a, b in zip(widths, widths[1:], strict=False))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(a, b, bias=b % 2 == 0) for a, b in pairwise(widths))
         self.norm = torch.nn.LayerNorm(widths[-1])
         self.picture = torch.nn.Conv2d(2, widths[0], (1, 3))
         self.memory = torch.nn.GRUCell(widths[0], 3)
@@ -123,7 +124,9 @@ def test_the_signature_lists_the_parameters_in_the_modules_order_and_statistics_
     assert not model.vector[model.trainable :].any()
 
 
-@pytest.mark.parametrize(("settings", "names"), [({"normalize_observations": True}, ["observations"]), ({"normalize_rewards": True}, ["returns"]), ({}, [])])
+@pytest.mark.parametrize(
+    ("settings", "names"), [({"normalize_observations": True}, ["observations"]), ({"normalize_rewards": True}, ["returns"]), ({}, [])]
+)
 def test_there_are_statistics_only_where_they_are_asked_for(settings: dict[str, bool], names: list[str]) -> None:
     model = vectors(environment=Environment(**settings))
     assert [name for name in ("observations", "returns") if model.moments(name) is not None] == names
@@ -182,7 +185,8 @@ def test_the_global_generator_stays_as_it_was(name: str) -> None:
 
 def test_observations_are_normalized_with_the_statistics_in_the_vector() -> None:
     model = Model(
-        Experiment(environment=Environment(normalize_observations=True), network=Settings(name=f"{__name__}:Modules", hidden=(2,))), Stage((2, 2))
+        Experiment(environment=Environment(normalize_observations=True), network=Settings(name=f"{__name__}:Modules", hidden=(2,))),
+        Stage((2, 2)),
     )
     data = np.random.default_rng(0).normal([[1.0, -20.0], [300.0, 0.0]], [[0.5, 2.0], [10.0, 1.0]], (5000, 2, 2)).astype(np.float32)
     moments = model.moments("observations")

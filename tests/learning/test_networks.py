@@ -152,7 +152,9 @@ def test_deviations_of_continuous_actions_start_at_1_and_do_not_depend_on_the_st
 def test_the_built_in_network_takes_vectors_only(observations: gymnasium.Space[Any]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Model(Experiment(), Stage(observations, Discrete(2)))
-    assert str(caught.value).startswith(f"network.name = 'actor-critic': takes vectors, but the environment's observation space is {observations}; ")
+    assert str(caught.value).startswith(
+        f"network.name = 'actor-critic': takes vectors, but the environment's observation space is {observations}; "
+    )
 
 
 # A network of one's own.

@@ -27,7 +27,11 @@ def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
         (Settings(name="sgd", weight_decay=0.1), torch.optim.SGD, {"weight_decay": 0.1}),
         (Settings(name="sgd", momentum=0.9, weight_decay=1e-3), torch.optim.SGD, {"momentum": 0.9, "weight_decay": 1e-3}),
         (Settings(name="rmsprop"), torch.optim.RMSprop, {}),
-        (Settings(name="rmsprop", decay=0.9, epsilon=0.1, weight_decay=0.1), torch.optim.RMSprop, {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.1}),
+        (
+            Settings(name="rmsprop", decay=0.9, epsilon=0.1, weight_decay=0.1),
+            torch.optim.RMSprop,
+            {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.1},
+        ),
         (Settings(name="adam"), torch.optim.Adam, {}),
         (Settings(name="adam", betas=(0.5, 0.9), epsilon=1e-3), torch.optim.Adam, {"betas": (0.5, 0.9), "eps": 1e-3}),
         (Settings(name="adam", weight_decay=0.1), torch.optim.Adam, {"weight_decay": 0.1}),
@@ -60,7 +64,9 @@ def test_each_of_fifty_steps_is_torchs(settings: Settings, kind: Any, arguments:
 
 
 @pytest.mark.parametrize(
-    "settings", [Settings(name="sgd", momentum=0.9, weight_decay=1e-3), Settings(name="rmsprop"), Settings(name="adam")], ids=lambda settings: settings.name
+    "settings",
+    [Settings(name="sgd", momentum=0.9, weight_decay=1e-3), Settings(name="rmsprop"), Settings(name="adam")],
+    ids=lambda settings: settings.name,
 )
 def test_cores_that_share_state_go_one_way_together(settings: Settings) -> None:
     """Two optimizers over the same memory that take turns are one optimizer."""

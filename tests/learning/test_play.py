@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from typing import Any
+
+import gymnasium
 import numpy as np
 import pytest
 
@@ -37,9 +40,11 @@ def test_greedy_play_is_not_sampled_play() -> None:
     assert returns("CartPole-v1", list(range(8)), greedy=True) != returns("CartPole-v1", list(range(8)), greedy=False)
 
 
-def bandit(certainty: float, **settings: object) -> tuple[Model, object]:
+def bandit(certainty: float, **settings: Any) -> tuple[Model, gymnasium.Env[Any, Any]]:
     """A model that gives the best action e^certainty times the probability of each other one."""
-    experiment = Experiment(environment=Environment(id="tests.environments:Bandit", **settings), network=Network(hidden=(3,), activation="relu"))  # type: ignore[arg-type]
+    experiment = Experiment(
+        environment=Environment(id="tests.environments:Bandit", **settings), network=Network(hidden=(3,), activation="relu")
+    )
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     slices = model.signature.slices
@@ -55,24 +60,28 @@ def bandit(certainty: float, **settings: object) -> tuple[Model, object]:
 @pytest.mark.parametrize("start", [0, 7])
 def test_greedy_play_takes_the_most_probable_action_every_time(start: int) -> None:
     model, environment = bandit(0.01, options={"start": start})
-    assert play(model, environment, range(50), 0, True) == [1.0] * 50  # type: ignore[arg-type]
+    assert play(model, environment, range(50), 0, True) == [1.0] * 50
 
 
 def test_sampled_play_draws_from_the_policy() -> None:
     model, environment = bandit(1.0)
     probability = np.e / (np.e + 2)
-    mean = np.mean(play(model, environment, range(2000), 0, False))  # type: ignore[arg-type]
+    mean = np.mean(play(model, environment, range(2000), 0, False))
     assert mean == pytest.approx(probability, abs=6 * (probability * (1 - probability) / 2000) ** 0.5)
 
 
 def test_epsilon_and_the_scale_of_rewards_are_for_training_only() -> None:
     experiment = Experiment.from_dict(
-        {"environment": {"id": "tests.environments:Bandit", "reward_scale": 0.1}, "algorithm": {"epsilon": 1.0}, "network": {"hidden": [3], "activation": "relu"}}
+        {
+            "environment": {"id": "tests.environments:Bandit", "reward_scale": 0.1},
+            "algorithm": {"epsilon": 1.0},
+            "network": {"hidden": [3], "activation": "relu"},
+        }
     )
     certain, environment = bandit(50.0)
-    model = Model(experiment, environment)  # type: ignore[arg-type]
+    model = Model(experiment, environment)
     model.vector.copy_(certain.vector)
-    assert play(model, environment, range(20), 0, False) == [1.0] * 20  # type: ignore[arg-type]
+    assert play(model, environment, range(20), 0, False) == [1.0] * 20
 
 
 def test_a_return_is_the_plain_sum_of_the_episodes_rewards() -> None:
@@ -86,13 +95,13 @@ def test_observations_are_normalized_as_they_were_in_training() -> None:
     model, environment = bandit(50.0, normalize_observations=True)
     statistics = model.signature.slices["statistics.observations"]
     model.numbers[statistics] = [4.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0]  # mean 0, deviation 1
-    assert play(model, environment, range(20), 0, True) == [1.0] * 20  # type: ignore[arg-type]
+    assert play(model, environment, range(20), 0, True) == [1.0] * 20
     model.numbers[statistics] = [4.0, 8.0, 0.0, 0.0, 20.0, 4.0, 4.0]  # mean (2, 0, 0): context 0 can no longer be seen
-    contexts = len([total for total in play(model, environment, range(60), 0, True) if total == 1.0])  # type: ignore[arg-type]
+    contexts = len([total for total in play(model, environment, range(60), 0, True) if total == 1.0])
     assert 20 < contexts < 60
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_an_environment_may_give_observations_of_another_precision(dtype: str) -> None:
     model, environment = bandit(50.0, options={"dtype": dtype})
-    assert play(model, environment, range(20), 0, True) == [1.0] * 20  # type: ignore[arg-type]
+    assert play(model, environment, range(20), 0, True) == [1.0] * 20

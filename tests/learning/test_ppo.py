@@ -126,7 +126,9 @@ def test_where_the_ratio_is_1_the_gradient_is_that_of_the_policy_gradient(normal
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("n", "epochs", "minibatch", "updates"), [(20, 1, 20, 1), (20, 3, 5, 12), (20, 4, 8, 12), (7, 2, 64, 2), (1, 2, 64, 2)])
+@pytest.mark.parametrize(
+    ("n", "epochs", "minibatch", "updates"), [(20, 1, 20, 1), (20, 3, 5, 12), (20, 4, 8, 12), (7, 2, 64, 2), (1, 2, 64, 2)]
+)
 def test_every_epoch_is_cut_into_minibatches(n: int, epochs: int, minibatch: int, updates: int) -> None:
     _, ppo = learner(epochs=epochs, minibatch_size=minibatch)
     assert len(list(ppo.losses(rollout(n), torch.Generator()))) == updates

@@ -26,7 +26,12 @@ class Story:
         ends = np.array([kind != GOES_ON for kind in self.kinds])
         ends[-1] = True
         return Rollout(
-            torch.zeros(n, 1), torch.zeros(n, 1), np.array(self.rewards, np.float32), ends, np.array(self.cuts, np.intp), torch.zeros(len(self.cuts), 1)
+            torch.zeros(n, 1),
+            torch.zeros(n, 1),
+            np.array(self.rewards, np.float32),
+            ends,
+            np.array(self.cuts, np.intp),
+            torch.zeros(len(self.cuts), 1),
         )
 
     def advantages(self, gamma: float, gae_lambda: float) -> np.ndarray:
@@ -50,21 +55,21 @@ class Story:
         return self.rewards[t] + gamma * following - self.values[t]
 
     def gae(self, t: int, gamma: float, gae_lambda: float) -> float:
-        """A_t = Σ_l (γλ)^l δ_{t+l} (eq. 16), up to the trajectory's end."""
-        return sum((gamma * gae_lambda) ** l * self.delta(t + l, gamma) for l in range(self.last(t) - t + 1))
+        """A_t = Σ_k (γλ)^k δ_{t+k} (eq. 16), up to the trajectory's end."""
+        return sum((gamma * gae_lambda) ** k * self.delta(t + k, gamma) for k in range(self.last(t) - t + 1))
 
     def n_step(self, t: int, gamma: float) -> float:
-        """Σ_l γ^l r_{t+l} + γ^k V(what follows) − V(s_t): no δ, no recurrence (Mnih et al. 2016, algorithm S3)."""
+        """Σ_k γ^k r_{t+k} + γ^n V(what follows) − V(s_t): no δ, no recurrence (Mnih et al. 2016, algorithm S3)."""
         end = self.last(t)
-        rewards = sum(gamma**l * self.rewards[t + l] for l in range(end - t + 1))
+        rewards = sum(gamma**k * self.rewards[t + k] for k in range(end - t + 1))
         rest = self.follows[end] if end in self.cuts else 0.0
         return rewards + gamma ** (end - t + 1) * rest - self.values[t]
 
 
 numbers = st.floats(-10, 10, width=32)
-stories = st.lists(st.tuples(numbers, numbers, st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED]), numbers), min_size=1, max_size=30).map(
-    Story
-)
+stories = st.lists(
+    st.tuples(numbers, numbers, st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED]), numbers), min_size=1, max_size=30
+).map(Story)
 fractions = st.floats(0, 1)
 
 

@@ -9,7 +9,8 @@ import pytest
 import structlog
 from structlog.testing import CapturingLogger
 
-from genkidama.parent.telemetry import EventLog, make_logger
+from genkidama.console import make_logger
+from genkidama.parent.telemetry import EventLog
 
 
 def refused(code: str = "finite", child: str = "pi") -> dict[str, Any]:

@@ -1,0 +1,433 @@
+"""CoreOrchestrator with real core processes, and the contract that every backend keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from genkidama.child.backend import Backend, make_backend
+from genkidama.child.orchestrator import CoreOrchestrator
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.experiment import Experiment
+from tests.helpers import CONSTANT, ROOT, eventually, shared_memory, small
+
+EXCHANGES = pytest.mark.parametrize("exchange", ["episode", "free"])
+
+
+def faulty(exchange: str = "free", **options: Any) -> Experiment:
+    return small(environment={"id": "tests.tiny:Faulty", "options": options}, child={"exchange": exchange})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nursery() -> None:
+    """Lets the nursery of all tests warm up with an environment that survives it."""
+
+    async def build() -> None:
+        orchestrator = CoreOrchestrator(small(), 1)
+        await orchestrator.startup()
+        await orchestrator.shutdown()
+
+    asyncio.run(build())
+
+
+@asynccontextmanager
+async def begun(experiment: Experiment, cores: int = 2) -> AsyncIterator[CoreOrchestrator]:
+    """An orchestrator whose cores train from their initial weights, shut down at the end."""
+    orchestrator = CoreOrchestrator(experiment, cores)
+    try:
+        await orchestrator.startup()
+        await orchestrator.begin(None)
+        yield orchestrator
+    finally:
+        async with asyncio.timeout(10):
+            await orchestrator.shutdown()
+
+
+async def turn(backend: Backend, seconds: float = 30.0) -> int:
+    """One exchange with nobody; gives the episodes that were played."""
+    async with asyncio.timeout(seconds):
+        await backend.due()
+    work = backend.take_work()
+    backend.release()
+    return len(work.returns)
+
+
+async def turns(backend: Backend, episodes: int) -> None:
+    while episodes > 0:
+        episodes -= await turn(backend)
+
+
+# The contract.
+
+
+@pytest.fixture(params=["hogwild-episode", "hogwild-free", CONSTANT])
+def plugged(request: pytest.FixtureRequest) -> Experiment:
+    """An experiment for each backend that there is."""
+    name, _, exchange = request.param.partition("-") if request.param.startswith("hogwild") else (request.param, "", "free")
+    return small(child={"backend": name, "exchange": exchange})
+
+
+class TestContract:
+    """What `Backend` promises, kept by all that are plugged in."""
+
+    @pytest.fixture
+    async def backend(self, plugged: Experiment) -> AsyncIterator[Backend]:
+        backend = make_backend(plugged, 2, "contract")
+        yield backend
+        async with asyncio.timeout(10):
+            await backend.shutdown()
+
+    async def test_weights_are_what_the_signature_says(self, backend: Backend) -> None:
+        signature = await backend.startup()
+        weights = backend.snapshot()
+        assert weights.shape == (signature.size,)
+        assert weights.dtype == np.float32
+        assert np.isfinite(weights).all()
+
+    async def test_nothing_trains_before_it_begins(self, backend: Backend) -> None:
+        await backend.startup()
+        before = backend.snapshot()
+        await asyncio.sleep(0)
+        np.testing.assert_array_equal(backend.snapshot(), before)
+        assert backend.take_work().steps == 0
+
+    async def test_it_learns_and_counts_what_it_did(self, backend: Backend) -> None:
+        await backend.startup()
+        before = backend.snapshot()
+        await backend.begin(None)
+        steps, returns = 0, []
+        while len(returns) < 4:
+            async with asyncio.timeout(30):
+                await backend.due()
+            work = backend.take_work()
+            steps, returns = steps + work.steps, returns + work.returns
+            backend.release()
+        assert steps >= len(returns)
+        assert np.isfinite(returns).all()
+        assert (backend.snapshot() != before).any()
+
+    async def test_it_begins_from_the_weights_that_it_is_given(self, backend: Backend) -> None:
+        signature = await backend.startup()
+        given = np.full(signature.size, 0.5, np.float32)
+        given.flags.writeable = False  # as a message's vector is
+        await backend.begin(given)
+        assert np.abs(backend.snapshot() - given).max() < 0.5
+
+    async def test_a_snapshot_is_a_copy(self, backend: Backend) -> None:
+        await backend.startup()
+        snapshot = backend.snapshot()
+        kept = snapshot.copy()
+        backend.reset(np.zeros_like(snapshot))
+        np.testing.assert_array_equal(snapshot, kept)
+
+    @pytest.mark.parametrize("beta", [0.0, 0.25, 1.0])
+    async def test_the_blend_moves_towards_the_parent(self, backend: Backend, beta: float) -> None:
+        await backend.startup()
+        sent = backend.snapshot()
+        parent = np.linspace(-1.0, 1.0, len(sent), dtype=np.float32)
+        backend.blend(sent, parent, beta)
+        np.testing.assert_allclose(backend.snapshot(), (1.0 - beta) * sent + beta * parent, atol=1e-6)
+
+    async def test_a_reset_takes_the_given_weights(self, backend: Backend) -> None:
+        signature = await backend.startup()
+        backend.reset(np.full(signature.size, 3.0, np.float32))
+        np.testing.assert_array_equal(backend.snapshot(), np.full(signature.size, 3.0))
+
+    async def test_the_state_brings_a_restarted_child_back(self, plugged: Experiment, backend: Backend) -> None:
+        await backend.startup()
+        await backend.begin(None)
+        await turns(backend, 2)
+        state = backend.state()
+        successor = make_backend(plugged, 2, "contract")
+        try:
+            await successor.startup()
+            successor.restore(state)
+            again = successor.state()
+            assert state.keys() == again.keys()
+            for name, array in state.items():
+                np.testing.assert_array_equal(again[name], array)
+        finally:
+            await successor.shutdown()
+
+    async def test_waiting_may_be_given_up_and_taken_up_again(self, backend: Backend) -> None:
+        await backend.startup()
+        await backend.begin(None)
+        for _ in range(3):
+            waiting = asyncio.ensure_future(backend.due())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait((waiting,))
+        await turns(backend, 2)
+
+    async def test_progress_is_taken_note_of_at_any_time(self, backend: Backend) -> None:
+        await backend.startup()
+        backend.set_progress(0.25)
+        await backend.begin(None)
+        backend.set_progress(1.0)
+        await turn(backend)
+
+
+@pytest.mark.parametrize("name", ["tests.helpers:nothing", "no_such_module:Backend"])
+def test_a_backend_that_is_not_there_is_the_users_mistake(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"child.backend = '{name}'"):
+        make_backend(small(child={"backend": name}), 1, "pi")
+
+
+def test_a_backend_that_is_no_class_is_the_users_mistake() -> None:
+    with pytest.raises(ConfigurationError, match=r"child.backend = 'tests.helpers:ROOT': is no class"):
+        make_backend(small(child={"backend": "tests.helpers:ROOT"}), 1, "pi")
+
+
+# Exchanges.
+
+
+async def test_with_episodes_each_core_plays_one_between_two_exchanges() -> None:
+    async with begun(faulty("episode", length=7), cores=3) as orchestrator:
+        while await turn(orchestrator) < 3:  # who is ready first does not wait for who is still being started
+            pass
+        for _ in range(3):
+            async with asyncio.timeout(30):
+                await orchestrator.due()
+            work = orchestrator.take_work()
+            assert (work.steps, work.returns) == (21, [7.0, 7.0, 7.0])
+            orchestrator.release()
+
+
+async def test_with_episodes_the_cores_rest_during_an_exchange() -> None:
+    async with begun(faulty("episode", length=7), cores=2) as orchestrator:
+        for _ in range(3):
+            async with asyncio.timeout(30):
+                await orchestrator.due()
+            before = orchestrator.snapshot()
+            cores = [psutil.Process(pid) for pid in orchestrator.pids]
+            await eventually(lambda cores=cores: all(core.status() == psutil.STATUS_SLEEPING for core in cores))
+            np.testing.assert_array_equal(orchestrator.snapshot(), before)
+            orchestrator.release()
+
+
+async def test_free_cores_never_wait() -> None:
+    settings = small(environment={"id": "tests.tiny:Faulty"}, child={"exchange_seconds": 3600.0})
+    async with begun(settings, cores=2) as orchestrator:
+        await eventually(lambda: len(orchestrator._counts.returns) > 50)
+
+
+async def test_a_free_exchange_is_due_after_so_many_steps() -> None:
+    settings = small(environment={"id": "tests.tiny:Faulty"}, child={"exchange_seconds": 0.0, "exchange_steps": 200})
+    async with begun(settings, cores=2) as orchestrator:
+        for _ in range(3):
+            async with asyncio.timeout(30):
+                await orchestrator.due()
+            assert orchestrator.take_work().steps >= 200
+
+
+async def test_what_free_cores_learn_during_an_exchange_is_kept() -> None:
+    orchestrator = CoreOrchestrator(small(), 1)
+    try:
+        await orchestrator.startup()
+        sent = orchestrator.snapshot()
+        orchestrator.memory.weights += np.float32(1.0)  # as the cores would, between the push and its reply
+        orchestrator.blend(sent, sent + np.float32(4.0), 0.5)
+        np.testing.assert_allclose(orchestrator.snapshot(), sent + 3.0, atol=1e-5)
+    finally:
+        await orchestrator.shutdown()
+
+
+async def test_a_reset_forgets_the_optimizers_state() -> None:
+    async with begun(small(child={"exchange": "episode"}), cores=1) as orchestrator:
+        await turns(orchestrator, 3)
+        async with asyncio.timeout(30):
+            await orchestrator.due()  # now the core rests
+        assert orchestrator.memory.state.any() and orchestrator.memory.clock.any()
+        orchestrator.reset(np.zeros_like(orchestrator.memory.weights))
+        assert not orchestrator.memory.state.any() and not orchestrator.memory.clock.any()
+
+
+@pytest.mark.parametrize(("other", "kept"), [(small(optimizer={"name": "sgd"}), False), (small(), True)])
+async def test_momenta_of_another_optimizer_are_not_taken_over(other: Experiment, kept: bool) -> None:
+    first, second = CoreOrchestrator(small(), 1), CoreOrchestrator(other, 1)
+    try:
+        await first.startup()
+        await second.startup()
+        first.memory.state[:] = 5.0
+        first.memory.weights[:] = 5.0
+        second.restore(first.state())
+        assert (second.memory.weights == 5.0).all()
+        assert bool((second.memory.state == 5.0).all() and second.memory.state.size) is kept
+    finally:
+        await first.shutdown()
+        await second.shutdown()
+
+
+# Cores that die.
+
+
+@EXCHANGES
+async def test_a_core_that_is_killed_is_replaced(exchange: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with begun(faulty(exchange), cores=2) as orchestrator:
+        await turns(orchestrator, 4)
+        killed = orchestrator.pids[0]
+        os.kill(killed, signal.SIGKILL)
+        waiting = asyncio.ensure_future(turns(orchestrator, 100))
+        await eventually(lambda: len(orchestrator.pids) == 2 and killed not in orchestrator.pids, "a new core")
+        await waiting
+        await turns(orchestrator, 20)
+        assert "core lost" in capsys.readouterr().err
+
+
+@EXCHANGES
+async def test_all_cores_may_be_killed_at_once(exchange: str) -> None:
+    async with begun(faulty(exchange), cores=2) as orchestrator:
+        await turns(orchestrator, 4)
+        killed = set(orchestrator.pids)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        await turns(orchestrator, 40)
+        await eventually(lambda: len(orchestrator.pids) == 2 and not killed & set(orchestrator.pids))
+        await turns(orchestrator, 20)
+
+
+async def test_a_core_killed_while_it_waits_keeps_nobody_waiting() -> None:
+    async with begun(faulty("episode"), cores=2) as orchestrator:
+        await turns(orchestrator, 4)
+        async with asyncio.timeout(30):
+            await orchestrator.due()
+        killed = orchestrator.pids[0]
+        os.kill(killed, signal.SIGKILL)
+        await eventually(lambda: killed not in orchestrator.pids)
+        orchestrator.release()
+        await turns(orchestrator, 20)
+
+
+async def test_a_core_that_fails_now_and_then_does_not_end_the_child() -> None:
+    async with begun(faulty(fault="raise", after=3), cores=1) as orchestrator:  # each life has three episodes
+        await turns(orchestrator, 15)
+
+
+@EXCHANGES
+@pytest.mark.parametrize(("fault", "reason"), [("raise", "ValueError: the cable\nis loose"), ("kill", "exit code -9")])
+async def test_a_core_that_never_ends_an_episode_ends_the_child(exchange: str, fault: str, reason: str) -> None:
+    async with begun(faulty(exchange, fault=fault), cores=1) as orchestrator:
+        with pytest.raises(EnvironmentFailure) as raised:
+            await turns(orchestrator, sys.maxsize)
+    assert str(raised.value) == f"core 0 died 3 times without ending an episode: {reason}"
+
+
+async def test_a_killed_nursery_is_replaced_too() -> None:
+    async with begun(faulty(), cores=1) as orchestrator:
+        await turns(orchestrator, 4)
+        core = psutil.Process(orchestrator.pids[0])
+        nursery = core.parent()
+        assert nursery is not None and "forkserver" in " ".join(nursery.cmdline())
+        nursery.kill()
+        core.kill()
+        await turns(orchestrator, 20)
+        await eventually(lambda: orchestrator.pids not in ([], [core.pid]))
+        await turns(orchestrator, 20)
+
+
+# Networks and environments that cannot be built.
+
+
+@pytest.mark.parametrize(
+    ("experiment", "error", "words"),
+    [
+        (small(environment={"id": "NoSuch-v1"}), ConfigurationError, "environment.id = 'NoSuch-v1'"),
+        (small(environment={"options": {"colour": "red"}}), ConfigurationError, "environment.id = 'CartPole-v1'.*colour"),
+        (small(network={"name": "tests.helpers:Started"}), ConfigurationError, "network.name = 'tests.helpers:Started'"),
+        (faulty(fault="raise", where="construct"), ConfigurationError, "environment.id = 'tests.tiny:Faulty'.*the cable"),
+        (faulty(fault="kill", where="construct"), EnvironmentFailure, "'tests.tiny:Faulty' by itself"),
+    ],
+)
+async def test_what_cannot_be_built_is_told(experiment: Experiment, error: type[GenkidamaError], words: str) -> None:
+    orchestrator = CoreOrchestrator(experiment, 1)
+    try:
+        with pytest.raises(error, match=words):
+            await orchestrator.startup()
+    finally:
+        await orchestrator.shutdown()
+
+
+def test_no_cores_are_the_users_mistake() -> None:
+    with pytest.raises(ConfigurationError, match="cores = 0: at least 1 is needed"):
+        CoreOrchestrator(small(), 0)
+
+
+# What is left behind.
+
+
+async def test_nothing_is_left_behind() -> None:
+    async def life() -> list[psutil.Process]:
+        async with begun(small(), cores=2) as orchestrator:
+            await turns(orchestrator, 4)
+            return [psutil.Process(pid) for pid in orchestrator.pids]
+
+    await life()  # the nursery and the threads that start processes come with the first and stay
+    descriptors, names = len(os.listdir("/proc/self/fd")), shared_memory()
+    cores = await life()
+    assert not any(core.is_running() for core in cores)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert not {name for name in shared_memory() - names if str(os.getpid()) in name}
+
+
+async def test_cores_that_do_not_answer_are_killed_together() -> None:
+    async with begun(faulty(fault="sleep", after=1), cores=3) as orchestrator:
+        await turns(orchestrator, 3)
+        cores = [psutil.Process(pid) for pid in orchestrator.pids]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await orchestrator.shutdown()
+        assert loop.time() - began < 2.0
+    assert not any(core.is_running() for core in cores)
+
+
+SCRIPT = """
+import asyncio, os, signal, sys, threading
+import genkidama
+from tests.helpers import small
+
+class OfTheScript: pass
+
+async def main():
+    orchestrator = genkidama.CoreOrchestrator(small(), 3)
+    await orchestrator.startup()
+    await orchestrator.begin(None)
+    await orchestrator.due()
+    await orchestrator.shutdown()
+    assert sys.modules["__main__"].OfTheScript is OfTheScript
+    assert "torch" not in sys.modules, "an orchestrator imports no torch"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+print("imported", os.getpid())
+asyncio.run(main())
+"""
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("imported") == 1
+
+
+async def test_stopped_while_the_network_is_built_it_does_not_wait() -> None:
+    orchestrator = CoreOrchestrator(faulty(fault="sleep", where="construct"), 1)
+    starting = asyncio.ensure_future(orchestrator.startup())
+    await eventually(lambda: orchestrator._describer is not None)
+    starting.cancel()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.wait((starting,))
+    await orchestrator.shutdown()
+    assert loop.time() - began < 2.0

@@ -1,0 +1,295 @@
+"""Real Parents and real Children, as processes, over loopback: they train, they are killed, they come back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import genkidama
+from genkidama import checkpoint as checkpoints
+from genkidama.run import Run
+from tests.helpers import ROOT, Ended, Started, command, history, shared_memory, small, starting, until
+
+Start = Callable[..., Started]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with starting(tmp_path) as start:
+        yield start
+
+
+# A run from its beginning to its end.
+
+
+@dataclass
+class Trained:
+    said: Ended
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A3C on CartPole, two free children, by the command."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "cart.toml").write_text(small(parent={"alpha": 0.75}, child={"beta": 0.25}).to_toml())
+    options = ["--children", 2, "--cores", 1, "--updates", 8, "--seed", 7, "--set", "child.exchange_seconds=0.1", "--episodes", 4]
+    return Trained(command(folder, "genkidama", "train", "cart.toml", *options, "--out", "run", "--json"), folder)
+
+
+def test_the_command_ends_with_one_object_on_standard_output(trained: Trained) -> None:
+    assert trained.said.code == 0, trained.said.err
+    assert "Traceback" not in trained.said.err
+    found = json.loads(trained.said.out)
+    assert list(found) == ["run", "updates", "episodes", "steps", "seconds", "steps_per_second", "evaluation"]
+    assert found["run"] == "run"
+    assert 8 <= found["updates"] < 12
+    assert found["episodes"] > 10 and found["steps"] > 100
+    assert found["steps_per_second"] == pytest.approx(found["steps"] / found["seconds"])
+    evaluation = found["evaluation"]
+    assert (evaluation["episodes"], evaluation["seed"], evaluation["greedy"], evaluation["threshold"]) == (4, 7, False, 475.0)
+
+
+def test_a_user_follows_it_on_standard_error(trained: Trained) -> None:
+    lines = trained.said.err.splitlines()
+    assert lines[0] == "training CartPole-v1 with a3c: run run"
+    assert any("mean return" in line and "update" in line for line in lines)
+    assert "run: run  (evaluate it again: genkidama evaluate run)" in lines
+
+
+def test_the_run_directory_holds_what_a_run_leaves(trained: Trained) -> None:
+    run = Run.open(trained.path)
+    assert (run.experiment.seed, run.experiment.stop.updates, run.experiment.child.exchange_seconds) == (7, 8, 0.1)
+    assert run.experiment.name == "small"
+    snapshot = run.load().snapshot
+    assert (snapshot.alpha, snapshot.beta) == (0.75, 0.25)
+    assert sorted(snapshot.children) == ["child-1", "child-2"]
+    assert sum(counts["exchanges"] for counts in snapshot.children.values()) == snapshot.version == snapshot.exchanges
+    assert run.best is not None
+    assert run.evaluation is not None and run.evaluation["episodes"] == 4
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        "checkpoints",
+        "children",
+        "evaluation.json",
+        "experiment.toml",
+        "history.jsonl",
+        "logs",
+    ]
+
+
+def test_the_history_tells_what_happened(trained: Trained) -> None:
+    events = list(Run(trained.path).history())
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "start" and kinds[-1] == "evaluation"
+    assert {"join", "exchange", "stop", "leave", "checkpoint"} <= set(kinds)
+    assert {event["child"] for event in events if event["event"] == "leave"} == {"child-1", "child-2"}
+    times = [event["time"] for event in events]
+    assert times == sorted(times)
+    exchanges = [event for event in events if event["event"] == "exchange"]
+    assert [event["version"] for event in exchanges] == list(range(1, len(exchanges) + 1))
+    for key in ("child", "update", "staleness", "episodes", "steps", "mean_return"):
+        assert all(key in event for event in exchanges)
+    assert {event["child"] for event in exchanges} == {"child-1", "child-2"}
+
+
+def test_weights_have_moved_and_are_numbers(trained: Trained) -> None:
+    vector = Run(trained.path).load().vector
+    assert np.isfinite(vector).all() and vector.any()
+
+
+def test_a_resumed_run_goes_on_where_it_was(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.path, tmp_path / "run")
+    before, old = Run(trained.path).load(), list(Run(trained.path).history())
+    options = ["--children", 1, "--cores", 1, "--updates", 14, "--episodes", 0, "--json"]
+    said = command(tmp_path, "genkidama", "train", "--resume", "run", *options)
+    assert said.code == 0, said.err
+    assert f"goes on from version {before.snapshot.version}" in said.err
+    found, after, events = json.loads(said.out), Run(tmp_path / "run").load(), list(Run(tmp_path / "run").history())
+    assert events[: len(old)] == old
+    assert events[len(old)]["event"] == "resume" and events[len(old)]["version"] == before.snapshot.version
+    exchanges = [event["version"] for event in events[len(old) :] if event["event"] == "exchange"]
+    assert exchanges[0] == before.snapshot.version + 1
+    assert found["updates"] >= 14 > before.snapshot.updates
+    assert found["episodes"] > before.snapshot.episodes and found["steps"] > before.snapshot.steps
+    assert after.snapshot.seconds > before.snapshot.seconds
+    assert found["steps_per_second"] == pytest.approx(
+        (after.snapshot.steps - before.snapshot.steps) / (after.snapshot.seconds - before.snapshot.seconds)
+    )
+    assert Run(tmp_path / "run").experiment.stop.updates == 14
+
+
+def test_a_run_that_is_over_is_over_at_once(trained: Trained, tmp_path: Path) -> None:
+    shutil.copytree(trained.path, tmp_path / "run")
+    before = Run(trained.path).load().snapshot
+    said = command(
+        tmp_path, "genkidama", "train", "--resume", "run", "--children", 2, "--cores", 1, "--episodes", 0, "--json", seconds=20.0
+    )
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert (found["updates"], found["steps"]) == (before.updates, before.steps)
+
+
+def test_ppo_with_episodes_trains_continuous_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's own call, from a directory where the package can only be found by its path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    experiment = genkidama.Experiment.from_dict(
+        {
+            "environment": {"id": "Pendulum-v1", "normalize_observations": True, "normalize_rewards": True},
+            "network": {"hidden": [8]},
+            "algorithm": {"name": "ppo", "batch_size": 64, "minibatch_size": 32, "epochs": 2, "gae_lambda": 0.95},
+            "child": {"exchange": "episode"},
+            "stop": {"updates": 3},
+        }
+    )
+    run = genkidama.train(experiment, children=1, cores=2, out="pendulum", episodes=2)
+    checkpoint = run.load()
+    assert checkpoint.snapshot.updates >= 3
+    assert checkpoint.snapshot.steps == 200 * checkpoint.snapshot.episodes
+    assert np.isfinite(checkpoint.vector).all()
+    assert run.evaluation is not None and run.evaluation["mean"] < 0.0
+
+
+# The end, early.
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_interrupted_it_leaves_a_checkpoint_and_nothing_else(tmp_path: Path, start: Start, number: int) -> None:
+    (tmp_path / "cart.toml").write_text(small().to_toml())
+    before = shared_memory()
+    process = start("genkidama", "train", "cart.toml", "--children", 2, "--cores", 1, "--out", "run", "--json")
+    run = tmp_path / "run"
+    until(lambda: len({event["child"] for event in history(run, "exchange")}) == 2 or process.popen.poll() is not None, "exchanges")
+    family = process.family()
+    assert len(family) >= 8  # this one, the parent, and a child, a nursery and a core twice
+    process.signal(number)
+    process.vanish(5.0)
+    assert process.wait() == 128 + number
+    assert "Traceback" not in process.err and process.out == ""
+    for log in (run / "logs").glob("*.log"):
+        assert "Traceback" not in log.read_text()
+    last = history(run)[-1]
+    assert last["event"] == "checkpoint"
+    assert Run(run).load().snapshot.version == last["version"] == history(run, "exchange")[-1]["version"]
+    assert not {name for name in shared_memory() - before if any(str(member.pid) in name for member in family)}
+
+
+@pytest.mark.parametrize("moment", ["at once", "with its directory", "with a child"])
+def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, start: Start, moment: str) -> None:
+    (tmp_path / "cart.toml").write_text(small().to_toml())
+    process = start("genkidama", "train", "cart.toml", "--children", 2, "--cores", 1, "--out", "run")
+    if moment == "with its directory":
+        until(lambda: (tmp_path / "run" / "logs").exists())
+    elif moment == "with a child":
+        until(lambda: any("genkidama.child" in member.cmdline() for member in process.family()))
+    process.signal(signal.SIGTERM)
+    process.vanish(5.0)
+    assert process.wait() in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert "Traceback" not in process.err
+
+
+def test_killed_it_takes_everybody_along(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "cart.toml").write_text(small().to_toml())
+    process = start("genkidama", "train", "cart.toml", "--children", 1, "--cores", 1, "--out", "run")
+    until(lambda: history(tmp_path / "run", "exchange"), "an exchange")
+    process.signal(signal.SIGKILL)
+    process.vanish(10.0)
+    events = history(tmp_path / "run")
+    assert events[-1]["event"] == "checkpoint"
+    assert Run(tmp_path / "run").load().snapshot.version == events[-1]["version"]
+
+
+# Machines that are lost.
+
+
+class Machines:
+    """A parent and its children, each a command of its own, as on a shelf of them."""
+
+    def __init__(self, folder: Path, start: Start) -> None:
+        self.folder, self._start = folder, start
+        settings = small(environment={"id": "tests.tiny:Faulty"}, parent={"checkpoint_seconds": 0.2})
+        (folder / "shelf.toml").write_text(settings.to_toml())
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+
+    def parent(self, run: str) -> Started:
+        return self._start("genkidama.parent", "shelf.toml", "--listen", f"127.0.0.1:{self.port}", "--out", run)
+
+    def child(self, name: str) -> Started:
+        return self._start("genkidama.child", "--parent", f"ws://127.0.0.1:{self.port}", "--name", name, "--cores", 1)
+
+    def exchanges(self, run: str, child: str = "") -> list[dict[str, Any]]:
+        return [event for event in history(self.folder / run, "exchange") if child in ("", event["child"])]
+
+    def await_exchanges(self, run: str, child: str, count: int = 3) -> None:
+        goal = len(self.exchanges(run, child)) + count
+        until(lambda: len(self.exchanges(run, child)) >= goal, f"{count} more exchanges of {child}")
+
+
+def cpu_seconds(processes: list[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes if process.is_running())
+
+
+def test_any_machine_may_be_lost(tmp_path: Path, start: Start) -> None:
+    shelf = Machines(tmp_path, start)
+    parent, first, second = shelf.parent("run"), shelf.child("first"), shelf.child("second")
+    shelf.await_exchanges("run", "first")
+    shelf.await_exchanges("run", "second")
+
+    # A child is killed: its cores go with it, the other one goes on, and a new one is welcome.
+    second.signal(signal.SIGKILL)
+    second.vanish(5.0)
+    shelf.await_exchanges("run", "first")
+    until(lambda: [event["child"] for event in history(tmp_path / "run", "leave")] == ["second"])
+    third = shelf.child("third")
+    shelf.await_exchanges("run", "third")
+    assert [event["child"] for event in history(tmp_path / "run", "join")][-1] == "third"
+
+    # The parent is killed: the children train on, and bring it back to where they are.
+    until(lambda: len(history(tmp_path / "run", "checkpoint")) >= 2)
+    parent.signal(signal.SIGKILL)
+    parent.wait()
+    cores = first.family()
+    spent = cpu_seconds(cores)
+    until(lambda: cpu_seconds(cores) > spent + 0.3, "a child that trains")
+    checkpoint = checkpoints.load(Run(tmp_path / "run").final).snapshot
+    parent = shelf.parent("run")
+    resumed = until(lambda: history(tmp_path / "run", "resume"))[0]
+    assert resumed["version"] == checkpoint.version
+    shelf.await_exchanges("run", "first")
+    shelf.await_exchanges("run", "third")
+    events = history(tmp_path / "run")
+    since = [event for event in events[events.index(resumed) :] if event["event"] == "exchange"]
+    assert [event["version"] for event in since[:3]] == [checkpoint.version + n for n in (1, 2, 3)]
+    assert since[0]["steps"] - checkpoint.steps > 1000  # among them the steps of the time without a parent
+
+    # Parent and disk are lost: the children's weights are all that is left, and that is enough.
+    parent.signal(signal.SIGKILL)
+    parent.wait()
+    shelf.parent("another")
+    shelf.await_exchanges("another", "first")
+    shelf.await_exchanges("another", "third")
+    assert history(tmp_path / "another", "refused") == []
+    trained = until(lambda: Run(tmp_path / "another").checkpoints)[-1]
+    assert np.abs(checkpoints.load(trained).vector).max() > 0.0
+
+    for child in (first, third):
+        child.signal(signal.SIGTERM)
+    for child in (first, third):
+        child.vanish(5.0)
+        assert child.wait() == 0
+        assert "Traceback" not in child.err
