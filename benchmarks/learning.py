@@ -138,11 +138,10 @@ def report(rows: list[Row]) -> None:
     by = {what: {row["seed"]: row for row in rows if row["what"] == what} for what in ("lunarlander", "peer", "a3c", "thesis")}
     for what in ("lunarlander", "a3c", "thesis"):
         for seed, row in by[what].items():
-            passages = ", ".join(f"{goal} after {row[f'to_{goal}'] or float('nan'):.1f} s" for goal in (200, 250) if f"to_{goal}" in row)
-            print(
-                f"{what} seed {seed}: final {row['final'][0]:.1f} ± {row['final'][1]:.1f}, best {row['best'][0]:.1f} ± {row['best'][1]:.1f}, "
-                f"{row['seconds']:.0f} s, {row['steps']:,} steps; {passages}"
-            )
+            reached = {goal: row.get(f"to_{goal}") for goal in (200, 250)}
+            passages = ", ".join(f"{goal} after {seconds:.1f} s" for goal, seconds in reached.items() if seconds)
+            (mean, std), (best, spread) = row["final"], row["best"]
+            print(f"{what} seed {seed}: final {mean:.1f} ± {std:.1f}, best {best:.1f} ± {spread:.1f}, {row['seconds']:.0f} s; {passages}")
     ratios = []
     for seed, row in by["peer"].items():
         theirs = row["to_200"]
@@ -150,7 +149,7 @@ def report(rows: list[Row]) -> None:
         if seed in by["lunarlander"] and theirs and by["lunarlander"][seed]["to_200"]:
             ratios.append(by["lunarlander"][seed]["to_200"] / theirs)
     if ratios:
-        print(f"time to 200, ours / Stable-Baselines3: median {median(ratios):.3f} (goal 1/3), worst {max(ratios):.3f} (goal 1/2), n = {len(ratios)}")
+        print(f"time to 200, ours / peer: median {median(ratios):.3f} (goal 1/3), worst {max(ratios):.3f} (goal 1/2), n = {len(ratios)}")
 
 
 if __name__ == "__main__":

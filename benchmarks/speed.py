@@ -159,12 +159,13 @@ def parts() -> None:
             )
             for loss in learner.losses(rollout, generator):
                 model.gradient.zero_()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 if experiment.algorithm.max_gradient_norm:
                     clip_gradient(model.gradient, experiment.algorithm.max_gradient_norm)
                 optimizer.step(model.gradient, 0.0)
         result["learn"] = (clock() - start) / repeats / n * 1e6
-        print(f"{file}: " + ", ".join(f"{name} {value:.1f} µs" for name, value in result.items()) + f" a step (episodes of {20_000 / resets:.0f})")
+        costs = ", ".join(f"{name} {value:.1f} µs" for name, value in result.items())
+        print(f"{file}: {costs} a step, episodes of {20_000 / resets:.0f} steps")
 
 
 def main() -> None:

@@ -273,7 +273,7 @@ class Role(_Section, frozen=True):
     parent: Annotated[str, _M(pattern=r"^wss?://[^\s/]+", extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"})] = "ws://127.0.0.1:8765"
     """Where the parent listens: `ws://HOST:PORT`."""
     name: Annotated[str, _M(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": _NAME})] = ""
-    """What this child is called; empty means the machine's name and the process' number."""
+    """What this child is called; empty means the machine's name, numbered if that is taken."""
     cores: Natural | Literal["auto", "experiment"] = "experiment"
     """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU core."""
     state: str = ""

@@ -58,16 +58,24 @@ class Trial:
     episodes: int = 0
     steps: int = 0
     returns: deque[float] = field(default_factory=deque)
+    _sum: float = 0.0
+    _unchecked: int = 0
 
     def add_returns(self, returns: list[float]) -> None:
-        self.returns.extend(returns)
-        while len(self.returns) > self.window:
-            self.returns.popleft()
+        kept = self.returns
+        for value in returns:
+            kept.append(value)
+            self._sum += value
+            if len(kept) > self.window:
+                self._sum -= kept.popleft()
+        self._unchecked += len(returns)
+        if self._unchecked >= self.window:  # the running sum's rounding errors are thrown away now and then
+            self._sum, self._unchecked = fsum(kept), 0
 
     @property
     def mean_return(self) -> float | None:
         """Mean return of the last `window` episodes, of fewer if there are fewer, None if there are none."""
-        return fsum(self.returns) / len(self.returns) if self.returns else None
+        return self._sum / len(self.returns) if self.returns else None
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

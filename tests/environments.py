@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BANDIT_BEST", "CORRIDOR_LENGTH", "Bandit", "Corridor", "Endless", "bandit_contexts", "corridor_cells", "corridor_values"]
+__all__ = [
+    "BANDIT_BEST",
+    "CORRIDOR_LENGTH",
+    "Bandit",
+    "Corridor",
+    "Endless",
+    "Gated",
+    "bandit_contexts",
+    "corridor_cells",
+    "corridor_values",
+]
 
 Observation = npt.NDArray[Any]
 
@@ -45,6 +56,16 @@ class Bandit(gymnasium.Env[Observation, Any]):
         assert self.action_space.contains(action), action
         reward = float(action - self._start == BANDIT_BEST[self._context])
         return self._contexts[self._context].copy(), reward, True, False, {}
+
+
+class Gated(Bandit):
+    """A bandit that takes its time to be built: where `gate` is a named pipe, until somebody opens that for writing."""
+
+    def __init__(self, gate: str) -> None:
+        super().__init__()
+        if Path(gate).exists():
+            with open(gate):
+                pass
 
 
 class Corridor(gymnasium.Env[Observation, int]):

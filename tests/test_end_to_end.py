@@ -132,6 +132,7 @@ def test_a_resumed_run_goes_on_where_it_was(trained: Trained, tmp_path: Path) ->
     assert Run(tmp_path / "run").experiment.stop.updates == 14
 
 
+@pytest.mark.slow
 def test_a_run_that_is_over_is_over_at_once(trained: Trained, tmp_path: Path) -> None:
     shutil.copytree(trained.path, tmp_path / "run")
     before = Run(trained.path).load().snapshot

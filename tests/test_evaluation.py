@@ -69,6 +69,7 @@ def test_the_result_does_not_depend_on_who_plays(tmp_path: Path) -> None:
     assert [line["mean_return"] for line in run.history()] == [together.mean]
 
 
+@pytest.mark.slow
 def test_greedy_episodes_take_the_most_probable_action(tmp_path: Path) -> None:
     run = untrained(tmp_path, small(network={"initialization": "normal", "initial_deviation": 3.0}))
     sampled, greedy = (evaluate(run, episodes=3, cores=1, greedy=greedy) for greedy in (False, True))
@@ -109,6 +110,7 @@ def test_an_environment_that_fails_is_an_error_of_one_line(tmp_path: Path, fault
     assert str(raised.value) == words
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_gone_is_the_users_mistake(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", small(environment={"id": "tests.tiny:Faulty"}))
     text = run.final.read_bytes()

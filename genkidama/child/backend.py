@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -104,6 +105,6 @@ def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
         if not callable(kind):
             raise ConfigurationError(f"child.backend = {experiment.child.backend!r}: is no class")
     else:
-        from genkidama.child.orchestrator import CoreOrchestrator as kind
+        kind = import_module("genkidama.child.orchestrator").CoreOrchestrator
     backend: Backend = kind(experiment, cores, name)
     return backend

@@ -17,6 +17,7 @@ import random
 import secrets
 import signal
 import socket
+import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -125,19 +126,26 @@ class Child:
         return cls(role.parent, name=role.name, cores=role.cores, state=role.state or None)
 
     def run(self) -> None:
-        """`serve`, in an event loop of its own, with SIGTERM and SIGINT as `stop`. Blocks.
+        """`serve`, in an event loop of its own and, in the main thread, with SIGTERM and SIGINT as `stop`. Blocks.
 
         Raises:
             GenkidamaError: as `serve`.
         """
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(self._serve_with_signals())
+            main = threading.current_thread() is threading.main_thread()
+            runner.run(self._serve_with_signals() if main else self.serve())
 
     async def _serve_with_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        for number in before:
             loop.add_signal_handler(number, self.stop)
-        await self.serve()
+        try:
+            await self.serve()
+        finally:
+            for number, handler in before.items():  # who embeds a child wants Ctrl-C back
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
     def stop(self) -> None:
         """Ends training: a last push, a goodbye, no process and no shared memory left."""

@@ -17,8 +17,10 @@ import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from genkidama.child.memory import SharedMemory
@@ -35,6 +37,8 @@ from genkidama.machine import resident_bytes
 from genkidama.schedules import SCHEDULES
 
 __all__ = ["SingleCore", "run_core"]
+
+Array = npt.NDArray[Any]
 
 
 #: A core that has grown by so much since its start asks to be replaced. Environments leak: Box2D keeps 1.6 KiB
@@ -84,7 +88,7 @@ class SingleCore:
         replay = ReplayTensor(memory.replay, memory.filled, self.model.observation_shape, self.model.head.columns)
         self._observations, self._actions, self._rewards = replay.observations[index], replay.actions[index], replay.rewards[index]
         self._terminated, self._truncated = replay.terminated[index], replay.truncated[index]
-        self._observation = None
+        self._observation: Any = None
         self._return, self._length = 0.0, 0
         self._since_pull = 0
         self._discounted = 0.0
@@ -115,7 +119,7 @@ class SingleCore:
             self._environment.close()
         return 0
 
-    def collect(self) -> tuple[int, list[int], list[np.ndarray]]:
+    def collect(self) -> tuple[int, list[int], list[Array]]:
         """Plays until the batch is full or, unless it goes on across episodes, the episode is over.
 
         Returns:
@@ -130,7 +134,7 @@ class SingleCore:
         self._terminated[:] = 0.0
         self._truncated[:] = 0.0
         cuts: list[int] = []
-        following: list[np.ndarray] = []
+        following: list[Array] = []
         n = self.algorithm.batch_size
         episode_return, length = self._return, self._length
         t = 0
@@ -140,7 +144,7 @@ class SingleCore:
             actions[t] = action
             observation, reward, terminated, truncated, _ = step(to_environment(action))
             rewards[t] = reward
-            episode_return += reward
+            episode_return += float(reward)
             length += 1
             t += 1
             if terminated or truncated:
@@ -163,7 +167,7 @@ class SingleCore:
         self._observation, self._return, self._length = observation, episode_return, length
         return t, cuts, following
 
-    def learn(self, steps: int, cuts: list[int], following: list[np.ndarray]) -> None:
+    def learn(self, steps: int, cuts: list[int], following: list[Array]) -> None:
         """Applies the learner's updates from the first `steps` rows of this core's share to θ_O."""
         rollout = self._rollout(steps, cuts, following)
         settings = self.experiment.optimizer
@@ -173,7 +177,7 @@ class SingleCore:
         gradient = self.model.gradient
         for loss in self._learner.losses(rollout, self._torch_rng):
             gradient.zero_()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if limit:
                 clip_gradient(gradient, limit)
             self._optimizer.step(gradient, rate)
@@ -185,7 +189,7 @@ class SingleCore:
         self.model.vector.copy_(self._shared)
         self._since_pull = 0
 
-    def _rollout(self, steps: int, cuts: list[int], following: list[np.ndarray]) -> Rollout:
+    def _rollout(self, steps: int, cuts: list[int], following: list[Array]) -> Rollout:
         raw = self._observations[:steps]
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
         rewards = self._rewards[:steps]
@@ -209,7 +213,7 @@ class SingleCore:
             torch.from_numpy(cut_observations),
         )
 
-    def _scaled(self, rewards: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def _scaled(self, rewards: Array, ends: Array) -> Array:
         """Rewards as they are learned from: scaled and, if asked for, divided by the return's deviation."""
         scale = self.experiment.environment.reward_scale
         moments = self.model.moments("returns")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -45,7 +46,7 @@ def _warm_up(settings: dict[str, Any]) -> None:
     actions = torch.from_numpy(np.asarray(action, np.float32).reshape(1, -1))
     rollout = Rollout(row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row)
     for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
     environment.close()
 
 
@@ -78,9 +79,7 @@ def describe(experiment: Any, line: Connection) -> None:
 
 
 if EXPERIMENT_VARIABLE in os.environ:
-    try:
+    with suppress(Exception):  # `describe` meets the same error in a process that can report it
         _warm_up(json.loads(os.environ[EXPERIMENT_VARIABLE]))
-    except Exception:  # noqa: S110  # `describe` meets the same error in a process that can report it
-        pass
     gc.collect()
     gc.freeze()

@@ -49,7 +49,8 @@ class Model:
         named = list(self.network.named_parameters())
         for name, parameter in named:
             if parameter.dtype != torch.float32:
-                raise ConfigurationError(f"network.name = {experiment.network.name!r}: parameter {name!r} is {parameter.dtype}, expected float32")
+                kind = experiment.network.name
+                raise ConfigurationError(f"network.name = {kind!r}: parameter {name!r} is {parameter.dtype}, expected float32")
         self._check_outputs(environment)
         self.trainable = sum(parameter.numel() for _, parameter in named)
         entries: list[tuple[str, tuple[int, ...]]] = [(name, tuple(parameter.shape)) for name, parameter in named]
@@ -119,4 +120,4 @@ def _build(experiment: Experiment, environment: gymnasium.Env[Any, Any]) -> Netw
         raise ConfigurationError(f"network.name = {settings.name!r}: expected a subclass of genkidama.Network")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        return kind(environment.observation_space, environment.action_space, settings)  # type: ignore[call-arg]
+        return kind(environment.observation_space, environment.action_space, settings)

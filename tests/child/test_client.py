@@ -6,7 +6,9 @@ Most run in one event loop, with a backend that learns nothing, so that weights 
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -439,6 +441,20 @@ async def test_stopped_before_it_began_it_does_nothing() -> None:
     child = Child("ws://127.0.0.1:9", name="pi")
     child.stop()
     await child.serve()
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_run_gives_the_signals_back(threaded: bool) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    child = Child("ws://127.0.0.1:9", name="pi")
+    child.stop()
+    if threaded:  # where signals are none of its business
+        thread = threading.Thread(target=child.run)
+        thread.start()
+        thread.join()
+    else:
+        child.run()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 async def test_a_backend_that_cannot_go_on_ends_the_child(tmp_path: Path) -> None:

@@ -390,33 +390,62 @@ async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: 
         assert orchestrator.memory.replay[:, :, 4].any(1).all()  # rewards, in both shares
 
 
-async def test_with_one_core_stopped_for_good_the_other_does_not_wait_longer_than_its_death() -> None:
-    """A core that hangs holds the semaphore up; its death lights its element."""
-    async with training(bandit(exchange="episode")) as orchestrator:
+async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with training(
+        experiment("Gated", {"gate": str(gate)}, algorithm=a3c(batch_size=16), child={"exchange": "episode"})
+    ) as orchestrator:
         await train(orchestrator, lambda _: orchestrator.memory.filled.all())
-        stopped = orchestrator.pids[0]
-        os.kill(stopped, signal.SIGSTOP)
+        first, second = orchestrator.pids
+        os.kill(first, signal.SIGSTOP)
         with pytest.raises(TimeoutError):
             await train(orchestrator, lambda _: False, seconds=0.5)
-        os.kill(stopped, signal.SIGKILL)
-        await train(orchestrator, lambda _: len(orchestrator.pids) == 2 and stopped not in orchestrator.pids)
+        # Its death lights its element. Whoever replaces it is held up at the gate; the other one goes on alone.
+        os.mkfifo(gate)
+        os.kill(first, signal.SIGKILL)
+        await train(orchestrator, lambda _: len(orchestrator.pids) == 2 and first not in orchestrator.pids)
+        assert (await episodes(orchestrator, 50))[10:] == [1] * 40
+        with await asyncio.to_thread(gate.open, "w"):
+            gate.unlink()
         orchestrator.memory.filled[:] = 0
         await train(orchestrator, lambda _: orchestrator.memory.filled.all())
+        assert await episodes(orchestrator, 50) == [2] * 50
+        assert second in orchestrator.pids
+
+
+async def episodes(orchestrator: CoreOrchestrator, exchanges: int) -> list[int]:
+    """How many episodes have ended before each of so many exchanges."""
+    found = []
+    async with asyncio.timeout(40):
+        for _ in range(exchanges):
+            await orchestrator.due()
+            found.append(len(orchestrator.take_work().returns))
+            for _ in range(5):
+                await asyncio.sleep(0)  # as an exchange does, while cores go on talking
+            orchestrator.release()
+    return found
 
 
 @pytest.mark.parametrize("environment", ["Bandit", "Corridor"])
 async def test_an_exchange_is_due_once_in_an_episode_of_the_whole_child(environment: str) -> None:
     """Each core has ended exactly one episode between two exchanges, however short the episodes are."""
     settings = experiment(environment, algorithm=a3c(batch_size=16), child={"exchange": "episode"})
-    async with training(settings) as orchestrator:
-        await train(orchestrator, lambda _: orchestrator.memory.filled.all())
-        found = []
-        async with asyncio.timeout(40):
-            for _ in range(400):
-                await orchestrator.due()
-                found.append(len(orchestrator.take_work().returns))
-                orchestrator.release()
-        assert set(found[2:]) == {2}, {count: found.count(count) for count in set(found)}
+    async with training(settings, cores=3) as orchestrator:
+        found = await episodes(orchestrator, 1000)
+        assert found[0] == 0  # at the start, too, all wait for all
+        assert set(found[1:]) == {3}, {count: found.count(count) for count in set(found)}
+
+
+async def test_a_core_whose_word_comes_late_brings_no_exchange_about() -> None:
+    """It lights its element first and then says so; by then the exchange may be under way."""
+    settings = experiment("Bandit", algorithm=a3c(batch_size=16), child={"exchange": "episode"})
+    async with training(settings) as orchestrator, asyncio.timeout(40):
+        await orchestrator.due()
+        for exchange in range(100):
+            assert len(orchestrator.take_work().returns) == (2 if exchange else 0)
+            orchestrator._heard(orchestrator._cores[exchange % 2], b"")
+            orchestrator.release()
+            await orchestrator.due()
 
 
 async def test_free_cores_exchange_after_so_many_steps() -> None:

@@ -183,6 +183,7 @@ async def test_killed_it_takes_its_cores_along(tmp_path: Path, start: Start) -> 
     assert "Traceback" not in child.err
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(reason="a core notices only at an episode's end that its orchestrator is gone", raises=AssertionError, strict=True)
 async def test_killed_it_takes_cores_along_whose_episodes_never_end(tmp_path: Path, start: Start) -> None:
     async with running(faulty(length=0), tmp_path / "run") as parent:

@@ -1,0 +1,91 @@
+"""The files that are copied to machines, and the examples, are held to the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from genkidama.experiment import Algorithm, ChildSettings, Environment, Experiment, Network, Optimizer, ParentSettings, Role, Stop, read_toml
+
+ROOT = Path(__file__).resolve().parent.parent
+SECTIONS = {
+    "environment": Environment,
+    "network": Network,
+    "algorithm": Algorithm,
+    "optimizer": Optimizer,
+    "parent": ParentSettings,
+    "child": ChildSettings,
+    "stop": Stop,
+}
+
+
+def settings_in(text: str) -> dict[str, list[str]]:
+    """The keys of each section, the commented-out ones too, in their order; top-level ones under the empty name."""
+    found: dict[str, list[str]] = {"": []}
+    section = ""
+    for line in text.splitlines():
+        if header := re.match(r"\[(\w+)\]$", line):
+            section = header[1]
+            found[section] = []
+        elif key := re.match(r"(?:# )?(\w+) = .*# \S", line):
+            found[section].append(key[1])
+    return found
+
+
+def fields(kind: type[msgspec.Struct]) -> list[str]:
+    return [field.encode_name for field in msgspec.structs.fields(kind)]
+
+
+def test_the_parents_file_shows_every_setting_with_a_comment() -> None:
+    found = settings_in((ROOT / "parent/parent.toml").read_text(encoding="utf-8"))
+    assert found.pop("") == [name for name in fields(Experiment) if name not in SECTIONS]
+    assert found == {name: fields(kind) for name, kind in SECTIONS.items()}
+
+
+def test_the_parents_file_is_the_best_experiment_let_into_the_network() -> None:
+    deployed, example = Experiment.load(ROOT / "parent/parent.toml"), Experiment.load(ROOT / "examples/lunarlander/lunarlander.toml")
+    assert deployed == example.with_settings({"parent.listen": "0.0.0.0:8765"})
+
+
+def test_the_childs_file_shows_every_setting_with_a_comment_and_its_default() -> None:
+    path = ROOT / "child/child.toml"
+    assert settings_in(path.read_text(encoding="utf-8")) == {"": fields(Role)}
+    assert Role.load(path) == Role()
+
+
+@pytest.mark.parametrize("folder", ["parent", "child"])
+def test_a_deployable_holds_no_code(folder: str) -> None:
+    assert not list((ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.name)
+def test_every_example_is_an_experiment(path: Path) -> None:
+    assert Experiment.load(path).name == path.stem
+
+
+def test_the_thesis_settings_are_exactly_the_thesis() -> None:
+    assert read_toml(ROOT / "examples/lunarlander/thesis.toml") == {
+        "seed": 0,
+        "environment": {"id": "LunarLander-v3"},
+        "network": {"hidden": [128], "activation": "tanh", "shared": False, "initialization": "normal", "initial_deviation": 0.1},
+        "algorithm": {
+            "name": "a3c",
+            "gamma": 0.999,
+            "gae_lambda": 1.0,
+            "batch_size": 120,
+            "across_episodes": False,
+            "pull_steps": 240,
+            "epsilon": 0.01,
+            "value_coefficient": 1.0,
+            "entropy_coefficient": 0.0,
+            "normalize_advantages": False,
+            "max_gradient_norm": 0.0,
+        },
+        "optimizer": {"name": "sgd", "learning_rate": 1e-4, "momentum": 0.9, "weight_decay": 1e-3, "shared": False},
+        "parent": {"alpha": 0.9, "checkpoint_updates": 100, "checkpoint_keep": 20},
+        "child": {"beta": 0.0, "exchange": "episode", "cores": 4},
+        "stop": {"updates": 2000},
+    }
