@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.forkserver import _forkserver
@@ -376,6 +377,7 @@ def _starting(experiment: Experiment) -> Iterator[None]:
         os.environ[EXPERIMENT_VARIABLE] = msgspec.json.encode(experiment.to_dict()).decode()
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
+        resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, which the nursery's start would have it do
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield

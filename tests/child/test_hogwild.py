@@ -342,7 +342,9 @@ def corridor_solved(settings: Experiment) -> Callable[[Vector], bool]:
 
 
 def bandit(algorithm: str = "a3c", **child: Any) -> Experiment:
-    settings = {"name": algorithm, "batch_size": 32, "gamma": 0.9} | ({"minibatch_size": 16, "epochs": 2} if algorithm == "ppo" else {})
+    settings = {"name": algorithm, "batch_size": 32, "gamma": 0.9, "entropy_coefficient": 0.01} | (
+        {"minibatch_size": 16, "epochs": 2} if algorithm == "ppo" else {}
+    )
     return experiment(
         "Bandit", {"start": 1}, algorithm=settings, optimizer={"learning_rate": 0.01}, child={"exchange_seconds": 0.1, **child}
     )

@@ -151,7 +151,7 @@ async def test_stopped_while_the_nursery_warms_up_it_leaves_nothing(tmp_path: Pa
         else:
             child.signal(number)
         await vanished(child)
-        assert child.wait() == 0
+        assert child.wait() == 0, child.err
     assert "Traceback" not in child.err
 
 
