@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
+
 from genkidama.experiment import Algorithm
 from genkidama.learning.a3c import A3C
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from torch import Tensor
 
 
 class OriginalA3C(A3C):

@@ -94,14 +94,19 @@ def _train(options: argparse.Namespace) -> int:
             episodes=0,
             watch=progress,
         )
-    finally:
+    except BaseException as error:
         progress.close()
+        for note in getattr(error, "__notes__", []):
+            progress.say(note)
+        raise
+    progress.close()
     if options.episodes:
         progress.say(f"evaluating {options.episodes} episodes …")
         print(evaluate(run, episodes=options.episodes, seed=experiment.seed), file=sys.stderr)
     progress.say(f"run: {run.path}  (evaluate it again: genkidama evaluate {run.path})")
     if options.json:
-        print(_json(summary(run, None if before is None else {"steps": before.steps, "seconds": before.seconds})))
+        result = summary(run, None if before is None else {"steps": before.steps, "seconds": before.seconds})
+        print(_json(result if options.episodes else result | {"evaluation": None}))
     return 0
 
 

@@ -8,6 +8,7 @@ is killed is started again; whatever ends this process ends them all.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import subprocess
@@ -36,6 +37,9 @@ _TAIL = 1 << 16
 
 #: How long a process gets to end after SIGTERM: children 3 s, then the parent 2 s, so that all have ended within 5 s.
 _CHILD_GRACE, _PARENT_GRACE = 3.0, 2.0
+
+#: When all children have left, the parent's final checkpoint may take so long before something is wrong.
+_PARTING_SECONDS = 60.0
 
 #: A process that is killed so often within a minute will be killed again.
 _MOST_RESTARTS = 5
@@ -81,8 +85,13 @@ def train(
     run = _directory(experiment, out, resume)
     if cores is None and experiment.child.cores == "auto":
         cores = max(1, available_cores() // children)
-    with _Cluster(experiment, run, children, cores) as cluster:
-        cluster.wait(watch or (lambda event: None))
+    try:
+        with _Cluster(experiment, run, children, cores) as cluster:
+            cluster.wait(watch or (lambda event: None))
+    except (KeyboardInterrupt, SystemExit) as error:
+        if run.checkpoints:
+            error.add_note(f"go on with it: genkidama train --resume {run.path}")
+        raise
     if episodes:
         evaluate(run, episodes=episodes, seed=experiment.seed)
     return run
@@ -218,6 +227,8 @@ class _Cluster:
         Raises:
             GenkidamaError: what the parent or a child ended with.
         """
+        children = [process for process in self._parts if process is not self.parent]
+        patience = math.inf
         while self.parent.popen.poll() != 0:
             for process in self._parts:
                 code = process.popen.poll()
@@ -227,6 +238,10 @@ class _Cluster:
                     process.restart()
                 else:
                     raise (ConfigurationError if code == ConfigurationError.exit_code else EnvironmentFailure)(process.error())
+            if patience == math.inf and all(process.popen.poll() == 0 for process in children):
+                patience = time.monotonic() + _PARTING_SECONDS
+            if time.monotonic() > patience:
+                raise EnvironmentFailure("all children were stopped, though the run is not over")
             self._read_history(watch)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.parent.popen.wait(_LOOK_SECONDS)

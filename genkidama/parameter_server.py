@@ -300,6 +300,8 @@ class ParameterServer:
             raise ProtocolError("finite", f"child {child!r} reports a return that is NaN, infinite or beyond ±{_LARGEST_RETURN:g}")
         if message.sequence <= record.sequence:
             return self._weights(now)  # a push whose reply got lost: answered again, counted once
+        if self.stop:
+            return self._weights(now)  # the run is over, and what it came to stays as it is
         if trial.vector is None:
             trial.vector = vector.copy()  # with no weights of its own, the parent takes the first child's
         else:

@@ -227,7 +227,7 @@ class ConstantBackend:
     async def startup(self) -> Signature:
         return self.signature
 
-    async def begin(self, weights: Vector | None) -> None:
+    async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self.begun = True
         if weights is not None:
             self.weights[:] = weights

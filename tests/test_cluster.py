@@ -65,7 +65,8 @@ def test_a_run_without_a_directory_gets_one_under_runs(tmp_path: Path) -> None:
     watch = Watch()
     run = train(constant(stop={"updates": 3}), children=2, episodes=0, watch=watch)
     assert run.path.parent == Path("runs") and run.path.name.startswith("small-")
-    assert run.load().snapshot.updates >= 3.0
+    assert [event["reason"] for event in run.history() if event["event"] == "stop"] == ["3 updates done"]
+    assert run.load().snapshot.version >= 3
     assert run.evaluation is None
     assert sorted(path.name for path in (run.path / "logs").glob("*.log")) == ["child-1.log", "child-2.log", "parent.log"]
     assert [event["event"] for event in watch.events] == [event["event"] for event in run.history()]

@@ -8,7 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from genkidama.experiment import Algorithm, ChildSettings, Environment, Experiment, Network, Optimizer, ParentSettings, Role, Stop, read_toml
+from genkidama.experiment import (
+    Algorithm,
+    ChildSettings,
+    Environment,
+    Experiment,
+    Network,
+    Optimizer,
+    ParentSettings,
+    Role,
+    Stop,
+    read_toml,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = {

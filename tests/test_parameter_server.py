@@ -448,7 +448,7 @@ def test_the_first_reason_stays_and_everybody_is_told() -> None:
     server.tick(100)
     assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 updates done"  # type: ignore[union-attr]
     assert server.handle("", hello("c"), 101).stop == "1 updates done"  # type: ignore[union-attr]
-    assert [event["event"] for event in server.take_events()] == ["exchange", "stop", "exchange"]
+    assert [event["event"] for event in server.take_events()] == ["exchange", "stop"]  # what comes later is answered, not counted
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,9 @@ class Backend(Protocol):
         """
         ...
 
-    async def begin(self, weights: Vector | None) -> None:
-        """Starts training, from these weights or, if None, from its own initial ones."""
+    async def begin(self, weights: Vector | None, version: int = 0) -> None:
+        """Starts training, from these weights or, if None, from its own initial ones. `version` is the
+        parent's: a run that goes on draws other random numbers than it did from its start."""
         ...
 
     async def due(self) -> None:

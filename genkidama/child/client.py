@@ -187,7 +187,7 @@ class Child:
         if weights is None or weights.stop:
             return
         backend.set_progress(weights.progress)
-        await backend.begin(weights.vector)
+        await backend.begin(weights.vector, weights.version)
         if restored:
             log.info("resumed", child=self.name, version=weights.version)
         helpers = [self._in_background(self._keep_connected(signature))]

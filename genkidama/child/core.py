@@ -102,6 +102,8 @@ class SingleCore:
             self.pull()
             limit, batches = resident_bytes() + _GROWTH_BYTES, 0
             while not self._memory.stop[0]:
+                if self._line.poll():
+                    raise _Ended  # nothing is ever sent to a core that does not wait: this is the line's end
                 batches += 1
                 if not batches % _LOOK_BATCHES and resident_bytes() > limit:
                     return RECYCLED

@@ -106,7 +106,7 @@ class CoreOrchestrator:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["genkidama.child.nursery"])
         self._cores: dict[int, _Core] = {}
-        self._births = 0
+        self._births = self._version = 0
         self._counts = _Counts()
         self._wake = asyncio.Event()
         self._fatal: Exception | None = None
@@ -179,7 +179,8 @@ class CoreOrchestrator:
             raise ConfigurationError(answer[1])
         return answer[1], answer[2], answer[3]
 
-    async def begin(self, weights: Vector | None) -> None:
+    async def begin(self, weights: Vector | None, version: int = 0) -> None:
+        self._version = version
         if weights is not None:
             self.memory.weights[:] = weights
         for index in range(self.cores):
@@ -189,7 +190,7 @@ class CoreOrchestrator:
 
     async def _start(self, index: int, deaths: int = 0, failure: str = "") -> None:
         self._births += 1
-        seed = (self.experiment.seed, zlib.crc32(self.name.encode()), index, self._births)
+        seed = (self.experiment.seed, zlib.crc32(self.name.encode()), index, self._births, self._version)
         ours, theirs = self._context.Pipe()
         try:
             with theirs:

@@ -7,6 +7,7 @@ written as atomically as a checkpoint.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def save_state(path: Path, digest: str, arrays: dict[str, npt.NDArray[Any]]) -> 
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise EnvironmentFailure(f"{path}: the child's state cannot be saved: {error.strerror}") from None
 
 

@@ -54,6 +54,8 @@ def main() -> int:
     """One share of an evaluation; returns the exit code."""
     request = json.load(sys.stdin)
     torch.set_num_threads(1)
+    answer = sys.stdout
+    sys.stdout = sys.stderr  # what an environment prints is no part of the answer
     try:
         checkpoint = checkpoints.load(request["checkpoint"])
         experiment = checkpoint.experiment
@@ -63,9 +65,9 @@ def main() -> int:
             raise GenkidamaError(f"{request['checkpoint']}: its network is not the one that its experiment describes: {difference}")
         model.vector.copy_(torch.from_numpy(checkpoint.vector))
         returns = play(model, environment, request["episodes"], request["seed"], request["greedy"])
-        json.dump({"returns": returns, "threshold": default_threshold(experiment.environment)}, sys.stdout)
+        json.dump({"returns": returns, "threshold": default_threshold(experiment.environment)}, answer)
     except GenkidamaError as error:
-        json.dump({"error": str(error), "exit_code": error.exit_code}, sys.stdout)
+        json.dump({"error": str(error), "exit_code": error.exit_code}, answer)
     return 0
 
 

@@ -171,14 +171,22 @@ class Parent:
         return time.monotonic() + self._offset
 
     async def _live(self) -> None:
+        loop = asyncio.get_running_loop()
+        before = {}
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
-        await self.startup()
+            before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+            for number in before:
+                loop.add_signal_handler(number, self._signalled, number)
         try:
-            await self.serve()
+            await self.startup()
+            try:
+                await self.serve()
+            finally:
+                await self.shutdown()
         finally:
-            await self.shutdown()
+            for number, handler in before.items():  # who embeds a parent wants Ctrl-C back
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
     def _signalled(self, number: signal.Signals) -> None:
         self.stop(number.name)
@@ -209,7 +217,8 @@ class Parent:
             raise EnvironmentFailure(f"cannot listen on {self.listen}: no valid host name: {error}") from None
 
     def _pushed(self, now: float) -> None:
-        assert self._records is not None
+        if self._records is None:
+            return  # shutting down: the final checkpoint will have it
         self._records.pushed(now)
         if self._records.urgent:
             self._wake.set()

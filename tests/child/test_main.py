@@ -184,7 +184,6 @@ async def test_killed_it_takes_its_cores_along(tmp_path: Path, start: Start) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a core notices only at an episode's end that its orchestrator is gone", raises=AssertionError, strict=True)
 async def test_killed_it_takes_cores_along_whose_episodes_never_end(tmp_path: Path, start: Start) -> None:
     async with running(faulty(length=0), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi", "--cores", 1)
