@@ -126,7 +126,6 @@ class CoreOrchestrator:
         return [core.process.pid for core in self._cores.values() if core.process.pid is not None]
 
     async def startup(self) -> Signature:
-        os.environ.update(_CORE_VARIABLES)
         nursery = _nursery()
         describing = asyncio.ensure_future(asyncio.to_thread(self._describe))
         try:
@@ -375,7 +374,9 @@ def _starting(experiment: Experiment) -> Iterator[None]:
     reaches a whole terminal, interrupts nothing that is started here: the orchestrator decides what ends when.
     """
     with _lock:
-        os.environ[EXPERIMENT_VARIABLE] = msgspec.json.encode(experiment.to_dict()).decode()
+        variables = {**_CORE_VARIABLES, EXPERIMENT_VARIABLE: msgspec.json.encode(experiment.to_dict()).decode()}
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
         resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, which the nursery's start would have it do
@@ -385,7 +386,11 @@ def _starting(experiment: Experiment) -> Iterator[None]:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             sys.modules["__main__"] = main
-            del os.environ[EXPERIMENT_VARIABLE]
+            for name, value in before.items():  # whoever embeds a child has an environment of its own
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
 
 
 def _nursery() -> int | None:
