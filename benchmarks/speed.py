@@ -143,7 +143,7 @@ def parts() -> None:
             experiment.optimizer,
             model.vector[: model.trainable],
             torch.zeros(STATE_ROWS[experiment.optimizer.name], model.trainable),
-            torch.zeros((), dtype=torch.float64),
+            np.zeros(1),
         )
         learner, generator = make_learner(experiment.algorithm, model), torch.Generator()
         repeats = max(5, 20_000 // n)
@@ -151,7 +151,7 @@ def parts() -> None:
         for _ in range(repeats):
             rollout = Rollout(
                 torch.from_numpy(np.array(seen[:n])),
-                torch.tensor(taken[:n], dtype=torch.float32)[:, None],
+                torch.from_numpy(np.array(taken[:n], model.head.dtype)[:, None]),
                 np.zeros(n, np.float32),
                 np.arange(n) == n - 1,
                 np.array([n - 1]),

@@ -163,23 +163,19 @@ def size_limit(size: int) -> int:
     return _HEADER_LIMIT + size * DTYPE.itemsize
 
 
-def encode(message: Request | Reply) -> bytearray:
+def encode(message: Request | Reply) -> bytes:
     """The message's bytes, its vector copied once: later changes of the vector do not reach them."""
     vector = getattr(message, "vector", None)
     if vector is None:
         header = _encoder.encode(message)
-        return bytearray(_LENGTH.pack(len(header)) + header)
+        return _LENGTH.pack(len(header)) + header
     message.vector = None  # type: ignore[union-attr]
     try:
         header = _encoder.encode(message)
     finally:
         message.vector = vector  # type: ignore[union-attr]
-    start = _aligned(_LENGTH.size + len(header))
-    frame = bytearray(start + vector.nbytes)
-    _LENGTH.pack_into(frame, 0, len(header))
-    frame[_LENGTH.size : _LENGTH.size + len(header)] = header
-    np.frombuffer(frame, DTYPE, offset=start)[:] = vector
-    return frame
+    padding = bytes(-(_LENGTH.size + len(header)) % 8)
+    return b"".join((_LENGTH.pack(len(header)), header, padding, vector.data))
 
 
 def decode_request(frame: bytes) -> Request:

@@ -78,11 +78,10 @@ class SingleCore:
         own = 0 if experiment.optimizer.shared else index
         trainable = self.model.trainable
         self._optimizer = make_optimizer(
-            experiment.optimizer, self._shared[:trainable], torch.from_numpy(memory.state[own]), torch.from_numpy(memory.clock)[own]
+            experiment.optimizer, self._shared[:trainable], torch.from_numpy(memory.state[own]), memory.clock[own : own + 1]
         )
         self._learner = make_learner(experiment.algorithm, self.model)
         self._sample = self.model.head.sampler(self._rng, experiment.algorithm.epsilon)
-        self._outputs = self.model.network.acting()
         self._waits = experiment.child.exchange == "episode"
         # The columns of this core's share of T[C × N × M].
         replay = ReplayTensor(memory.replay, memory.filled, self.model.observation_shape, self.model.head.columns)
@@ -130,7 +129,7 @@ class SingleCore:
         """
         # Everything in this loop costs every step; what can be looked up once is a local name.
         observations, actions, rewards = self._observations, self._actions, self._rewards
-        step, outputs, sample = self._environment.step, self._outputs, self._sample
+        step, outputs, sample = self._environment.step, self.model.network.acting(), self._sample
         normalize, to_environment = self.model.normalizer(), self.model.head.to_environment
         observation, across = self._observation, self.algorithm.across_episodes
         self._terminated[:] = 0.0
@@ -208,7 +207,7 @@ class SingleCore:
             observations = raw.copy()  # a copy, because off-policy readers may see the share while it is rewritten
         return Rollout(
             torch.from_numpy(observations),
-            torch.from_numpy(self._actions[:steps].copy()),
+            torch.from_numpy(self._actions[:steps].astype(self.model.head.dtype)),
             scaled,
             ends,
             np.array(cuts, np.intp),

@@ -43,7 +43,7 @@ def _warm_up(settings: dict[str, Any]) -> None:
     action = sample(model.network.acting()(np.asarray(observation, np.float32)))
     environment.step(model.head.to_environment(action))
     row = torch.from_numpy(np.asarray(observation, np.float32)[None])
-    actions = torch.from_numpy(np.asarray(action, np.float32).reshape(1, -1))
+    actions = torch.from_numpy(np.asarray(action, model.head.dtype).reshape(1, -1))
     rollout = Rollout(row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row)
     for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
         loss.backward()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from genkidama.experiment import Algorithm
 from genkidama.learning.model import Model
@@ -23,7 +24,7 @@ def a3c_loss(log_pi: Tensor, entropy: Tensor, value: Tensor, advantage: Tensor, 
     returns = advantage + value.detach()
     if algorithm.normalize_advantages:
         advantage = normalized(advantage)
-    loss = algorithm.value_coefficient * (returns - value).square().mean() - (log_pi * advantage).mean()
+    loss = algorithm.value_coefficient * functional.mse_loss(value, returns) - (log_pi * advantage).mean()
     if algorithm.entropy_coefficient:
         loss = loss - algorithm.entropy_coefficient * entropy.mean()
     return loss

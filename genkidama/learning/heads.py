@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from genkidama.errors import ConfigurationError
 
@@ -33,8 +34,10 @@ class Head(Protocol):
 
     #: Numbers that the policy of a network emits.
     outputs: int
-    #: Numbers that an action takes in the replay tensor.
+    #: Numbers that an action takes in the replay tensor, which holds them as float32.
     columns: int
+    #: What they are in truth, and what learners see.
+    dtype: type[np.generic]
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """log π(a|s). Shapes: outputs (B, outputs), actions (B, columns) as stored; result (B,)."""
@@ -64,13 +67,14 @@ class Categorical:
     """Discrete actions: outputs are unnormalized log-probabilities."""
 
     columns = 1
+    dtype = np.int64
 
     def __init__(self, space: gymnasium.spaces.Discrete) -> None:
         self.outputs = int(space.n)
         self._start = int(space.start)
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        return torch.log_softmax(outputs, 1).gather(1, actions.long()).squeeze(1)
+        return -functional.cross_entropy(outputs, actions.long().squeeze(1), reduction="none")
 
     def entropy(self, outputs: Tensor) -> Tensor:
         log_pi = torch.log_softmax(outputs, 1)
@@ -110,6 +114,8 @@ class Gaussian:
 
     The density is that of the unbounded sample; the environment receives it clipped to its bounds.
     """
+
+    dtype = np.float32
 
     def __init__(self, space: gymnasium.spaces.Box) -> None:
         self.columns = int(np.prod(space.shape))

@@ -8,8 +8,9 @@ optimizers imports 70 MB that every core would carry.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -55,18 +56,20 @@ class RMSprop:
 class Adam:
     """Kingma & Ba 2015, algorithm 1; the step count is shared as the moments are."""
 
-    def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: Tensor) -> None:
+    def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]) -> None:
         self._betas, self._epsilon = settings.betas, settings.epsilon
         self._weights, self._first, self._second, self._clock = weights, state[0], state[1], clock
 
     def step(self, gradient: Tensor, learning_rate: float) -> None:
         beta_1, beta_2 = self._betas
-        self._clock += 1
-        t = self._clock.item()
+        self._clock[0] += 1.0
+        t = float(self._clock[0])
+        # η·m̂/(√v̂ + ε) with the corrections of m̂ and v̂ taken out of the vectors: a pass less over each.
+        correction = (1.0 - beta_2**t) ** 0.5
         self._first.lerp_(gradient, 1.0 - beta_1)
         self._second.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
-        denominator = self._second.sqrt().mul_((1.0 - beta_2**t) ** -0.5).add_(self._epsilon)
-        self._weights.addcdiv_(self._first, denominator, value=-learning_rate / (1.0 - beta_1**t))
+        denominator = self._second.sqrt().add_(self._epsilon * correction)
+        self._weights.addcdiv_(self._first, denominator, value=-learning_rate * correction / (1.0 - beta_1**t))
 
 
 class _WeightDecay:
@@ -79,14 +82,14 @@ class _WeightDecay:
         self._inner.step(gradient.add_(self._weights, alpha=self._weight_decay), learning_rate)
 
 
-def make_optimizer(settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: Tensor) -> Optimizer:
+def make_optimizer(settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]) -> Optimizer:
     """The rule that `[optimizer]` names.
 
     Args:
         settings: the section.
         weights: float32 (n,), stepped in place.
         state: float32 (STATE_ROWS[name], n), zeros at the start.
-        clock: float64 scalar tensor, the number of steps so far.
+        clock: float64 (1,), the number of steps so far.
     """
     rule: Optimizer
     match settings.name:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from genkidama.experiment import Algorithm
 from genkidama.learning.a3c import normalized
@@ -27,7 +28,7 @@ def ppo_loss(
     ratio = torch.exp(log_pi - old_log_pi)
     clipped = ratio.clamp(1.0 - algorithm.clip, 1.0 + algorithm.clip)
     surrogate = torch.minimum(ratio * advantage, clipped * advantage).mean()
-    loss = algorithm.value_coefficient * (returns - value).square().mean() - surrogate
+    loss = algorithm.value_coefficient * functional.mse_loss(value, returns) - surrogate
     if algorithm.entropy_coefficient:
         loss = loss - algorithm.entropy_coefficient * entropy.mean()
     return loss

@@ -24,7 +24,7 @@ class Rollout:
 
     #: (n, ...) float32, as the network takes them.
     observations: Tensor
-    #: (n, columns) float32, as the head stores them.
+    #: (n, columns), of the head's dtype.
     actions: Tensor
     #: (n,) float32, scaled.
     rewards: Array

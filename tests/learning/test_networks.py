@@ -49,8 +49,9 @@ def test_acting_is_the_forward_pass(
 ) -> None:
     settings = Settings(hidden=hidden, shared=shared, activation=activation, initialization="normal", initial_deviation=0.5)
     ours = model(settings, observations, space, seed=seed)
-    act, rng = ours.network.acting(), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     for _ in range(3):
+        act = ours.network.acting()
         batch = rng.normal(scale=2.0, size=(4, observations)).astype(np.float32)
         before = batch.copy()
         outputs, values = ours.network(torch.from_numpy(batch))
@@ -58,7 +59,7 @@ def test_acting_is_the_forward_pass(
         for observation, expected in zip(batch, outputs, strict=True):
             np.testing.assert_allclose(act(observation), expected.detach().numpy(), rtol=1e-4, atol=1e-5)
         assert (batch == before).all()
-        # Biases, deviations and weights change, and what was handed out follows.
+        # Biases, deviations and weights change, and what is handed out then follows.
         ours.vector.copy_(torch.from_numpy(rng.normal(scale=0.5, size=len(ours.vector)).astype(np.float32)))
 
 

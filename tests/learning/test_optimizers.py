@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +17,7 @@ N = 60
 
 
 def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
-    return make_optimizer(settings, weights, torch.zeros(STATE_ROWS[settings.name], len(weights)), torch.zeros((), dtype=torch.float64))
+    return make_optimizer(settings, weights, torch.zeros(STATE_ROWS[settings.name], len(weights)), np.zeros(1))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_cores_that_share_state_go_one_way_together(settings: Settings) -> None:
     gradients = torch.randn(20, N, generator=torch.Generator().manual_seed(0))
     results = []
     for cores in (1, 2):
-        weights, state, clock = torch.ones(N), torch.zeros(STATE_ROWS[settings.name], N), torch.zeros((), dtype=torch.float64)
+        weights, state, clock = torch.ones(N), torch.zeros(STATE_ROWS[settings.name], N), np.zeros(1)
         optimizers = [make_optimizer(settings, weights, state, clock) for _ in range(cores)]
         for step, gradient in enumerate(gradients):
             optimizers[step % cores].step(gradient.clone(), 0.01)
