@@ -80,7 +80,7 @@ class Categorical:
         log_pi = torch.log_softmax(outputs, 1)
         return -(log_pi.exp() * log_pi).sum(1)
 
-    def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], int]:
+    def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], np.int64]:
         """Gumbel-max: argmax(log π + G) with standard Gumbel noise G is a sample of π.
 
         A step that is to be uniformly random gets noise that decides alone.
@@ -94,19 +94,21 @@ class Categorical:
                 noise[random, rng.integers(self.outputs, size=len(random))] = np.float32(1e30)
             return list(noise)
 
-        def sample(outputs: Array) -> int:
+        def sample(outputs: Array) -> np.int64:
             nonlocal rows
             if not rows:
                 rows = draw()
-            return int((outputs + rows.pop()).argmax())
+            action: np.int64 = (outputs + rows.pop()).argmax()
+            return action
 
         return sample
 
-    def mode(self, outputs: Array) -> int:
-        return int(outputs.argmax())
+    def mode(self, outputs: Array) -> np.int64:
+        action: np.int64 = outputs.argmax()
+        return action
 
-    def to_environment(self, action: int) -> int:
-        return self._start + action
+    def to_environment(self, action: np.int64) -> np.int64:
+        return action + self._start if self._start else action
 
 
 class Gaussian:
