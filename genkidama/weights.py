@@ -111,7 +111,7 @@ def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
 def is_finite(vector: Vector) -> bool:
     """Whether no number of the vector is NaN or infinite."""
     if len(vector) <= BLOCK:
-        return bool(np.isfinite(vector).all())
+        return bool(np.count_nonzero(np.isfinite(vector)) == len(vector))
     # A NaN or an infinity survives in a dot product with itself, which is cheaper than a look at each
     # number. Large finite numbers overflow there too, so only the slow look condemns.
     with np.errstate(over="ignore", invalid="ignore"):

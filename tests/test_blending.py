@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from genkidama.blending import blend, diagnose, effective_pull, speed_factor
-from genkidama.weights import BLOCK
+from genkidama.blending import BLOCK, blend, diagnose, effective_pull, speed_factor
 
 alphas = st.floats(0.0, 1.0)
 # A little below the largest float32: there the rounding of (1−α) and α may carry a sum of two products over the edge.

@@ -308,7 +308,7 @@ def test_a_map_of_the_right_type_with_any_values_is_a_message_or_a_protocol_erro
 
 @given(st.one_of(requests, replies), st.data())
 def test_a_message_that_was_damaged_is_a_message_or_a_protocol_error(message: Request | Reply, data: st.DataObject) -> None:
-    frame = encode(message)
+    frame = bytearray(encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(0, len(frame)))
         match data.draw(st.sampled_from(["change", "insert", "delete", "cut"])):

@@ -25,7 +25,7 @@ from websockets.protocol import Event, State
 __all__ = ["Answer", "Channel"]
 
 #: Gives the reply to a message, or None if the message must go the ordinary way.
-Answer: TypeAlias = Callable[[bytes], bytearray | None]
+Answer: TypeAlias = Callable[[bytes], bytes | None]
 
 #: RFC 6455 §5.2: a whole binary message, with its length in 7, 16 or 64 bits; what a server sends is not masked.
 _FINAL_BINARY = 0x82
@@ -70,7 +70,7 @@ class Channel(ServerConnection):
             self.answer = None  # this message waits now, and those behind it must not overtake it
         super().process_event(event)
 
-    def _write(self, content: bytearray) -> None:
+    def _write(self, content: bytes) -> None:
         length = len(content)
         if length < 126:
             self.transport.write(_SHORT.pack(_FINAL_BINARY, length) + content)

@@ -154,7 +154,7 @@ class Connections:
             if kind is Leave:
                 return
 
-    def _answer_push(self, connection: Channel, name: str, frame: bytes) -> bytearray | None:
+    def _answer_push(self, connection: Channel, name: str, frame: bytes) -> bytes | None:
         """The reply to a push of a child that has joined; None for any other message, with nothing changed."""
         try:
             message = decode_request(frame)

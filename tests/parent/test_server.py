@@ -159,7 +159,7 @@ async def test_a_push_is_answered_where_it_arrives(parent: Parent, monkeypatch: 
     """That the short way is taken at all: it hangs on what websockets does inside."""
     short = []
 
-    def observed(*arguments: Any) -> bytearray | None:
+    def observed(*arguments: Any) -> bytes | None:
         short.append(answer(*arguments))
         return short[-1]
 
