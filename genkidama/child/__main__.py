@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from multiprocessing import resource_tracker
+
+import msgspec
+
+from genkidama.child.client import Child
+from genkidama.console import fail, stop_at_eof
+from genkidama.errors import ConfigurationError, GenkidamaError
+from genkidama.experiment import Role
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit code."""
-    # Imported late: multiprocessing looks at this module in processes that need none of it.
-    import msgspec
-
-    from genkidama.child.client import Child
-    from genkidama.console import fail, stop_at_eof
-    from genkidama.errors import ConfigurationError, GenkidamaError
-    from genkidama.experiment import Role
-
     parser = argparse.ArgumentParser(prog="python -m genkidama.child", description="Trains on this machine; the parent says what.")
     parser.add_argument("file", nargs="?", help="the child's TOML (child/child.toml explains every setting)")
     parser.add_argument("--parent", help="where the parent listens: ws://HOST:PORT")
@@ -34,10 +35,19 @@ def main(argv: list[str] | None = None) -> int:
         child = Child.from_role(Role.from_dict({**role, **given}, source="the command line"))
         if options.until_eof:
             stop_at_eof()
+        _spare_the_resource_tracker()
         child.run()
     except GenkidamaError as error:
         return fail(error)
     return 0
+
+
+def _spare_the_resource_tracker() -> None:
+    """multiprocessing starts a process of 7 MB that removes named shared memory and semaphores after a crash.
+
+    A child has none that could be left behind, and 7 MB matter on a Pi: what would go to it goes nowhere.
+    """
+    resource_tracker._resource_tracker._fd = os.open(os.devnull, os.O_WRONLY)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ class Categorical:
     """Discrete actions: outputs are unnormalized log-probabilities."""
 
     columns = 1
-    dtype = np.int64
+    dtype: type[np.generic] = np.int64
 
     def __init__(self, space: gymnasium.spaces.Discrete) -> None:
         self.outputs = int(space.n)
@@ -117,7 +117,7 @@ class Gaussian:
     The density is that of the unbounded sample; the environment receives it clipped to its bounds.
     """
 
-    dtype = np.float32
+    dtype: type[np.generic] = np.float32
 
     def __init__(self, space: gymnasium.spaces.Box) -> None:
         self.columns = int(np.prod(space.shape))
