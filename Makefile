@@ -8,14 +8,16 @@ BIN := $(VENV)/bin
 PIP_FLAGS ?=
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 EXPERIMENT ?= examples/lunarlander/lunarlander.toml
+SEARCH ?= examples/lunarlander/search.toml
 
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_SEARCH := $(VENV)/.installed-search
 PEERS := benchmarks/.venv
 INSTALLED_PEERS := $(PEERS)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-slow lint format peers clean
+.PHONY: help install train search test test-slow lint format peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +26,9 @@ install: $(INSTALLED) ## Make .venv and install Genkidama into it.
 
 train: $(INSTALLED) ## Train LunarLander with a parent and two children on this machine.
 	$(BIN)/genkidama train $(EXPERIMENT)
+
+search: $(INSTALLED_SEARCH) ## Search for hyperparameters of A3C on LunarLander with two nodes on this machine.
+	$(BIN)/genkidama search $(SEARCH)
 
 test: $(INSTALLED_DEV) ## Run the tests.
 	$(BIN)/python -m pytest -m "not slow"
@@ -67,8 +72,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e ".[uvloop]"
 	@touch $@
 
+$(INSTALLED_SEARCH): $(INSTALLED)
+	@$(PIP_INSTALL) -e ".[uvloop,search]"
+	@touch $@
+
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,dev]"
+	@$(PIP_INSTALL) -e ".[uvloop,search,postgresql,ray,dev]"
 	@touch $@
 
 $(INSTALLED_PEERS): benchmarks/requirements.txt

@@ -1,4 +1,4 @@
-"""The `genkidama` command: train · evaluate."""
+"""The `genkidama` command: train · evaluate · search · report."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 import genkidama
-from genkidama.cluster import summary, train
+from genkidama.cluster import search, summary, train
 from genkidama.console import fail
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.evaluation import evaluate
 from genkidama.experiment import Experiment
 from genkidama.plugs import check_environment
-from genkidama.progress import Progress
+from genkidama.progress import Progress, SearchProgress
 from genkidama.run import Run
 from genkidama.settings import parse_settings
 
@@ -69,6 +69,24 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=0, metavar="N", help="the episodes follow from it (default: 0)")
     command.add_argument("--json", action="store_true", help="print one JSON object on standard output and nothing else")
     command.set_defaults(command=_evaluate)
+
+    command = commands.add_parser("search", help="search for hyperparameters", description="Searches for hyperparameters with HyperTrick.")
+    command.add_argument("file", nargs="?", metavar="FILE.toml", type=Path, help="an experiment with a [search] (not needed with --resume)")
+    command.add_argument("--nodes", type=int, default=2, metavar="N", help="child processes on this machine, one trial each (default: 2)")
+    command.add_argument("--cores", type=int, metavar="N", help="core processes of each node (default: the CPU cores, shared out)")
+    command.add_argument("--listen", metavar="HOST:PORT", help="let children on other machines take part, as 0.0.0.0:8765")
+    command.add_argument("--seed", type=int, metavar="N", help="the experiment's seed")
+    command.add_argument("--out", type=Path, metavar="DIR", help="the run directory (default: a new one under runs/)")
+    command.add_argument("--resume", type=Path, metavar="DIR", help="go on with this search")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as search.trials=100; repeatable")
+    command.add_argument("--no-figures", action="store_true", help="draw nothing at the end")
+    command.add_argument("--simulate", action="store_true", help="show the rule and its rivals on the paper's toy problem; trains nothing")
+    command.set_defaults(command=_search)
+
+    command = commands.add_parser("report", help="what a search has found, while it runs or afterwards", description="Reports on a search.")
+    command.add_argument("run", metavar="DIR", type=Path, help="a search's run directory")
+    command.add_argument("--figures", type=Path, metavar="DIR", help="draw the figures there (PNG and SVG)")
+    command.set_defaults(command=_report)
     return parser
 
 
@@ -114,6 +132,54 @@ def _evaluate(options: argparse.Namespace) -> int:
     evaluation = evaluate(options.target, episodes=options.episodes, greedy=options.greedy, seed=options.seed)
     print(_json(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
     return 0
+
+
+def _search(options: argparse.Namespace) -> int:
+    if options.simulate:
+        from genkidama.hypertrick.simulator import simulate_report
+
+        print(simulate_report(seed=options.seed, figures=options.out))
+        return 0
+    if options.file is None and options.resume is None:
+        raise ConfigurationError("what is searched? give FILE.toml, or --resume DIR")
+    experiment = Experiment.load(options.file) if options.file else Run.open(options.resume).experiment
+    changes = parse_settings(options.set) | ({"seed": options.seed} if options.seed is not None else {})
+    experiment = experiment.with_settings(changes, source="the command line")
+    check_environment(experiment)
+    progress = SearchProgress(experiment)
+    try:
+        run = search(
+            experiment,
+            nodes=options.nodes,
+            cores=options.cores,
+            listen=options.listen,
+            out=options.out,
+            resume=options.resume,
+            watch=progress,
+        )
+    except BaseException as error:
+        progress.close()
+        for note in getattr(error, "__notes__", []):
+            progress.say(note)
+        raise
+    progress.close()
+    print(_findings(run, None if options.no_figures else run.path / "figures"))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    print(_findings(Run.open(options.run), options.figures))
+    return 0
+
+
+def _findings(run: Run, figures: Path | None) -> str:
+    from genkidama.hypertrick.report import report  # Optuna, Matplotlib and scikit-learn, which training does without
+    from genkidama.parent.study import storage_url
+
+    settings = run.experiment.search
+    if settings is None:
+        raise ConfigurationError(f"{run.path}: is no search; see `genkidama evaluate {run.path}`")
+    return report(storage_url(settings.storage, run.path), run.path.absolute().name, figures, str(run.path))
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`train`: a whole cluster on this machine, through real processes and real websockets.
+"""`train` and `search`: a whole cluster on this machine, through real processes and real websockets.
 
 A run here is what it is on a shelf of Pis: one process of `genkidama.parent`, some of
 `genkidama.child`, and this process, which only starts them, watches them, and ends them. Whichever
@@ -25,9 +25,10 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.evaluation import evaluate
 from genkidama.experiment import Experiment
 from genkidama.machine import available_cores
+from genkidama.parent.address import explain, parse_listen
 from genkidama.run import Run
 
-__all__ = ["summary", "train"]
+__all__ = ["search", "summary", "train"]
 
 #: How often this process looks at the others. It sleeps in between.
 _LOOK_SECONDS = 0.25
@@ -43,6 +44,9 @@ _PARTING_SECONDS = 60.0
 
 #: A process that is killed so often within a minute will be killed again.
 _MOST_RESTARTS = 5
+
+#: A free port that only this machine reaches.
+LOOPBACK = "127.0.0.1:0"
 
 Event = dict[str, Any]
 
@@ -82,12 +86,11 @@ def train(
         raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
     if episodes < 0:
         raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed, or 0 for no evaluation")
-    run = _directory(experiment, out, resume)
-    if cores is None and experiment.child.cores == "auto":
-        cores = max(1, available_cores() // children)
+    if experiment.search is not None:
+        raise ConfigurationError(f"{experiment.name}: has a [search]; start it with `genkidama search`, or take that section out")
+    run = _directory(experiment, out, resume, "train")
     try:
-        with _Cluster(experiment, run, children, cores) as cluster:
-            cluster.wait(watch or (lambda event: None))
+        _run(experiment, run, "child", children, cores, LOOPBACK, watch)
     except (KeyboardInterrupt, SystemExit) as error:
         if run.checkpoints:
             error.add_note(f"go on with it: genkidama train --resume {run.path}")
@@ -97,7 +100,61 @@ def train(
     return run
 
 
-def _directory(experiment: Experiment, out: str | Path | None, resume: str | Path | None) -> Run:
+def search(
+    experiment: Experiment,
+    *,
+    nodes: int = 2,
+    cores: int | None = None,
+    listen: str | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    watch: Callable[[Event], None] | None = None,
+) -> Run:
+    """Searches for hyperparameters until `[search]` says that it is over. Blocks.
+
+    Args:
+        experiment: all settings, with a `[search]`.
+        nodes: child processes on this machine, each of which trains one trial after another; 0 leaves
+            all trials to children on the network.
+        cores: core processes of each node; if absent, as in `train`.
+        listen: `HOST:PORT` that lets children on other machines take part; a free port of the loopback if absent.
+        out: the run directory; a new one under `runs/` if absent.
+        resume: a run directory with a search to go on with, instead of `out`.
+        watch: is called with each new line of the history, about four times a second.
+
+    Returns:
+        The run; its `trials` are runs of their own, and `genkidama.hypertrick.report` tells what they came to.
+
+    Raises:
+        ConfigurationError: a setting is wrong, or `out` holds a run already.
+        EnvironmentFailure: a process cannot start, or keeps dying.
+    """
+    if experiment.search is None:
+        raise ConfigurationError(f"{experiment.name}: has no [search]; say what to vary, as examples/lunarlander/search.toml does")
+    if nodes < 0 or (nodes == 0 and listen is None):
+        raise ConfigurationError(f"nodes = {nodes}: at least 1 is needed, or 0 with an address for nodes on the network to come to")
+    if cores is not None and cores < 1:
+        raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+    run = _directory(experiment, out, resume, "search")
+    try:
+        _run(experiment, run, "node", nodes, cores, listen or LOOPBACK, watch)
+    except (KeyboardInterrupt, SystemExit) as error:
+        if run.trials:
+            error.add_note(f"go on with it: genkidama search --resume {run.path}")
+        raise
+    return run
+
+
+def _run(
+    experiment: Experiment, run: Run, kind: str, count: int, cores: int | None, listen: str, watch: Callable[[Event], None] | None
+) -> None:
+    if cores is None and experiment.child.cores == "auto":
+        cores = max(1, available_cores() // max(1, count))
+    with _Cluster(experiment, run, [f"{kind}-{number}" for number in range(1, count + 1)], cores, listen) as cluster:
+        cluster.wait(watch or (lambda event: None))
+
+
+def _directory(experiment: Experiment, out: str | Path | None, resume: str | Path | None, command: str) -> Run:
     if resume is not None:
         if out is not None and Path(out) != Path(resume):
             raise ConfigurationError(f"--out {out}: a resumed run stays in its directory {resume}; give one of the two")
@@ -105,7 +162,7 @@ def _directory(experiment: Experiment, out: str | Path | None, resume: str | Pat
     else:
         run = Run(Path(out) if out is not None else _fresh(Path("runs"), experiment.name))
     try:
-        if resume is None and (run.path / "checkpoints").is_dir() and any((run.path / "checkpoints").iterdir()):
+        if resume is None and any((run.path / name).is_dir() and any((run.path / name).iterdir()) for name in ("checkpoints", "trials")):
             raise ConfigurationError(
                 f"--out {run.path}: holds a run already; go on with it by --resume {run.path}, or choose another directory"
             )
@@ -190,13 +247,13 @@ class _Process:
 class _Cluster:
     """One parent and its children, as processes. Entering starts them, leaving ends them."""
 
-    def __init__(self, experiment: Experiment, run: Run, children: int, cores: int | None) -> None:
+    def __init__(self, experiment: Experiment, run: Run, children: list[str], cores: int | None, listen: str) -> None:
         self._run = run
         self._history = run.path / "history.jsonl"
         self._position = _whole_lines(self._history)
         # The socket is bound here and inherited: children may connect before the parent listens, and
         # a parent that is started again is found under the same address.
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._socket = _listen(listen)
         self._parts: list[_Process] = []
         self._children, self._cores = children, cores
 
@@ -207,8 +264,7 @@ class _Cluster:
         try:
             command = ["genkidama.parent", str(path / "logs" / "experiment.toml"), "--listen", f"fd://{descriptor}", "--out", str(path)]
             self.parent = self._start("parent", command, (descriptor,))
-            for number in range(1, self._children + 1):
-                name = f"child-{number}"
+            for name in self._children:
                 command = ["genkidama.child", "--parent", f"ws://127.0.0.1:{port}", "--name", name, "--state", str(path / "children")]
                 self._start(name, command if self._cores is None else [*command, "--cores", str(self._cores)])
         except BaseException:
@@ -238,7 +294,7 @@ class _Cluster:
                     process.restart()
                 else:
                     raise (ConfigurationError if code == ConfigurationError.exit_code else EnvironmentFailure)(process.error())
-            if patience == math.inf and all(process.popen.poll() == 0 for process in children):
+            if children and patience == math.inf and all(process.popen.poll() == 0 for process in children):
                 patience = time.monotonic() + _PARTING_SECONDS
             if time.monotonic() > patience:
                 raise EnvironmentFailure("all children were stopped, though the run is not over")
@@ -275,6 +331,17 @@ class _Cluster:
             process.end(_PARENT_GRACE)
             process.close()
         self._socket.close()
+
+
+def _listen(listen: str) -> socket.socket:
+    binding = parse_listen(listen)
+    if "sock" in binding:
+        return binding["sock"]
+    host = binding["host"]
+    try:
+        return socket.create_server((host, binding["port"]), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=256)
+    except OSError as error:
+        raise explain(listen, error) from None
 
 
 def _whole_lines(path: Path) -> int:

@@ -46,6 +46,7 @@ class ProtocolError(GenkidamaError):
         "finite",  # NaN or infinity in a vector
         "silent",  # nothing was said in time
         "full",  # no room for another child
+        "trial",  # a push for a trial that the child does not own
     )
 
     def __init__(self, code: str, reason: str) -> None:

@@ -19,8 +19,22 @@ import msgspec
 import tomli_w
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.hypertrick.rule import geometric_phases
+from genkidama.hypertrick.space import parse_space
 
-__all__ = ["Algorithm", "ChildSettings", "Environment", "Experiment", "Network", "Optimizer", "ParentSettings", "Role", "Stop", "read_toml"]
+__all__ = [
+    "Algorithm",
+    "ChildSettings",
+    "Environment",
+    "Experiment",
+    "Network",
+    "Optimizer",
+    "ParentSettings",
+    "Role",
+    "SearchSettings",
+    "Stop",
+    "read_toml",
+]
 
 _M = msgspec.Meta
 Fraction = Annotated[float, _M(ge=0.0, le=1.0)]
@@ -194,6 +208,62 @@ class Stop(_Section, frozen=True):
     """How many episodes that mean is taken over."""
 
 
+class SearchSettings(_Section, frozen=True):
+    """`[search]`: makes the run a search for hyperparameters, in which each child trains one trial after another."""
+
+    method: Literal["hypertrick", "random"] = "hypertrick"
+    """`"hypertrick"` stops the trials that do worse; `"random"` lets every trial run to its end."""
+    trials: Natural = 16
+    """W₀: trials to start in all."""
+    phases: Natural = 10
+    """N_p: phases of a trial; it reports after each."""
+    phase_steps: Natural | None = None
+    """Length of a phase in environment steps."""
+    phase_episodes: Natural | None = None
+    """Length of a phase in episodes, instead."""
+    phase_seconds: Positive | None = None
+    """Length of a phase in seconds of a node's time, instead."""
+    eviction_rate: Annotated[float, _M(gt=0.0, lt=1.0)] = 0.25
+    """r: the share of trials that is meant to be stopped after each phase in which anything is decided."""
+    decisions: Literal["every", "geometric"] = "every"
+    """After which phases trials are stopped: every one but the last, or after 1, `factor`, `factor`², … of them."""
+    factor: Annotated[int, _M(ge=2)] = 3
+    """`geometric`: the factor from one decision to the next."""
+    cohort: Count = 0
+    """Trials are compared with those of their own cohort, so many that start one after another; 0 compares all."""
+    adaptive: bool = False
+    """Whether the rule stops more when fewer than expected were stopped so far."""
+    sampler: Annotated[str, _plug("random", "tpe")] = "random"
+    """Where new trials' settings come from: `"random"`, `"tpe"`, or `"module:Class"`, a sampler of Optuna's."""
+    sampler_options: dict[str, Any] = {}
+    """Keyword arguments for the sampler."""
+    seconds: Positive | None = None
+    """Wall-clock time of the whole search, from the first trial's start; trials under way then are cut off."""
+    retries: Count = 1
+    """How often a trial is given to another node after its node has failed, before it counts as the worst."""
+    return_seconds: NotNegative = 30.0
+    """How long a node that has vanished may take to return to its trial before another node goes on with it."""
+    storage: str = ""
+    """Optuna's storage URL, as `postgresql+psycopg://…`; empty means a SQLite file in the run's directory."""
+    space: dict[str, Any] = {}
+    """Settings to vary: `{ low, high, log, step }` or a list of choices for each dotted key."""
+
+    @property
+    def unit(self) -> Literal["steps", "episodes", "seconds"]:
+        """What a phase is measured in."""
+        return "steps" if self.phase_steps else "episodes" if self.phase_episodes else "seconds"
+
+    @property
+    def length(self) -> float:
+        """Length of a phase in its unit."""
+        return self.phase_steps or self.phase_episodes or self.phase_seconds or 0
+
+    @property
+    def decide_after(self) -> tuple[int, ...]:
+        """The phases, from 0, after which trials may be stopped."""
+        return geometric_phases(self.phases, self.factor) if self.decisions == "geometric" else tuple(range(self.phases - 1))
+
+
 class Experiment(_Section, frozen=True):
     """Every setting of a run. Frozen; `msgspec.structs.replace` makes a changed copy, `with_settings` a checked one."""
 
@@ -210,6 +280,7 @@ class Experiment(_Section, frozen=True):
     parent: ParentSettings = ParentSettings()
     child: ChildSettings = ChildSettings()
     stop: Stop = Stop()
+    search: SearchSettings | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> Experiment:
@@ -238,7 +309,9 @@ class Experiment(_Section, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values that `from_dict` accepts; settings that are absent are left out."""
         settings: dict[str, Any] = msgspec.to_builtins(self)
-        settings["stop"] = {key: value for key, value in settings["stop"].items() if value is not None}
+        for section in ("stop", "search"):
+            if settings[section] is not None:
+                settings[section] = {key: value for key, value in settings[section].items() if value is not None}
         if self.algorithm.name == "a3c":
             settings["algorithm"] = {key: value for key, value in settings["algorithm"].items() if key not in _PPO_ONLY}
         return {key: value for key, value in settings.items() if value is not None}
@@ -334,6 +407,35 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them"
         )
+
+    if experiment.search is not None:
+        _check_search(experiment, experiment.search, source)
+
+
+#: What a trial cannot have its own value of: it belongs to the run, or to all trials.
+_NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
+
+
+def _check_search(experiment: Experiment, search: SearchSettings, source: str) -> None:
+    lengths = {key: value for key in ("phase_steps", "phase_episodes", "phase_seconds") if (value := getattr(search, key)) is not None}
+    if len(lengths) != 1:
+        given = ", ".join(f"search.{key} = {value!r}" for key, value in lengths.items()) or "search.phase_steps is absent"
+        raise ConfigurationError(f"{source}: {given}: give exactly one of phase_steps, phase_episodes and phase_seconds")
+    stop = {key: value for key in ("updates", "episodes", "seconds", "mean_return") if (value := getattr(experiment.stop, key)) is not None}
+    for key, value in stop.items():
+        raise ConfigurationError(
+            f"{source}: stop.{key} = {value!r}: a search ends after search.trials or search.seconds; take this setting out"
+        )
+    plain = msgspec.structs.replace(experiment, search=None)
+    for key, dimension in parse_space(search.space, f"{source}: search.space").items():
+        if key.partition(".")[0] in _NOT_SEARCHABLE:
+            raise ConfigurationError(f"{source}: search.space: {key}: belongs to the whole run and cannot differ between trials")
+        for value in dimension.extremes:
+            try:
+                plain.with_settings({key: value}, source=f"{source}: search.space")
+            except ConfigurationError as error:
+                if f" {key}" in str(error).partition("=")[0]:  # otherwise another dimension's value may make it fit
+                    raise
 
 
 _Settings = TypeVar("_Settings", bound=_Section)

@@ -78,6 +78,8 @@ class Hello(Message):
     session: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     #: The version of the child's software, for the parent's log.
     software: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    #: In a search, the trial that it is training already.
+    trial: Count | None = None
 
 
 class Welcome(Message):
@@ -90,6 +92,10 @@ class Welcome(Message):
     run: str = ""
     #: Why the run is over, if it is.
     stop: str = ""
+    #: In a search, the number of the trial that this experiment is.
+    trial: Count | None = None
+    #: In a search, there is no trial at present and no experiment here: ask again in so many seconds.
+    wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
 
 
 class Join(Message):
@@ -112,6 +118,8 @@ class Push(Message):
     steps: Count = 0
     #: Undiscounted return of each episode that ended since the last push, within ±1e30.
     returns: list[float] = []
+    #: In a search, the trial's number.
+    trial: Count | None = None
     vector: np.ndarray | None = None
 
 
@@ -121,8 +129,10 @@ class Weights(Message):
     version: Count
     #: How much of the run is done, in [0, 1]; schedules follow it.
     progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    #: Why the run is over, if it is: the child stops.
+    #: Why the run is over, or in a search the trial, if it is: the child stops.
     stop: str = ""
+    #: In a search, with `stop`: only this trial is over; say hello again for another.
+    next: bool = False
     vector: np.ndarray | None = None
 
 
@@ -130,6 +140,8 @@ class Leave(Message):
     """The child goes for good. Reply: `Goodbye`."""
 
     reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    #: In a search, the child could not train its trial.
+    failed: bool = False
 
 
 class Goodbye(Message):

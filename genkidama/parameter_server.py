@@ -6,22 +6,22 @@ Laws of this file:
 - Nothing here waits, so each blend is atomic without a lock.
 - A refused message changes nothing but a counter: the weights and the run go on untouched.
 - Parent side, a *trial* is one set of hyperparameters with its vector and history. A plain run has
-  one, shared by all children, that is never stopped before the run's own end.
+  one, shared by all children, that is never stopped before the run's own end. In a search each child
+  has its own, whose vector is what that child pushed last; `genkidama.search` says which.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
-from math import fsum
 from typing import Any
-
-import msgspec
 
 from genkidama.blending import blend
 from genkidama.errors import ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.messages import PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Reply, Request, Weights, Welcome
+from genkidama.search import Search, SearchTrial
+from genkidama.trial import Snapshot, Trial
 from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["ChildRecord", "ParameterServer", "Snapshot", "Trial"]
@@ -44,57 +44,8 @@ class ChildRecord:
     exchanges: int = 0
     episodes: int = 0
     steps: int = 0
-
-
-@dataclass
-class Trial:
-    """One set of hyperparameters with its weights: θ_P, what it means, and how far it has come."""
-
-    window: int
-    signature: Signature | None = None
-    vector: Vector | None = None
-    #: How many pushes have been applied.
-    version: int = 0
-    episodes: int = 0
-    steps: int = 0
-    returns: deque[float] = field(default_factory=deque)
-    _sum: float = 0.0
-    _unchecked: int = 0
-
-    def add_returns(self, returns: list[float]) -> None:
-        kept = self.returns
-        for value in returns:
-            kept.append(value)
-            self._sum += value
-            if len(kept) > self.window:
-                self._sum -= kept.popleft()
-        self._unchecked += len(returns)
-        if self._unchecked >= self.window:  # the running sum's rounding errors are thrown away now and then
-            self._sum, self._unchecked = fsum(kept), 0
-
-    @property
-    def mean_return(self) -> float | None:
-        """Mean return of the last `window` episodes, of fewer if there are fewer, None if there are none."""
-        return self._sum / len(self.returns) if self.returns else None
-
-
-class Snapshot(msgspec.Struct, kw_only=True):
-    """A trial's state as a checkpoint's metadata holds it, beside the vector and its signature."""
-
-    version: int
-    exchanges: int
-    updates: float
-    episodes: int
-    steps: int
-    #: Seconds of training so far.
-    seconds: float
-    alpha: float
-    beta: float
-    mean_return: float | None = None
-    returns: list[float] = []
-    #: Per child: `exchanges`, `episodes`, `steps`.
-    children: dict[str, dict[str, int]] = {}
-    experiment: dict[str, Any] = {}
+    #: What it trains.
+    trial: Trial | None = field(default=None, compare=False, repr=False)
 
 
 class ParameterServer:
@@ -110,13 +61,15 @@ class ParameterServer:
     def __init__(self, experiment: Experiment, run: str = "") -> None:
         self.experiment = experiment
         self.run = run
-        self.trial = Trial(window=experiment.stop.window)
+        #: The one trial of a plain run.
+        self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
+        #: Hands out trials, if the experiment is a search.
+        self.search = Search(experiment, self._note) if experiment.search is not None else None
         self.children: dict[str, ChildRecord] = {}
         #: How many messages were refused, by code.
         self.refusals: Counter[str] = Counter()
         #: Why the run is over; empty while it goes on.
         self.stop = ""
-        self._welcome = experiment.to_dict()
         self._events: list[Event] = []
         self._exchanges = 0
         self._pushers = 0
@@ -161,8 +114,15 @@ class ParameterServer:
             record.connected = record.joined = False
             if not record.exchanges:
                 del self.children[child]
-            if self.trial.vector is None and not any(other.joined for other in self.children.values()):
-                self.trial.signature = None  # nobody has pushed: the next child may bring another network
+            trial, record.trial = record.trial, None
+            if (
+                trial is not None
+                and trial.vector is None
+                and not any(other.joined for other in self.children.values() if other.trial is trial)
+            ):
+                trial.signature = None  # nobody has pushed: the next child may bring another network
+            if self.search is not None:
+                self.search.vanished(child, now)
             self._note(now, "leave", child=child, reason=reason)
 
     def tick(self, now: float) -> None:
@@ -186,6 +146,11 @@ class ParameterServer:
         """Exchanges a child on average: the thesis' count of updates."""
         return self._exchanges / max(1, self._pushers)
 
+    def idle(self, child: str) -> bool:
+        """Whether a child has nothing to train: in a search, while it waits for a trial or when its trial has ended."""
+        record = self.children.get(child)
+        return self.search is not None and (record is None or record.trial is None or bool(record.trial.stop))
+
     @property
     def connected(self) -> list[str]:
         return [name for name, record in self.children.items() if record.connected]
@@ -196,7 +161,7 @@ class ParameterServer:
 
     def progress(self, now: float) -> float:
         """How much of the strictest countable stop condition is used up, in [0, 1]; it never goes back,
-        though a new child lowers the updates, so that schedules do not either."""
+        though a new child lowers the updates, so that schedules do not either. Of a plain run."""
         stop, used = self.experiment.stop, self._progress
         if stop.updates:
             used = self.updates / stop.updates
@@ -207,8 +172,22 @@ class ParameterServer:
         self._progress = min(1.0, used)
         return self._progress
 
-    def snapshot(self, now: float) -> Snapshot:
-        """What a checkpoint says beside the vector."""
+    def snapshot(self, now: float, trial: Trial | None = None) -> Snapshot:
+        """What a checkpoint says beside the vector: of the plain run, or of one trial of a search."""
+        if isinstance(trial, SearchTrial):
+            return Snapshot(
+                version=trial.version,
+                exchanges=trial.version,
+                updates=trial.version,
+                episodes=trial.episodes,
+                steps=trial.steps,
+                seconds=trial.seconds,
+                alpha=self.experiment.parent.alpha,
+                beta=self.experiment.child.beta,
+                mean_return=trial.mean_return,
+                returns=list(trial.returns),
+                experiment=trial.experiment,
+            )
         trial = self.trial
         return Snapshot(
             version=trial.version,
@@ -225,15 +204,12 @@ class ParameterServer:
                 name: {"exchanges": record.exchanges, "episodes": record.episodes, "steps": record.steps}
                 for name, record in self.children.items()
             },
-            experiment=self._welcome,
+            experiment=trial.experiment,
         )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
         """Goes on where a checkpoint left off. The vector is taken over, not copied."""
-        trial = self.trial
-        trial.signature, trial.vector, trial.version = signature, vector, snapshot.version
-        trial.episodes, trial.steps = snapshot.episodes, snapshot.steps
-        trial.add_returns(snapshot.returns)
+        self.trial.restore(snapshot, signature, vector)
         self.children = {
             name: ChildRecord(exchanges=counts.get("exchanges", 0), episodes=counts.get("episodes", 0), steps=counts.get("steps", 0))
             for name, counts in snapshot.children.items()
@@ -258,15 +234,21 @@ class ParameterServer:
             limit = self.experiment.parent.max_children
             if len(self.connected) >= limit:
                 raise ProtocolError("full", f"{limit} children are connected already (parent.max_children)")
+        trial: Trial | None = self.trial
+        if self.search is not None and not self.stop:
+            trial = self.search.assign(message.name, now, message.trial)
+            if trial is None:
+                return Welcome(protocol=PROTOCOL, experiment={}, run=self.run, wait=self.search.wait)
         record = self.children.setdefault(message.name, ChildRecord())
         if record.session != message.session:
             record.session, record.sequence = message.session, 0
-        record.connected, record.joined = True, False
-        return Welcome(protocol=PROTOCOL, experiment=self._welcome, run=self.run, stop=self.stop)
+        record.connected, record.joined, record.trial = True, False, trial
+        assert trial is not None
+        return Welcome(protocol=PROTOCOL, experiment=trial.experiment, run=self.run, stop=self.stop, trial=trial.number)
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
-        record = self._record(child)
-        signature, trial = message.as_signature(), self.trial
+        record, trial = self._record(child)
+        signature = message.as_signature()
         limit = self.experiment.parent.max_parameters
         if not 0 < signature.size <= limit:
             raise ProtocolError("signature", f"a network of {signature.size} numbers; 1 to {limit} are accepted (parent.max_parameters)")
@@ -281,13 +263,19 @@ class ParameterServer:
         record.joined = True
         if self._began is None:
             self._began = now
-        self._note(now, "join", child=child, version=trial.version, parameters=signature.size)
-        return self._weights(now)
+        if self.search is not None and isinstance(trial, SearchTrial):
+            self.search.heard(trial, now)
+        self._note(now, "join", child=child, version=trial.version, parameters=signature.size, **_number(trial))
+        return self._weights(trial, now)
 
     def _push(self, child: str, message: Push, now: float) -> Reply:
-        record, trial = self._record(child), self.trial
+        record, trial = self._record(child)
         if not record.joined or trial.signature is None:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
+        if message.trial != trial.number or (self.search is not None and not self.search.owns(child, trial)):
+            raise ProtocolError(
+                "trial", f"child {child!r} pushes for trial {message.trial}, which it does not own; it has to say hello again"
+            )
         vector = message.vector
         if vector is None or len(vector) != trial.signature.size:
             length = 0 if vector is None else len(vector)
@@ -295,15 +283,19 @@ class ParameterServer:
         if message.version > trial.version:
             raise ProtocolError("order", f"child {child!r} starts from version {message.version}, the newest is {trial.version}")
         if not is_finite(vector):
+            if self.search is not None and isinstance(trial, SearchTrial):
+                return self._diverged(child, trial, now)
             raise ProtocolError("finite", f"child {child!r} pushes NaN or infinity")
         if not all(-_LARGEST_RETURN <= value <= _LARGEST_RETURN for value in message.returns):
             raise ProtocolError("finite", f"child {child!r} reports a return that is NaN, infinite or beyond ±{_LARGEST_RETURN:g}")
         if message.sequence <= record.sequence:
-            return self._weights(now)  # a push whose reply got lost: answered again, counted once
-        if self.stop:
-            return self._weights(now)  # the run is over, and what it came to stays as it is
+            return self._weights(trial, now, answer=True)  # a push whose reply got lost: answered again, counted once
+        if self.stop or trial.stop:
+            return self._weights(trial, now, answer=True)  # the run is over, and what it came to stays as it is
         if trial.vector is None:
             trial.vector = vector.copy()  # with no weights of its own, the parent takes the first child's
+        elif self.search is not None:
+            trial.vector[:] = vector  # nobody else has any share in them
         else:
             blend(trial.vector, vector, self.experiment.parent.alpha)
         staleness = trial.version - message.version
@@ -328,27 +320,56 @@ class ParameterServer:
                 episodes=trial.episodes,
                 steps=trial.steps,
                 mean_return=trial.mean_return,
+                **_number(trial),
             )
+        if self.search is not None and isinstance(trial, SearchTrial):
+            self.search.heard(trial, now)
+            self.search.advance(trial, now)
         self._check_stop(now)
-        return self._weights(now)
+        return self._weights(trial, now, answer=True)
 
     def _leave(self, child: str, message: Leave, now: float) -> Reply:
-        self._record(child)
+        _, trial = self._record(child)
+        if self.search is not None and self.search.owns(child, trial):
+            if message.failed:
+                self.search.failed(child, message.reason, now)
+            else:
+                self.search.released(child)
+            self._check_stop(now)
         self.disconnected(child, message.reason or "left", now)
         return Goodbye()
 
-    def _record(self, child: str) -> ChildRecord:
+    def _record(self, child: str) -> tuple[ChildRecord, Trial]:
         record = self.children.get(child)
-        if record is None or not record.connected:
+        if record is None or not record.connected or record.trial is None:
             raise ProtocolError("order", "the first message of a connection is a hello")
-        return record
+        return record, record.trial
 
-    def _weights(self, now: float) -> Weights:
-        trial = self.trial
-        return Weights(version=trial.version, progress=self.progress(now), stop=self.stop, vector=trial.vector)
+    def _weights(self, trial: Trial, now: float, answer: bool = False) -> Weights:
+        """θ_P; only its version where it `answer`s a push of a search, since it is what the child has pushed."""
+        if self.search is None or not isinstance(trial, SearchTrial):
+            return Weights(version=trial.version, progress=self.progress(now), stop=self.stop, vector=trial.vector)
+        return Weights(
+            version=trial.version,
+            progress=self.search.progress(trial),
+            stop=self.stop or trial.stop,
+            next=bool(trial.stop) and not self.stop,
+            vector=None if answer else trial.vector,
+        )
+
+    def _diverged(self, child: str, trial: SearchTrial, now: float) -> Weights:
+        assert self.search is not None
+        self.search.diverged(trial, now)
+        self._check_stop(now)
+        return self._weights(trial, now, answer=True)
 
     def _check_stop(self, now: float) -> None:
         if self.stop:
+            return
+        if self.search is not None:
+            self.stop = self.search.over(now)
+            if self.stop:
+                self._note(now, "stop", reason=self.stop)
             return
         stop, trial = self.experiment.stop, self.trial
         mean = trial.mean_return if stop.mean_return is not None and len(trial.returns) == stop.window else None
@@ -365,3 +386,8 @@ class ParameterServer:
 
     def _note(self, now: float, event: str, **details: Any) -> None:
         self._events.append({"time": now, "event": event, **details})
+
+
+def _number(trial: Trial) -> dict[str, int]:
+    """The trial's number as a history's line holds it: absent in a plain run."""
+    return {} if trial.number is None else {"trial": trial.number}

@@ -2,6 +2,8 @@
 
 experiment.toml    the settings as they were used
 checkpoints/       version-NNNNNNNNNN.safetensors (the last few) and best.safetensors
+trials/NNNN/       of a search: each trial, as a run of its own
+study.db           of a search: the Optuna study, unless it is kept elsewhere
 history.jsonl      one JSON object a line: what happened, and when
 evaluation.json    the last evaluation
 logs/, children/   what the processes said, and the children's own state (runs on one machine)
@@ -55,6 +57,11 @@ class Run:
     def checkpoints(self) -> list[Path]:
         """The versions kept, oldest first, without the best."""
         return sorted((self.path / "checkpoints").glob("version-*.safetensors"))
+
+    @property
+    def trials(self) -> list[Run]:
+        """Of a search: its trials that have weights, by number."""
+        return [Run(path) for path in sorted((self.path / "trials").glob("[0-9]*"))]
 
     @property
     def best(self) -> Path | None:

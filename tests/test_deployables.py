@@ -17,6 +17,7 @@ from genkidama.experiment import (
     Optimizer,
     ParentSettings,
     Role,
+    SearchSettings,
     Stop,
     read_toml,
 )
@@ -30,6 +31,7 @@ SECTIONS = {
     "parent": ParentSettings,
     "child": ChildSettings,
     "stop": Stop,
+    "search": SearchSettings,
 }
 
 
@@ -38,7 +40,7 @@ def settings_in(text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {"": []}
     section = ""
     for line in text.splitlines():
-        if header := re.match(r"\[(\w+)\]$", line):
+        if header := re.match(r"(?:# )?\[(\w+)\]$", line):
             section = header[1]
             found[section] = []
         elif key := re.match(r"(?:# )?(\w+) = .*# \S", line):

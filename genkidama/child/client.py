@@ -7,6 +7,7 @@ Laws of this file:
 - What the parent answers is checked before it touches the weights: an answer that makes no sense ends
   the connection, never the child.
 - A push whose reply got lost is sent again under the same number, so nothing is counted twice.
+- In a search, a child trains one trial after another. One that it cannot train it gives back, and asks for the next.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ _MOST_RETURNS = 4096
 #: The protocol lets no return beyond this through; one that is NaN or infinite would have each push refused for ever.
 _LARGEST_RETURN = 1e30
 
+#: So many trials in a row that could not be trained mean that this machine cannot train any.
+_MOST_FAILURES = 3
+
 T = TypeVar("T")
 
 log = make_logger()
@@ -116,6 +120,12 @@ class Child:
         self._work = Work()
         self._over = ""
         self._failure: BaseException | None = None
+        #: In a search: the trial that is trained, whether there is another after it, how many before it failed in a row.
+        self._run = ""
+        self._trial: int | None = None
+        self._next = False
+        self._failures = 0
+        self._told_to_stop = False
         #: Set by `serve`.
         self.experiment: Experiment | None = None
         self.backend: Backend | None = None
@@ -149,6 +159,7 @@ class Child:
 
     def stop(self) -> None:
         """Ends training: a last push, a goodbye, no process and no shared memory left."""
+        self._told_to_stop = True
         self._stopping.set()
 
     async def serve(self) -> None:
@@ -158,20 +169,56 @@ class Child:
             GenkidamaError: the parent refuses this child, the experiment cannot be built here, or
                 training cannot go on.
         """
-        first = await self._until_stopped(self._first_contact())
-        if first is None:
-            return
-        connection, self.experiment = first
+        connection: ClientConnection | None = None
+        try:
+            while True:
+                connection = await self._until_stopped(self._first_contact(connection))
+                if connection is None:
+                    break
+                try:
+                    await self._train_one(connection)
+                finally:
+                    connection = self._connection or connection
+                if not self._next or self._told_to_stop:
+                    break
+                self._renew()
+        finally:
+            if connection is not None:
+                await connection.close()
+        log.info("left", child=self.name, reason=self._over or "stopped")
+
+    async def _train_one(self, connection: ClientConnection) -> None:
+        """Trains what the parent has said, to its end."""
         try:
             if not self._over:
+                assert self.experiment is not None
                 await self._build(connection, self.experiment)
+                self._failures = 0
+        except (ConfigurationError, EnvironmentFailure) as error:
+            self._failures += 1
+            if self._trial is None or self._failures >= _MOST_FAILURES:
+                raise
+            log.warning("trial failed", child=self.name, trial=self._trial, reason=str(error))
+            await self._give_back(self._connection or connection, str(error))
+            self._next = True
         finally:
             if self.backend is not None:
                 await self.backend.shutdown()
+            if self._connection is not None and self._connection is not connection:
+                await connection.close()
+
+    async def _give_back(self, connection: ClientConnection, reason: str) -> None:
+        with suppress(TimeoutError, OSError, websockets.WebSocketException, ProtocolError):
+            await _ask(connection, Leave(reason=reason[:200], failed=True))
             await connection.close()
-            if self._connection is not None:
-                await self._connection.close()
-        log.info("left", child=self.name, reason=self._over or "stopped")
+
+    def _renew(self) -> None:
+        """Forgets the trial that is over, to be ready for another one."""
+        log.info("trial over", child=self.name, trial=self._trial, reason=self._over)
+        self._stopping.clear()
+        self._over, self._next, self._trial, self._connection = "", False, None, None
+        self._version, self._unanswered, self._work = 0, None, Work()
+        self.backend = None
 
     async def _build(self, connection: ClientConnection, experiment: Experiment) -> None:
         cores = self._core_count(experiment)
@@ -202,7 +249,8 @@ class Child:
                 await _cancel(helper)
         if not self._over:
             log.info("stopping", child=self.name)
-        await self._farewell(backend, signature)
+        if not self._next:
+            await self._farewell(backend, signature)
         if self._failure is not None:
             raise self._failure
 
@@ -221,7 +269,12 @@ class Child:
             self._sequence += 1
         sent = backend.snapshot()
         push = Push(
-            version=self._version, sequence=self._sequence, steps=self._unanswered.steps, returns=self._unanswered.returns, vector=sent
+            version=self._version,
+            sequence=self._sequence,
+            steps=self._unanswered.steps,
+            returns=self._unanswered.returns,
+            trial=self._trial,
+            vector=sent,
         )
         try:
             reply = await _ask(connection, push)
@@ -231,6 +284,8 @@ class Child:
                 self._accept(reply, sent, backend)
             elif isinstance(reply, Refusal) and reply.code == "finite":
                 await self._recover(connection, signature, backend, reply)
+            elif isinstance(reply, Refusal) and reply.code == "trial":
+                raise ProtocolError("trial", reply.reason)  # the next hello will tell what is to be trained
             elif isinstance(reply, Refusal):
                 raise _Refused(reply)
             else:
@@ -249,7 +304,7 @@ class Child:
             backend.blend(sent, reply.vector, self.experiment.child.beta)
         backend.set_progress(reply.progress)
         if reply.stop:
-            self._end(reply.stop)
+            self._end(reply.stop, reply.next)
 
     async def _recover(self, connection: ClientConnection, signature: Signature, backend: Backend, refusal: Refusal) -> None:
         """Our weights have become NaN or infinite: take the parent's instead, if it has any."""
@@ -261,18 +316,42 @@ class Child:
 
     # Connections.
 
-    async def _first_contact(self) -> tuple[ClientConnection, Experiment]:
+    async def _first_contact(self, connection: ClientConnection | None) -> ClientConnection:
+        """A connection, this one if it still stands, on which the parent has said what to train."""
         while True:
             try:
-                connection, welcome = await self._connect()
+                if connection is None:
+                    connection, welcome = await self._connect()
+                else:
+                    welcome = await self._greet(connection)
             except _Refused as refused:
                 if refused.code == "name" and self._numbered:
                     self._numbered += 1
                     self.name = f"{_machine_name()}-{self._numbered}"
                     continue
                 raise
-            self._over = welcome.stop
-            return connection, Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
+            except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError):
+                assert connection is not None
+                if connection.close_code == CloseCode.NORMAL_CLOSURE:
+                    self._end(connection.close_reason or "the run is over")
+                await connection.close()
+                connection = None
+                continue
+            if welcome.wait:
+                try:
+                    await asyncio.sleep(welcome.wait)
+                except asyncio.CancelledError:
+                    await connection.close()
+                    raise
+                continue
+            self._over, self._run, self._trial = welcome.stop, welcome.run, welcome.trial
+            if not self._over:
+                try:
+                    self.experiment = Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
+                except BaseException:
+                    await connection.close()
+                    raise
+            return connection
 
     async def _connect(self) -> tuple[ClientConnection, Welcome]:
         """A connection that has said hello, however long it takes."""
@@ -281,23 +360,13 @@ class Child:
         while True:
             try:
                 connection = await self._open()
-                hello = Hello(protocol=PROTOCOL, name=self.name, session=self._session, software=genkidama.__version__)
                 try:
-                    reply = await _ask(connection, hello)
+                    welcome = await self._greet(connection)
                 except BaseException:
                     await connection.close()
                     raise
-                if isinstance(reply, Refusal):
-                    await connection.close()
-                    raise _Refused(reply)
-                if isinstance(reply, Welcome):
-                    if reply.protocol != PROTOCOL:
-                        raise EnvironmentFailure(
-                            f"{self.parent} speaks protocol {reply.protocol}, this child {PROTOCOL}; install the same version"
-                        )
-                    log.info("connected", child=self.name, parent=self.parent, run=reply.run)
-                    return connection, reply
-                raise ProtocolError("order", f"the parent answers hello with {type(reply).__name__}")
+                log.info("connected", child=self.name, parent=self.parent, run=welcome.run)
+                return connection, welcome
             except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
                 if not complained:
                     log.warning(
@@ -307,6 +376,18 @@ class Child:
                 # Full jitter: children that lost the same parent do not return all at once.
                 await asyncio.sleep(random.uniform(0.1, 1.0) * wait)
                 wait = min(longest, wait * 2)
+
+    async def _greet(self, connection: ClientConnection) -> Welcome:
+        """Says hello."""
+        hello = Hello(protocol=PROTOCOL, name=self.name, session=self._session, software=genkidama.__version__, trial=self._trial)
+        reply = await _ask(connection, hello)
+        if isinstance(reply, Refusal):
+            raise _Refused(reply)
+        if not isinstance(reply, Welcome):
+            raise ProtocolError("order", f"the parent answers hello with {type(reply).__name__}")
+        if reply.protocol != PROTOCOL:
+            raise EnvironmentFailure(f"{self.parent} speaks protocol {reply.protocol}, this child {PROTOCOL}; install the same version")
+        return reply
 
     async def _open(self) -> ClientConnection:
         try:
@@ -338,6 +419,8 @@ class Child:
                 if connection is None:
                     connection, welcome = await self._connect()
                     self._resume(welcome)
+                    if self._next:
+                        return Weights(version=0, stop=self._over)
                 weights = await self._join(connection, signature)
                 self._connection = connection
                 return weights
@@ -351,8 +434,11 @@ class Child:
             await asyncio.sleep(_BACKOFF_SECONDS[0])
 
     def _resume(self, welcome: Welcome) -> None:
-        """The parent may have become another one meanwhile."""
+        """The parent may have become another one meanwhile, or have given our trial to another child."""
         assert self.experiment is not None
+        if welcome.trial != self._trial or welcome.wait:
+            self._end("another child trains it now", next=True)
+            return
         theirs = Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
         for section in ("environment", "network", "algorithm", "optimizer", "child"):
             if getattr(theirs, section) != getattr(self.experiment, section):
@@ -371,7 +457,7 @@ class Child:
         _check(reply, signature)
         self._version = reply.version
         if reply.stop:
-            self._end(reply.stop)
+            self._end(reply.stop, reply.next)
         return reply
 
     async def _drop(self, connection: ClientConnection, error: Exception) -> None:
@@ -390,9 +476,10 @@ class Child:
         else:
             log.warning("parent lost, trying on", child=self.name, parent=self.parent, reason=reason)
 
-    def _end(self, reason: str) -> None:
-        """The parent says that the run is over."""
+    def _end(self, reason: str, next: bool = False) -> None:
+        """The parent says that the run is over, or that this trial is and there is a next one."""
         self._over = self._over or reason
+        self._next = next
         self._stopping.set()
 
     async def _farewell(self, backend: Backend, signature: Signature) -> None:
@@ -411,9 +498,13 @@ class Child:
     def _state_file(self) -> Path | None:
         return None if self._state is None else self._state / f"{self.name}.safetensors"
 
+    def _state_key(self, signature: Signature) -> str:
+        """What a saved state belongs to: the network and, in a search, the trial."""
+        return signature.digest if self._trial is None else f"{signature.digest}/{self._run}/{self._trial}"
+
     def _restore(self, signature: Signature, backend: Backend) -> bool:
         path = self._state_file()
-        arrays = load_state(path, signature.digest) if path is not None else None
+        arrays = load_state(path, self._state_key(signature)) if path is not None else None
         if arrays is None:
             return False
         backend.restore(arrays)
@@ -428,7 +519,7 @@ class Child:
         path = self._state_file()
         assert path is not None
         try:
-            save_state(path, signature.digest, backend.state())
+            save_state(path, self._state_key(signature), backend.state())
         except EnvironmentFailure as error:
             log.error("state not saved", child=self.name, reason=str(error))
 
@@ -453,7 +544,7 @@ class Child:
         def done(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._failure = error
-                self.stop()
+                self._stopping.set()
 
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(done)

@@ -1,7 +1,8 @@
 """Who speaks on which connection, and what becomes of one that says something wrong.
 
 Laws of this file:
-- A connection's first message is a `Hello`; the name in it is the connection's for good.
+- A connection's first message is a `Hello`; the name in it is the connection's for good. In a search a node
+  says hello again on the same connection whenever it has no trial.
 - Every message gets exactly one reply. A refusal before the join ends the connection with code 1008;
   after it, only bytes that are no message do.
 - A name belongs to one connection at a time. The same child (name and session) on a new connection
@@ -23,7 +24,7 @@ from websockets.frames import CloseCode
 from websockets.protocol import State
 
 from genkidama.errors import ProtocolError
-from genkidama.messages import Hello, Join, Leave, Push, Refusal, Reply, Request, decode_request, encode, size_limit
+from genkidama.messages import HANDSHAKE_LIMIT, Hello, Join, Leave, Push, Refusal, Reply, Request, decode_request, encode, size_limit
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.channel import Channel
 
@@ -50,7 +51,7 @@ class Connections:
     Args:
         server: decides what each message is answered.
         now: the parent's clock, in seconds.
-        pushed: called after each push, before the next message is handled, with the clock's seconds.
+        pushed: called after each message that may have changed something, before the next is handled, with the clock's seconds.
         ended: called when a child's connection has ended.
     """
 
@@ -88,6 +89,7 @@ class Connections:
                 return
             name = hello.name
             self._take_over(name, connection)
+            self._pushed(self._now())
             await connection.send(encode(reply))
             await self._converse(connection, name)
         except ProtocolError as error:
@@ -133,7 +135,7 @@ class Connections:
             try:
                 message = _decode(frame)
                 kind = type(message)
-                if kind is Hello:
+                if isinstance(message, Hello) and (message.name != name or not self._server.idle(name)):
                     raise ProtocolError("order", "a second hello on one connection")
             except ProtocolError as error:
                 reply = self._server.refuse(name, error, now)
@@ -143,12 +145,18 @@ class Connections:
                 if not joined or reply.code in _FATAL:
                     await _turn_away(connection, reply)
                     return
-            elif kind is Push:
+            elif kind is Hello:
+                joined = False
+                connection.protocol.max_message_size = HANDSHAKE_LIMIT
+                self._pushed(now)
+            elif kind is Push or kind is Leave:
                 self._pushed(now)
             elif kind is Join:
                 joined = True
-                signature = self._server.trial.signature
-                assert signature is not None  # a join that is not refused has set it
+                trial = self._server.children[name].trial
+                assert trial is not None  # a join that is not refused has set both
+                signature = trial.signature
+                assert signature is not None
                 connection.protocol.max_message_size = size_limit(signature.size)
             await connection.send(encode(reply))
             if kind is Leave:

@@ -1,4 +1,4 @@
-"""A run's directory: `experiment.toml`, `history.jsonl` and `checkpoints/`, and what is kept in them while the run goes on.
+"""A run's directory: `experiment.toml`, `history.jsonl` and `checkpoints/` or, of a search, `trials/` and the study.
 
 Laws of this file:
 - A directory that holds a run is taken up where that run's newest readable checkpoint left off.
@@ -20,11 +20,12 @@ import genkidama
 from genkidama.blending import diagnose
 from genkidama.checkpoint import Checkpoint, CheckpointFolder, write_atomically
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.experiment import Experiment
+from genkidama.experiment import Experiment, read_toml
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.history import History
 from genkidama.parent.telemetry import EventLog
+from genkidama.parent.trials import TrialKeeper
 
 __all__ = ["Records", "make_directory"]
 
@@ -50,26 +51,29 @@ class Records:
         self._events = EventLog(log)
         self._history_error = ""
         self._history = History(out / "history.jsonl")
+        self._keeper: Checkpointer | TrialKeeper | None = None
         try:
-            folder = CheckpointFolder(out / "checkpoints", server.experiment.parent.checkpoint_keep)
-            self._checkpointer = Checkpointer(server, folder, self.note, self._complain)
-            checkpoint = self._checkpointer.restore()
-            if checkpoint is not None:
-                _check_same_network(checkpoint, server.experiment, out)
+            _check_same_kind(server.experiment, out)
+            if server.search is None:
+                start = self._take_up_run(out)
+            else:
+                start = self._take_up_search(out)
             write_atomically(out / "experiment.toml", server.experiment.to_toml().encode())
         except BaseException:
-            self._history.close()
+            self.close()
             raise
-        self._note_start(out.name, checkpoint)
+        self.note("resume" if start else "start", run=out.name, software=genkidama.__version__, **start)
 
     @property
     def urgent(self) -> bool:
         """Whether `keep` has something to do at once."""
-        return self._checkpointer.due
+        assert self._keeper is not None
+        return self._keeper.due
 
     def pushed(self, now: float) -> None:
         """To be called after each push, before the next is handled."""
-        self._checkpointer.pushed(now)
+        assert self._keeper is not None
+        self._keeper.pushed(now)
 
     def note(self, event: str, **details: Any) -> None:
         """Adds an event of the parent's own to the history and the log."""
@@ -77,8 +81,9 @@ class Records:
 
     async def keep(self) -> None:
         """Writes what has happened since the last call. Never to be called twice at the same time."""
+        assert self._keeper is not None
         self._take_events()
-        await self._checkpointer.keep(self._now())
+        await self._keeper.keep(self._now())
         try:
             self._history.flush()
             self._history_error = ""
@@ -93,9 +98,10 @@ class Records:
         Raises:
             EnvironmentFailure: one of them could not be written.
         """
+        assert self._keeper is not None
         failure: EnvironmentFailure | None = None
         try:
-            await self._checkpointer.finish(self._now())
+            await self._keeper.finish(self._now())
         except EnvironmentFailure as error:
             failure = error
         self._take_events()
@@ -110,37 +116,51 @@ class Records:
 
     def close(self) -> None:
         """Closes the files and writes nothing, for a parent that could not start."""
+        if isinstance(self._keeper, TrialKeeper):
+            self._keeper.close()
         self._history.close()
+
+    def _take_up_run(self, out: Path) -> dict[str, Any]:
+        """Goes on from the newest checkpoint; what there is to say about it, nothing of a new run."""
+        server = self._server
+        folder = CheckpointFolder(out / "checkpoints", server.experiment.parent.checkpoint_keep)
+        self._keeper = Checkpointer(server, folder, self.note, self._complain)
+        checkpoint = self._keeper.restore()
+        if checkpoint is None:
+            return {}
+        _check_same_network(checkpoint, server.experiment, out)
+        trial = server.trial
+        return {
+            "file": checkpoint.path.name if checkpoint.path else "",
+            "version": trial.version,
+            "update": server.updates,
+            "episodes": trial.episodes,
+            "steps": trial.steps,
+            "mean_return": trial.mean_return,
+        }
+
+    def _take_up_search(self, out: Path) -> dict[str, Any]:
+        """Goes on from the study; what there is to say about it, nothing of a new search."""
+        from genkidama.parent.study import Study  # Optuna, which a plain run does without
+
+        server = self._server
+        study = Study(server.experiment, out, resumes=(out / "experiment.toml").exists())
+        self._keeper = TrialKeeper(server, study, out, self._complain, self._now)
+        self._keeper.restore()
+        assert server.search is not None
+        return {"trials": len(server.search.trials), "reports": server.search.reports} if server.search.trials else {}
 
     def _take_events(self, *own: dict[str, Any]) -> None:
         events = [*self._server.take_events(), *own]
         self._history.add(events)
         self._events.report(events, self._now())
-        if any(event["event"] in ("start", "resume", "join") for event in events):
+        if self._server.search is None and any(event["event"] in ("start", "resume", "join") for event in events):
             experiment = self._server.experiment
             children = sum(record.joined for record in self._server.children.values())
             self._events.advise(diagnose(experiment.parent.alpha, experiment.child.beta, children))
 
     def _complain(self, problem: str) -> None:
         self._log.error("problem", reason=problem)
-
-    def _note_start(self, run: str, checkpoint: Checkpoint | None) -> None:
-        software = genkidama.__version__
-        if checkpoint is None:
-            self.note("start", run=run, software=software)
-            return
-        trial, file = self._server.trial, checkpoint.path.name if checkpoint.path else ""
-        self.note(
-            "resume",
-            run=run,
-            software=software,
-            file=file,
-            version=trial.version,
-            update=self._server.updates,
-            episodes=trial.episodes,
-            steps=trial.steps,
-            mean_return=trial.mean_return,
-        )
 
 
 def make_directory(out: Path | None, name: str) -> Path:
@@ -166,6 +186,15 @@ def _new_directory(name: str) -> Path:
             path.mkdir(parents=True)
             return path
     raise EnvironmentFailure(f"runs/{name}-{stamp}: so many runs began in this second; choose a directory with --out")
+
+
+def _check_same_kind(experiment: Experiment, out: Path) -> None:
+    """A search and a plain run do not go on in each other's directory."""
+    path = out / "experiment.toml"
+    was_search = "search" in read_toml(path) if path.exists() else experiment.search is not None
+    if was_search != (experiment.search is not None):
+        was, now_is = ("a search", "a plain run") if was_search else ("a plain run", "a search")
+        raise ConfigurationError(f"{out}: holds {was}, and this is {now_is}; choose another directory with --out")
 
 
 def _check_same_network(checkpoint: Checkpoint, experiment: Experiment, out: Path) -> None:

@@ -141,7 +141,8 @@ class Parent:
         if self.server.stop:
             websockets.close(code=CloseCode.NORMAL_CLOSURE, reason="the run is over")
         else:
-            records.note("stop", reason=self._stopped or "stopped", version=self.server.trial.version)
+            version = {} if self.server.search is not None else {"version": self.server.trial.version}
+            records.note("stop", reason=self._stopped or "stopped", **version)
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
         await websockets.wait_closed()

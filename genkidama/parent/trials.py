@@ -1,0 +1,182 @@
+"""What a search keeps while it goes on: a directory for each trial, and the study.
+
+Laws of this file:
+- A trial's directory, `trials/NNNN`, is a run's: `genkidama evaluate` and `genkidama train --resume` take it.
+- At the end of each phase the trial's weights are copied between two pushes; first they are written, then
+  the report, so that a report in the study always has its weights on the disk.
+- What cannot be written is tried again; the search goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from genkidama.checkpoint import CheckpointFolder, write_atomically
+from genkidama.errors import EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.parameter_server import ParameterServer
+from genkidama.parent.checkpointer import RETRY_SECONDS
+from genkidama.search import SearchTrial
+from genkidama.trial import Snapshot
+from genkidama.weights import Signature, Vector
+
+if TYPE_CHECKING:  # it needs Optuna, which a plain run does without
+    from genkidama.parent.study import Study
+
+__all__ = ["TrialKeeper"]
+
+#: Of a trial under way so many checkpoints are kept, beside the best.
+_KEEP = 1
+
+#: The weights of a trial, what its checkpoint says beside them, and whether they are those of a phase's end.
+_Copy: TypeAlias = tuple[Signature, Vector, Snapshot, bool]
+
+
+class TrialKeeper:
+    """Keeps the trials of `server` under `out`, and its study up to date.
+
+    Args:
+        complain: called with one line about each file or database that cannot be written or read.
+        now: the parent's clock, in seconds.
+    """
+
+    def __init__(self, server: ParameterServer, study: Study, out: Path, complain: Callable[[str], None], now: Callable[[], float]) -> None:
+        assert server.search is not None
+        self._server, self._search, self._study = server, server.search, study
+        self._out = out
+        self._complain = complain
+        self._now = now
+        self._copies: dict[int, _Copy] = {}
+        self._reported: dict[int, SearchTrial] = {}
+        self._saved: dict[int, int] = {}
+        self._best: dict[int, float] = {}
+        self._saved_at = -math.inf
+        self._retry_at = -math.inf
+        self._sampling: asyncio.Task[None] | None = None
+
+    def restore(self) -> int:
+        """Takes up the trials of the study; returns how many reports they have made.
+
+        Raises:
+            ConfigurationError: a trial's settings are not allowed any more.
+        """
+        for known in self._study.trials():
+            trial = self._search.restore(known.number, known.params, known.state, known.phases)
+            self._best[known.number] = max((record.metric for record in known.phases if record.metric is not None), default=-math.inf)
+            if not trial.ended:
+                checkpoint = self._folder(known.number).latest(self._complain)
+                if checkpoint is not None:
+                    trial.restore(checkpoint.snapshot, checkpoint.signature, checkpoint.vector)
+                    trial.seconds = checkpoint.snapshot.seconds
+                    self._saved[known.number] = trial.version
+        self._search.restored(self._now())
+        return self._search.reports
+
+    @property
+    def due(self) -> bool:
+        """Whether `keep` has something to do at once."""
+        return bool(self._reported) or (self._search.wanted > 0 and self._sampling is None and self._now() >= self._retry_at)
+
+    def pushed(self, now: float) -> None:
+        """To be called after each push, before the next is handled: copies the weights of a trial that has ended a phase."""
+        for trial in self._search.take_changed():
+            assert trial.number is not None
+            self._reported[trial.number] = trial
+            self._copy(trial, now, phase_end=True)
+
+    async def keep(self, now: float) -> None:
+        """Writes what is due and fetches configurations. To be called often, and never twice at the same time."""
+        self.pushed(now)  # a trial may also end without a push
+        if now < self._retry_at:
+            return
+        if self._sampling is None and self._search.wanted:
+            self._sampling = asyncio.create_task(self._sample())
+        if now - self._saved_at >= (self._server.experiment.parent.checkpoint_seconds or math.inf):
+            self._saved_at = now
+            for trial in self._search.trials.values():
+                if trial.state == "running" and trial.version != self._saved.get(trial.number or 0):
+                    self._copy(trial, now)
+        try:
+            await self._write()
+        except EnvironmentFailure as error:
+            self._retry_at = now + RETRY_SECONDS
+            self._complain(str(error))
+
+    async def finish(self, now: float) -> None:
+        """Writes all that is left, the weights of trials under way too.
+
+        Raises:
+            EnvironmentFailure: it cannot be written.
+        """
+        if self._sampling is not None:
+            await asyncio.wait((self._sampling,))
+        self.pushed(now)
+        for trial in self._search.trials.values():
+            if trial.version and not trial.ended:
+                self._copy(trial, now)
+        try:
+            await self._write()
+        finally:
+            self._study.close()
+
+    def close(self) -> None:
+        """Closes the study and writes nothing, for a parent that could not start."""
+        self._study.close()
+
+    def _copy(self, trial: SearchTrial, now: float, phase_end: bool = False) -> None:
+        if trial.vector is not None and trial.signature is not None and trial.number is not None:
+            waiting = self._copies.get(trial.number)
+            phase_end = phase_end or (waiting is not None and waiting[3])
+            self._copies[trial.number] = trial.signature, trial.vector.copy(), self._server.snapshot(now, trial), phase_end
+
+    async def _write(self) -> None:
+        while self._copies:
+            number, copy = next(iter(self._copies.items()))
+            await asyncio.to_thread(self._save, number, copy)
+            if self._copies[number] is copy:  # no newer one has come meanwhile
+                del self._copies[number]
+        reported, self._reported = self._reported, {}
+        try:
+            if reported:
+                await self._study.write([(trial, self._path(number)) for number, trial in reported.items()])
+        except EnvironmentFailure:
+            self._reported = reported | self._reported
+            raise
+        for number, trial in reported.items():
+            if trial.ended and number not in self._copies:
+                trial.vector = None  # it is on the disk, and nobody asks for it any more
+
+    def _save(self, number: int, copy: _Copy) -> None:
+        signature, vector, snapshot, phase_end = copy
+        folder = self._folder(number)
+        folder.prepare()
+        settings = folder.path.parent / "experiment.toml"
+        if not settings.exists():
+            write_atomically(settings, Experiment.from_dict(snapshot.experiment).to_toml().encode())
+        folder.save_latest(signature, vector, snapshot)
+        self._saved[number] = snapshot.version
+        if phase_end and snapshot.mean_return is not None and snapshot.mean_return > self._best.get(number, -math.inf):
+            self._best[number] = snapshot.mean_return
+            folder.save_best(signature, vector, snapshot)
+
+    def _folder(self, number: int) -> CheckpointFolder:
+        return CheckpointFolder(self._out / "trials" / f"{number:04d}" / "checkpoints", _KEEP)
+
+    def _path(self, number: int) -> str:
+        versions = self._folder(number).versions()
+        return str(self._folder(number).version_path(versions[-1]).relative_to(self._out)) if versions else ""
+
+    async def _sample(self) -> None:
+        try:
+            while self._search.wanted:
+                number, params = await self._study.sample()
+                self._search.offer(number, params, self._now())
+        except EnvironmentFailure as error:
+            self._retry_at = self._now() + RETRY_SECONDS
+            self._complain(str(error))
+        finally:
+            self._sampling = None
