@@ -2,10 +2,11 @@
 
     rule.py        who may go on after a phase; pure
     space.py       what is searched, as TOML says it; pure
-    simulator.py   the rule and its rivals in virtual time; pure
+    simulator.py   searches in virtual time: methods.py are the rule and its rivals, problems.py what they search; pure
+    gantt.py       what the simulator has found, as charts
     pruner.py      HyperTrickPruner: the rule for every user of Optuna
     ray.py         HyperTrickScheduler: the rule for Ray Tune
-    report.py      what a search has found, as text and figures
+    findings.py    what a study says about its search: report.py as text, figures.py as figures, importance.py which settings matter
 
 `genkidama search FILE.toml` runs one on real machines (`docs/hypertrick.md`).
 """
