@@ -25,10 +25,9 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.evaluation import evaluate
 from genkidama.experiment import Experiment
 from genkidama.machine import available_cores
-from genkidama.parent.address import explain, parse_listen
 from genkidama.run import Run
 
-__all__ = ["search", "summary", "train"]
+__all__ = ["check_search", "search", "summary", "train"]
 
 #: How often this process looks at the others. It sleeps in between.
 _LOOK_SECONDS = 0.25
@@ -129,8 +128,7 @@ def search(
         ConfigurationError: a setting is wrong, or `out` holds a run already.
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
-    if experiment.search is None:
-        raise ConfigurationError(f"{experiment.name}: has no [search]; say what to vary, as examples/lunarlander/search.toml does")
+    check_search(experiment)
     if nodes < 0 or (nodes == 0 and listen is None):
         raise ConfigurationError(f"nodes = {nodes}: at least 1 is needed, or 0 with an address for nodes on the network to come to")
     if cores is not None and cores < 1:
@@ -143,6 +141,16 @@ def search(
             error.add_note(f"go on with it: genkidama search --resume {run.path}")
         raise
     return run
+
+
+def check_search(experiment: Experiment) -> None:
+    """That there is something to search.
+
+    Raises:
+        ConfigurationError: the experiment has no `[search]`.
+    """
+    if experiment.search is None:
+        raise ConfigurationError(f"{experiment.name}: has no [search]; say what to vary, as examples/lunarlander/search.toml does")
 
 
 def _run(
@@ -334,6 +342,8 @@ class _Cluster:
 
 
 def _listen(listen: str) -> socket.socket:
+    from genkidama.parent.address import explain, parse_listen  # with the parent's websockets, which this process does without
+
     binding = parse_listen(listen)
     if "sock" in binding:
         return binding["sock"]

@@ -427,14 +427,19 @@ def _check_search(experiment: Experiment, search: SearchSettings, source: str) -
             f"{source}: stop.{key} = {value!r}: a search ends after search.trials or search.seconds; take this setting out"
         )
     plain = msgspec.structs.replace(experiment, search=None)
-    for key, dimension in parse_space(search.space, f"{source}: search.space").items():
+    prefix = f"{source}: search.space"
+    space = parse_space(search.space, prefix)
+    for key, dimension in space.items():
         if key.partition(".")[0] in _NOT_SEARCHABLE:
-            raise ConfigurationError(f"{source}: search.space: {key}: belongs to the whole run and cannot differ between trials")
+            raise ConfigurationError(f"{prefix}: {key}: belongs to the whole run and cannot differ between trials")
         for value in dimension.extremes:
             try:
-                plain.with_settings({key: value}, source=f"{source}: search.space")
+                plain.with_settings({key: value}, source=prefix)
             except ConfigurationError as error:
-                if f" {key}" in str(error).partition("=")[0]:  # otherwise another dimension's value may make it fit
+                problem = str(error).removeprefix(prefix)
+                if not any(
+                    f" {other} = " in problem for other in space if other != key
+                ):  # otherwise that dimension's value may make it fit
                     raise
 
 
@@ -478,7 +483,12 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
 def _sections(kind: Any) -> dict[str, Any]:
     if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
         return {}
-    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+    return {field.encode_name: _section_of(field.type) for field in msgspec.structs.fields(kind)}
+
+
+def _section_of(kind: Any) -> Any:
+    """A section that may be absent, as the section itself."""
+    return next((part for part in _parts(kind) if isinstance(part, type) and issubclass(part, msgspec.Struct)), kind)
 
 
 def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:

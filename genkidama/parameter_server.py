@@ -109,6 +109,8 @@ class ParameterServer:
 
     def disconnected(self, child: str, reason: str, now: float) -> None:
         """The child's connection is gone. It may come back under the same name."""
+        if self.search is not None:
+            self.search.vanished(child, now)
         record = self.children.get(child)
         if record is not None and record.connected:
             record.connected = record.joined = False
@@ -121,8 +123,6 @@ class ParameterServer:
                 and not any(other.joined for other in self.children.values() if other.trial is trial)
             ):
                 trial.signature = None  # nobody has pushed: the next child may bring another network
-            if self.search is not None:
-                self.search.vanished(child, now)
             self._note(now, "leave", child=child, reason=reason)
 
     def tick(self, now: float) -> None:
@@ -237,13 +237,13 @@ class ParameterServer:
         trial: Trial | None = self.trial
         if self.search is not None and not self.stop:
             trial = self.search.assign(message.name, now, message.trial)
-            if trial is None:
-                return Welcome(protocol=PROTOCOL, experiment={}, run=self.run, wait=self.search.wait)
         record = self.children.setdefault(message.name, ChildRecord())
         if record.session != message.session:
             record.session, record.sequence = message.session, 0
         record.connected, record.joined, record.trial = True, False, trial
-        assert trial is not None
+        if trial is None:
+            assert self.search is not None
+            return Welcome(protocol=PROTOCOL, experiment={}, run=self.run, wait=self.search.wait)
         return Welcome(protocol=PROTOCOL, experiment=trial.experiment, run=self.run, stop=self.stop, trial=trial.number)
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
@@ -283,8 +283,8 @@ class ParameterServer:
         if message.version > trial.version:
             raise ProtocolError("order", f"child {child!r} starts from version {message.version}, the newest is {trial.version}")
         if not is_finite(vector):
-            if self.search is not None and isinstance(trial, SearchTrial):
-                return self._diverged(child, trial, now)
+            if isinstance(trial, SearchTrial):
+                return self._diverged(trial, now)
             raise ProtocolError("finite", f"child {child!r} pushes NaN or infinity")
         if not all(-_LARGEST_RETURN <= value <= _LARGEST_RETURN for value in message.returns):
             raise ProtocolError("finite", f"child {child!r} reports a return that is NaN, infinite or beyond ±{_LARGEST_RETURN:g}")
@@ -357,10 +357,11 @@ class ParameterServer:
             vector=None if answer else trial.vector,
         )
 
-    def _diverged(self, child: str, trial: SearchTrial, now: float) -> Weights:
+    def _diverged(self, trial: SearchTrial, now: float) -> Weights:
         assert self.search is not None
-        self.search.diverged(trial, now)
-        self._check_stop(now)
+        if not (self.stop or trial.stop):
+            self.search.diverged(trial, now)
+            self._check_stop(now)
         return self._weights(trial, now, answer=True)
 
     def _check_stop(self, now: float) -> None:

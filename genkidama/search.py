@@ -69,6 +69,8 @@ class SearchTrial(Trial):
     #: The node that trains it.
     owner: str = ""
     failures: int = 0
+    #: The nodes that could not train it: it goes to others first.
+    failed_on: set[str] = field(default_factory=set)
     phases: list[PhaseRecord] = field(default_factory=list)
     #: Seconds that nodes have trained it.
     seconds: float = 0.0
@@ -99,6 +101,7 @@ class Search:
             eviction_rate=settings.eviction_rate,
             decide_after=settings.decide_after if settings.method == "hypertrick" else (),
             cohort=settings.cohort or None,
+            adaptive=settings.adaptive,
             seed=experiment.seed,
         )
         self.trials: dict[int, SearchTrial] = {}
@@ -119,19 +122,18 @@ class Search:
     @property
     def wanted(self) -> int:
         """How many configurations should be offered: one for each node that waits for one, and at least one in stock."""
-        fresh = sum(not self.trials[number].phases for number in self._waiting)
+        fresh = sum(not (self.trials[number].phases or self.trials[number].failed_on) for number in self._waiting)
         return max(0, min(self.settings.trials - len(self.trials), max(1, len(self._hungry)) - fresh))
 
     def offer(self, number: int, params: dict[str, Any], now: float) -> None:
         """A new configuration: dotted settings and their values."""
         self._add(number, params)
         trial = self.trials[number]
-        try:
-            trial.experiment = self._plain.with_settings(params, source=f"trial {number}").to_dict()
-        except ConfigurationError as error:  # settings that do not go together
-            self._fail(trial, str(error), now)
-            return
-        self._waiting.append(number)
+        trial.began = self.seconds(now)
+        if trial.stop:
+            self._fail(trial, trial.stop, now)
+        else:
+            self._waiting.append(number)
 
     # Nodes.
 
@@ -142,12 +144,13 @@ class Search:
             training: the trial that the node says it is training already; it keeps it, unless somebody else has it.
         """
         mine = self._owned.get(child)
-        if training is not None and training != mine and training in self._waiting:
+        if training is not None and training != mine and self._is_free(training):
             if mine is not None:
                 self._orphan(self.trials[mine])
-            self._waiting.remove(training)
+            if training in self._waiting:
+                self._waiting.remove(training)
             mine = training
-        number = self._next(now) if mine is None else mine
+        number = self._next(child, now) if mine is None else mine
         if number is None:
             self._hungry.add(child)
             return None
@@ -157,10 +160,12 @@ class Search:
         if self._began is None:
             self._began = now
         trial.heard = None
-        trial.began = self.seconds(now)
         if trial.owner != child:
-            self._owned.pop(trial.owner, None)
+            trial.began = self.seconds(now)
+            self._disown(trial)
             self._owned[child] = number
+            if trial.vector is None and training != number:  # nothing is left of what it had learned
+                trial.steps, trial.episodes, trial.seconds = 0, 0, 0.0
             trial.owner, trial.state = child, "running"
             self._note(now, "trial", trial=number, child=child, phase=len(trial.phases), params=trial.params)
         return trial
@@ -193,6 +198,7 @@ class Search:
             return
         trial = self.trials[number]
         trial.failures += 1
+        trial.failed_on.add(child)
         self._note(now, "trial_failed", trial=number, child=child, reason=reason)
         if trial.failures > self.settings.retries:
             self._fail(trial, reason, now)
@@ -256,13 +262,15 @@ class Search:
         """Takes over one trial of the study. `restored` is to be called after the last."""
         trial = self._add(number, params)
         trial.phases, trial.state = phases, state
-        trial.experiment = self._plain.with_settings(params, source=f"trial {number}").to_dict()
         if phases:
             trial.steps, trial.episodes = phases[-1].steps, phases[-1].episodes
             trial.seconds = len(phases) * self.settings.length if self.settings.unit == "seconds" else 0.0
             trial.owner = phases[-1].node
+        if not trial.ended and (end := _end_of(phases, self.settings.phases)):  # all was written but this
+            trial.state = end
+            self._changed[number] = trial
         if trial.ended:
-            trial.stop = f"trial {number} has {state}"
+            trial.stop = f"it has {trial.state}"
         return trial
 
     def restored(self, now: float) -> None:
@@ -271,39 +279,61 @@ class Search:
         self.rule.restore(_decision(trial, record) for record, trial in records)
         self.reports = max((record.report for record, _ in records), default=-1) + 1
         self._before = max((record.end for record, _ in records), default=0.0)
-        for trial in self.trials.values():
+        # A node is with the trial for which it has reported last.
+        for trial in sorted(self.trials.values(), key=lambda trial: trial.phases[-1].report if trial.phases else -1, reverse=True):
+            assert trial.number is not None
+            trial.began = self._before
             if trial.ended:
                 continue
-            if trial.owner and trial.owner not in self._owned:
-                self._owned[trial.owner] = trial.number or 0
-                self._absent[trial.number or 0] = now
+            if trial.stop:
+                self._fail(trial, trial.stop, now)
+            elif trial.owner and trial.owner not in self._owned:
+                self._owned[trial.owner] = trial.number
+                self._absent[trial.number] = now
                 trial.state = "running"
             else:
                 self._orphan(trial)
+        self._waiting = deque(sorted(self._waiting, key=lambda number: (not self.trials[number].phases, number)))
 
     # Inside.
 
     def _add(self, number: int, params: dict[str, Any]) -> SearchTrial:
+        """A trial; one whose settings do not go together says so in `stop`."""
         trial = self.trials[number] = SearchTrial(window=self._window, number=number, params=params)
+        try:
+            trial.experiment = self._plain.with_settings(params, source=f"trial {number}").to_dict()
+        except ConfigurationError as error:  # settings that do not go together
+            trial.stop = str(error)
         return trial
 
+    def _disown(self, trial: SearchTrial) -> None:
+        if self._owned.get(trial.owner) == trial.number:
+            del self._owned[trial.owner]
+
     def _orphan(self, trial: SearchTrial) -> None:
-        self._owned.pop(trial.owner, None)
+        self._disown(trial)
         trial.owner, trial.state, trial.heard = "", "waiting", None
         assert trial.number is not None
         self._absent.pop(trial.number, None)
-        if trial.vector is None:  # nothing is left of what it had learned
-            trial.steps = trial.episodes = 0
         if trial.phases or trial.steps:
             self._waiting.appendleft(trial.number)
         else:
             self._waiting.append(trial.number)
 
-    def _next(self, now: float) -> int | None:
+    def _is_free(self, number: int) -> bool:
+        """Whether a node may keep a trial that it says it is training: nobody has it, or only by the study's word."""
+        return number in self._waiting or (number in self._absent and self.trials[number].heard is None)
+
+    def _next(self, child: str, now: float) -> int | None:
         for number, since in self._absent.items():
             if now - since >= self.settings.return_seconds:
                 return number
-        return self._waiting.popleft() if self._waiting else None
+        chosen = next((number for number in self._waiting if child not in self.trials[number].failed_on), None)
+        if chosen is None and self._waiting and not self._owned and not self.wanted:
+            chosen = self._waiting[0]  # it has failed on this node, and there is no other
+        if chosen is not None:
+            self._waiting.remove(chosen)
+        return chosen
 
     def _done(self, trial: SearchTrial) -> float:
         match self.settings.unit:
@@ -351,13 +381,22 @@ class Search:
 
     def _end(self, trial: SearchTrial, state: str, reason: str, now: float) -> None:
         trial.state, trial.stop = state, trial.stop or reason
-        self._owned.pop(trial.owner, None)
+        self._disown(trial)
         assert trial.number is not None
         self._absent.pop(trial.number, None)
         self._note(now, "trial_end", trial=trial.number, state=state, reason=trial.stop)
 
 
 _NO_EPISODE = "phase {} of trial {} ended without a single episode, which counts as the worst; make the phases of [search] longer"
+
+
+def _end_of(phases: list[PhaseRecord], count: int) -> str:
+    """The state in which these reports have left a trial of `count` phases; empty while it goes on."""
+    if phases and phases[-1].mode == Mode.FAILURE.value:
+        return "failed"
+    if phases and phases[-1].verdict == Verdict.STOP.value:
+        return "stopped"
+    return "completed" if len(phases) >= count else ""
 
 
 def _decision(trial: SearchTrial, record: PhaseRecord) -> Decision:

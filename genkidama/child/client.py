@@ -124,6 +124,7 @@ class Child:
         self._run = ""
         self._trial: int | None = None
         self._next = False
+        self._gave_back = False
         self._failures = 0
         self._told_to_stop = False
         #: Set by `serve`.
@@ -172,15 +173,18 @@ class Child:
         connection: ClientConnection | None = None
         try:
             while True:
-                connection = await self._until_stopped(self._first_contact(connection))
-                if connection is None:
+                told = await self._until_stopped(self._first_contact(connection))
+                if told is None:
                     break
+                connection = told
                 try:
                     await self._train_one(connection)
                 finally:
                     connection = self._connection or connection
                 if not self._next or self._told_to_stop:
                     break
+                if self._gave_back:
+                    connection = None
                 self._renew()
         finally:
             if connection is not None:
@@ -195,12 +199,14 @@ class Child:
                 await self._build(connection, self.experiment)
                 self._failures = 0
         except (ConfigurationError, EnvironmentFailure) as error:
-            self._failures += 1
-            if self._trial is None or self._failures >= _MOST_FAILURES:
+            if self._trial is None:
                 raise
+            self._failures += 1
             log.warning("trial failed", child=self.name, trial=self._trial, reason=str(error))
             await self._give_back(self._connection or connection, str(error))
-            self._next = True
+            if self._failures >= _MOST_FAILURES:
+                raise
+            self._next = self._gave_back = True
         finally:
             if self.backend is not None:
                 await self.backend.shutdown()
@@ -210,15 +216,15 @@ class Child:
     async def _give_back(self, connection: ClientConnection, reason: str) -> None:
         with suppress(TimeoutError, OSError, websockets.WebSocketException, ProtocolError):
             await _ask(connection, Leave(reason=reason[:200], failed=True))
-            await connection.close()
+        await connection.close()
 
     def _renew(self) -> None:
         """Forgets the trial that is over, to be ready for another one."""
         log.info("trial over", child=self.name, trial=self._trial, reason=self._over)
         self._stopping.clear()
-        self._over, self._next, self._trial, self._connection = "", False, None, None
+        self._over, self._next, self._gave_back, self._trial, self._connection = "", False, False, None, None
         self._version, self._unanswered, self._work = 0, None, Work()
-        self.backend = None
+        self._failure, self.backend = None, None
 
     async def _build(self, connection: ClientConnection, experiment: Experiment) -> None:
         cores = self._core_count(experiment)
@@ -318,40 +324,37 @@ class Child:
 
     async def _first_contact(self, connection: ClientConnection | None) -> ClientConnection:
         """A connection, this one if it still stands, on which the parent has said what to train."""
-        while True:
-            try:
-                if connection is None:
-                    connection, welcome = await self._connect()
-                else:
-                    welcome = await self._greet(connection)
-            except _Refused as refused:
-                if refused.code == "name" and self._numbered:
-                    self._numbered += 1
-                    self.name = f"{_machine_name()}-{self._numbered}"
+        try:
+            while True:
+                try:
+                    if connection is None:
+                        connection, welcome = await self._connect()
+                    else:
+                        welcome = await self._greet(connection)
+                except _Refused as refused:
+                    if refused.code == "name" and self._numbered:
+                        self._numbered += 1
+                        self.name = f"{_machine_name()}-{self._numbered}"
+                        continue
+                    raise
+                except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError):
+                    assert connection is not None
+                    if connection.close_code == CloseCode.NORMAL_CLOSURE:
+                        self._end(connection.close_reason or "the run is over")
+                    await connection.close()
+                    connection = None
                     continue
-                raise
-            except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError):
-                assert connection is not None
-                if connection.close_code == CloseCode.NORMAL_CLOSURE:
-                    self._end(connection.close_reason or "the run is over")
-                await connection.close()
-                connection = None
-                continue
-            if welcome.wait:
-                try:
+                if welcome.wait:
                     await asyncio.sleep(welcome.wait)
-                except asyncio.CancelledError:
-                    await connection.close()
-                    raise
-                continue
-            self._over, self._run, self._trial = welcome.stop, welcome.run, welcome.trial
-            if not self._over:
-                try:
+                    continue
+                self._over, self._run, self._trial = welcome.stop, welcome.run, welcome.trial
+                if not self._over:
                     self.experiment = Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
-                except BaseException:
-                    await connection.close()
-                    raise
-            return connection
+                return connection
+        except BaseException:
+            if connection is not None:
+                await connection.close()
+            raise
 
     async def _connect(self) -> tuple[ClientConnection, Welcome]:
         """A connection that has said hello, however long it takes."""

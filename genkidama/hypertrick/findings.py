@@ -39,6 +39,7 @@ __all__ = [
     "open_study",
     "order_bias",
     "read",
+    "without_password",
 ]
 
 State: TypeAlias = Literal["complete", "stopped", "failed", "running", "waiting"]
@@ -309,16 +310,28 @@ def open_study(url: str, name: str) -> optuna.Study:
         raise ConfigurationError("a search's report needs Optuna: pip install 'genkidama[search]'") from None
     if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():  # opening it would make an empty one
         raise ConfigurationError(f"study {name!r}: there is no file {url.removeprefix('sqlite:///')}; has the search begun?")
+    shown = without_password(url)
     try:
         return optuna.load_study(study_name=name, storage=url)
     except KeyError:
         known = ", ".join(optuna.get_all_study_names(url)) or "none"
-        raise ConfigurationError(f"study {name!r} is not in {url}; it holds: {known}") from None
+        raise ConfigurationError(f"study {name!r} is not in {shown}; it holds: {known}") from None
     except ImportError as error:
         problem = str(error).splitlines()[0]
-        raise ConfigurationError(f"study {name!r} in {url}: {problem}; for PostgreSQL: pip install 'genkidama[postgresql]'") from None
+        raise ConfigurationError(f"study {name!r} in {shown}: {problem}; for PostgreSQL: pip install 'genkidama[postgresql]'") from None
     except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-        raise EnvironmentFailure(f"study {name!r} in {url}: cannot be read: {str(error).splitlines()[0]}") from None
+        raise EnvironmentFailure(f"study {name!r} in {shown}: cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def without_password(url: str) -> str:
+    """A storage's URL as people may see it."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        return url
 
 
 def read(study: optuna.Study) -> Findings:

@@ -87,7 +87,7 @@ def _collect(settings: dict[str, Any], prefix: str, space: dict[str, Dimension],
             dimension = msgspec.convert(value, Dimension)
         except msgspec.ValidationError as error:
             raise ConfigurationError(f"{source}: {name} = {value!r}: {str(error).replace('`', '')}") from None
-        problem = _problem(dimension)
+        problem = "stands there twice" if name in space else _problem(dimension)
         if problem:
             raise ConfigurationError(f"{source}: {name}: {problem}")
         space[name] = dimension
@@ -101,7 +101,7 @@ def _problem(dimension: Dimension) -> str:
             return "has choices and a range; give one of them"
         if not dimension.choices:
             return "choices = []: at least one is needed"
-        if len(set(map(repr, dimension.choices))) < len(dimension.choices):
+        if len(set(dimension.labels)) < len(dimension.labels):  # 1, 1.0 and true are the same to a study
             return f"choices = {dimension.choices!r}: one of them stands there twice"
         return ""
     if low is None or high is None:

@@ -49,7 +49,7 @@ class Records:
         self._now = now
         self._log = log
         self._events = EventLog(log)
-        self._history_error = ""
+        self._history_error = self._problem = ""
         self._history = History(out / "history.jsonl")
         self._keeper: Checkpointer | TrialKeeper | None = None
         try:
@@ -161,6 +161,9 @@ class Records:
 
     def _complain(self, problem: str) -> None:
         self._log.error("problem", reason=problem)
+        if self._server.search is not None and problem != self._problem:
+            self._problem = problem  # its nodes may have to wait, and who watches the history wants to know why
+            self._history.add([{"time": self._now(), "event": "warning", "reason": problem}])
 
 
 def make_directory(out: Path | None, name: str) -> Path:

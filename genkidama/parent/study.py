@@ -29,13 +29,15 @@ import msgspec
 import genkidama
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.hypertrick.findings import without_password
 from genkidama.hypertrick.space import Dimension, parse_space
 from genkidama.plugs import is_plug, load_plug
 from genkidama.search import PhaseRecord, SearchTrial
 
 try:
     import optuna
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.event import listen
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 except ImportError as error:
     raise ConfigurationError(f"a search needs Optuna ({error}); install it: pip install 'genkidama[search]'") from None
 
@@ -84,23 +86,33 @@ class Study:
         self._distributions = {key: _distribution(dimension) for key, dimension in self._space.items()}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="study")
         self._written: dict[int, int] = {}
+        #: A trial whose settings could not all be drawn yet.
+        self._asked: optuna.trial.Trial | None = None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        #: The URL as people may see it: without a password.
+        self.shown = without_password(self.url)
+        self._database = _open(self.url, self.shown)
+        self._storage = optuna.storages.get_storage(self._database)
         try:
-            self._storage = _open(self.url)
-            names = [summary.study_name for summary in optuna.get_all_study_summaries(self._storage)]
-            if self.name in names and not resumes:
+            begun = [summary.study_name for summary in optuna.get_all_study_summaries(self._storage) if summary.n_trials]
+            if self.name in begun and not resumes:
                 raise ConfigurationError(
-                    f"search.storage = {self.url!r}: holds a study {self.name!r} of another run; choose another directory name with --out"
+                    f"search.storage = {self.shown!r}: holds a study {self.name!r} of another run; choose another directory name with --out"
                 )
             self._study = optuna.create_study(storage=self._storage, study_name=self.name, direction="maximize", load_if_exists=True)
             self._claim(experiment)
             self._study.sampler = self._sampler()
-        except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-            problem = str(error).splitlines()[0]
-            raise EnvironmentFailure(f"search.storage = {self.url!r}: the study cannot be opened: {problem}") from None
+        except BaseException as error:
+            self.close()
+            if isinstance(error, SQLAlchemyError | optuna.exceptions.OptunaError):
+                raise _unreachable(self.shown, error) from None
+            raise
 
     def trials(self) -> list[KnownTrial]:
-        """All trials, by number."""
+        """All trials that were begun, by number."""
+        for known in self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+            if known.params.keys() != self._distributions.keys():  # a parent was killed while it sampled
+                self._suggest(optuna.trial.Trial(self._study, known._trial_id))
         return [
             KnownTrial(
                 trial.number,
@@ -109,6 +121,7 @@ class Study:
                 msgspec.convert(trial.user_attrs.get("phases", []), list[PhaseRecord]),
             )
             for trial in self._study.get_trials(deepcopy=False)
+            if trial.state is not optuna.trial.TrialState.WAITING  # somebody wishes for it; `sample` will give it
         ]
 
     async def sample(self) -> tuple[int, dict[str, Any]]:
@@ -133,35 +146,38 @@ class Study:
         """Waits for what is under way."""
         self._thread.shutdown()
         self._storage.remove_session()
+        self._database.engine.dispose()
 
     async def _in_thread(self, work: Any, *arguments: Any) -> Any:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-        except (SQLAlchemyError, optuna.exceptions.OptunaError, ValueError) as error:
-            problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise EnvironmentFailure(f"the study {self.name!r} in {self.url!r}: {problem}") from None
+        except Exception as error:  # a sampler may be anybody's
+            raise EnvironmentFailure(f"the study {self.name!r} in {self.shown!r}: {_problem(error)}") from None
 
     def _sample(self) -> tuple[int, dict[str, Any]]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a list as a choice is told as text; an experimental option was chosen on purpose
-            trial = self._study.ask(self._distributions)
-        return trial.number, {key: self._space[key].value(label) for key, label in trial.params.items()}
+        if self._asked is None:
+            self._asked = self._study.ask()
+        number, params = self._asked.number, self._suggest(self._asked)
+        self._asked = None
+        return number, params
+
+    def _suggest(self, trial: optuna.trial.Trial) -> dict[str, Any]:
+        """The trial's settings; those that it has not got yet come from the sampler."""
+        return {key: self._space[key].value(trial._suggest(key, distribution)) for key, distribution in self._distributions.items()}
 
     def _write(self, trials: list[tuple[int, list[PhaseRecord], str, str, str]]) -> None:
         for number, phases, state, reason, checkpoint in trials:
-            trial = optuna.trial.Trial(self._study, self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number))
-            if self._storage.get_trial(trial._trial_id).state.is_finished():
+            identity = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+            if self._storage.get_trial(identity).state.is_finished():
                 continue
             for record in phases[self._written.get(number, 0) :]:
-                self._storage.set_trial_intermediate_value(
-                    trial._trial_id, record.phase, math.nan if record.metric is None else record.metric
-                )
-            trial.set_user_attr("phases", [msgspec.to_builtins(record) for record in phases])
+                self._storage.set_trial_intermediate_value(identity, record.phase, math.nan if record.metric is None else record.metric)
+            self._storage.set_trial_user_attr(identity, "phases", [msgspec.to_builtins(record) for record in phases])
             if checkpoint:
-                trial.set_user_attr("checkpoint", checkpoint)
+                self._storage.set_trial_user_attr(identity, "checkpoint", checkpoint)
             self._written[number] = len(phases)
             if state in _STATES:
-                trial.set_user_attr("reason", reason)
+                self._storage.set_trial_user_attr(identity, "reason", reason)
                 metric = phases[-1].metric if phases else None
                 self._study.tell(number, metric if state == "completed" else None, state=_STATES[state], skip_if_finished=True)
                 del self._written[number]
@@ -187,13 +203,13 @@ class Study:
         before = self._study.user_attrs.get("genkidama")
         if before is None and self._study.get_trials(deepcopy=False):
             raise ConfigurationError(
-                f"search.storage = {self.url!r}: the study {self.name!r} was not made by Genkidama; choose another name with --out"
+                f"search.storage = {self.shown!r}: the study {self.name!r} was not made by Genkidama; choose another name with --out"
             )
         for key in ("space", "phases", "phase_unit", "phase_length"):
             if before is not None and before[key] != facts[key]:
                 raise ConfigurationError(
-                    f"the study {self.name!r} in {self.url!r} belongs to another search: its {key} {_difference(before[key], facts[key])}; "
-                    "choose another directory with --out"
+                    f"the study {self.name!r} in {self.shown!r} belongs to another search: "
+                    f"its {key} {_difference(before[key], facts[key])}; choose another directory with --out"
                 )
         if before != facts:
             self._study.set_user_attr("genkidama", facts)
@@ -219,16 +235,36 @@ class Study:
         return sampler
 
 
-def _open(url: str) -> Any:
+def _open(url: str, shown: str) -> optuna.storages.RDBStorage:
+    sqlite = url.startswith("sqlite")
     try:
-        engine = {"connect_args": {"timeout": _SQLITE_SECONDS}} if url.startswith("sqlite") else {}
-        return optuna.storages.get_storage(optuna.storages.RDBStorage(url, engine_kwargs=engine))
+        storage = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _SQLITE_SECONDS}} if sqlite else {})
+        if sqlite:
+            # A write costs a tenth, and who reads, a dashboard for instance, blocks nobody. What a process has
+            # written survives its end; after a power cut the last reports may be missing, but the file is whole.
+            listen(storage.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = NORMAL"))
+            storage.engine.dispose()  # connections that were opened before
+            with storage.engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        return storage
     except ImportError as error:
         raise ConfigurationError(
-            f"search.storage = {url!r}: {str(error).splitlines()[0]}; for PostgreSQL: pip install 'genkidama[postgresql]' and postgresql+psycopg://…"
+            f"search.storage = {shown!r}: {str(error).splitlines()[0]}; for PostgreSQL: pip install 'genkidama[postgresql]' and postgresql+psycopg://…"
         ) from None
-    except ValueError as error:
-        raise ConfigurationError(f"search.storage = {url!r}: {str(error).splitlines()[0]}") from None
+    except (ValueError, ArgumentError) as error:
+        raise ConfigurationError(f"search.storage = {shown!r}: {_problem(error)}") from None
+    except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        raise _unreachable(shown, error) from None
+
+
+def _unreachable(shown: str, error: Exception) -> EnvironmentFailure:
+    return EnvironmentFailure(f"search.storage = {shown!r}: the study cannot be opened: {_problem(error)}")
+
+
+def _problem(error: BaseException) -> str:
+    """The first line of an error, or of what Optuna has made it of."""
+    error = error.__cause__ or error
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:

@@ -17,7 +17,7 @@ SUMMARY_SECONDS = 1.0
 
 
 class EventLog:
-    """Logs the events of a run's history, all but the exchanges.
+    """Logs the events of a run's history, all but the exchanges and a search's reports.
 
     The first refusal of a kind is logged at once; further ones are counted and summed up.
     """
@@ -33,7 +33,7 @@ class EventLog:
         """Logs what is worth a line, and the summaries that are due at `now` (seconds)."""
         for event in events:
             kind = event["event"]
-            if kind == "exchange":
+            if kind in ("exchange", "report"):
                 continue
             if kind == "refused":
                 self._refused(event, now)

@@ -79,7 +79,7 @@ class TrialKeeper:
     @property
     def due(self) -> bool:
         """Whether `keep` has something to do at once."""
-        return bool(self._reported) or (self._search.wanted > 0 and self._sampling is None and self._now() >= self._retry_at)
+        return bool(self._reported) or (self._wanted and self._sampling is None and self._now() >= self._retry_at)
 
     def pushed(self, now: float) -> None:
         """To be called after each push, before the next is handled: copies the weights of a trial that has ended a phase."""
@@ -93,7 +93,7 @@ class TrialKeeper:
         self.pushed(now)  # a trial may also end without a push
         if now < self._retry_at:
             return
-        if self._sampling is None and self._search.wanted:
+        if self._sampling is None and self._wanted:
             self._sampling = asyncio.create_task(self._sample())
         if now - self._saved_at >= (self._server.experiment.parent.checkpoint_seconds or math.inf):
             self._saved_at = now
@@ -126,6 +126,10 @@ class TrialKeeper:
     def close(self) -> None:
         """Closes the study and writes nothing, for a parent that could not start."""
         self._study.close()
+
+    @property
+    def _wanted(self) -> bool:
+        return not self._server.stop and self._search.wanted > 0
 
     def _copy(self, trial: SearchTrial, now: float, phase_end: bool = False) -> None:
         if trial.vector is not None and trial.signature is not None and trial.number is not None:
@@ -172,7 +176,7 @@ class TrialKeeper:
 
     async def _sample(self) -> None:
         try:
-            while self._search.wanted:
+            while self._wanted:
                 number, params = await self._study.sample()
                 self._search.offer(number, params, self._now())
         except EnvironmentFailure as error:

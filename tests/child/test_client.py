@@ -327,7 +327,7 @@ async def test_another_network_is_refused(tmp_path: Path) -> None:
         async with Serving(child_of(parent)) as serving:
             await serving.exchanged(1)
         parent.server.experiment = constant(network={"options": {"size": 5}})
-        parent.server._welcome = parent.server.experiment.to_dict()
+        parent.server.trial.experiment = parent.server.experiment.to_dict()
         with pytest.raises(GenkidamaError, match=r"another network: parameter 0 is 'constant' with shape \[5\], expected .*\[4\]"):
             await child_of(parent, "other").serve()
 

@@ -1,0 +1,658 @@
+"""A Parent that searches, and several Children in the same loop, on real sockets; the study is a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from genkidama import checkpoint as checkpoints
+from genkidama.child import client
+from genkidama.child.client import Child
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.hypertrick.rule import HyperTrick
+from genkidama.parent import Parent
+from genkidama.run import Run
+from tests.helpers import PATIENCE, ConstantBackend, Serving, constant, eventually, history, running, url
+from tests.hypertrick.postgresql import running_postgresql
+
+SPACE: dict[str, Any] = {
+    "network.options.score": {"low": 0.0, "high": 100.0},
+    "optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True},
+    "algorithm.batch_size": {"low": 64, "high": 128, "step": 32},
+    "network.hidden": [[8], [8, 8]],
+}
+
+#: What a node needs for an exchange, in seconds; others take the quickest time.
+SPEEDS = {"slow": 0.01, "slower": 0.03}
+QUICK = 0.001
+
+
+class ScoringBackend(ConstantBackend):
+    """Earns what its settings say; nodes called `broken…` cannot train, and trials with `gain = nan` diverge."""
+
+    def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
+        super().__init__(experiment, cores, name)
+        self.score = experiment.network.options["score"]
+        self.seconds = experiment.network.options.get("seconds", SPEEDS.get(name, QUICK))
+        if name.startswith("broken"):
+            self.failure = EnvironmentFailure(f"{name}: no memory")
+
+    async def due(self) -> None:
+        await super().due()
+        self.work.returns[-1] = self.score
+
+
+def searching(base: dict[str, Any] | None = None, **search: Any) -> Experiment:
+    """Trials of 3 phases of 20 steps; each exchange is 10 steps."""
+    plan = {"trials": 8, "phases": 3, "phase_steps": 20, "eviction_rate": 0.5, "space": SPACE, **search}
+    sections = {"stop": {"window": 4}, **(base or {})}
+    return constant(**sections, child={"backend": f"{__name__}:ScoringBackend"}, search=plan)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_BACKOFF_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr("genkidama.search._SOON_SECONDS", 0.01)
+    monkeypatch.setattr("genkidama.search._LATER_SECONDS", 0.02)
+    monkeypatch.setattr("genkidama.parent.trials.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("genkidama.parent.server.HOUSEKEEPING_SECONDS", 0.02)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many connections each child has opened."""
+    counts: Counter[str] = Counter()
+    really = Child._open
+
+    async def counting(child: Child) -> Any:
+        counts[child.name] += 1
+        return await really(child)
+
+    monkeypatch.setattr(Child, "_open", counting)
+    return counts
+
+
+def node(parent: Parent, name: str) -> Child:
+    return Child(url(parent.address), name=name)
+
+
+@contextmanager
+def study_at(address: str, name: str) -> Iterator[optuna.Study]:
+    storage = optuna.storages.RDBStorage(address)
+    try:
+        yield optuna.load_study(storage=storage, study_name=name)
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def trials_of(out: Path) -> list[FrozenTrial]:
+    with study_at(f"sqlite:///{out}/study.db", out.name) as study:
+        return study.trials
+
+
+async def over(parent: Parent, *tasks: asyncio.Task[None]) -> None:
+    """Waits until the search is over and these children have ended by themselves."""
+    await eventually(lambda: parent.server.stop or any(task.done() and task.exception() for task in tasks), "the end")
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*tasks)
+
+
+def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
+    """That the study of a search that is over agrees with the rule, with itself and with the directory."""
+    plan = experiment.search
+    assert plan is not None
+    assert len(trials) == plan.trials and all(trial.state.is_finished() for trial in trials)
+    rule = HyperTrick(
+        workers=plan.trials,
+        phases=plan.phases,
+        eviction_rate=plan.eviction_rate,
+        decide_after=plan.decide_after if plan.method == "hypertrick" else (),
+    )
+    reports = sorted(((record["report"], trial, record) for trial in trials for record in trial.user_attrs["phases"]), key=lambda r: r[0])
+    assert [report for report, *_ in reports] == list(range(len(reports)))
+    for _, trial, record in reports:
+        metric = float("nan") if record["metric"] is None else record["metric"]
+        decision = rule.decide(trial.number, record["phase"], metric)
+        found = (decision.order, decision.worse, decision.mode.value, decision.verdict.value)
+        assert found == tuple(record[key] for key in ("order", "worse", "mode", "verdict"))
+    for trial in trials:
+        phases = trial.user_attrs["phases"]
+        assert [record["phase"] for record in phases] == list(range(len(phases)))
+        assert all(record["start"] <= record["end"] for record in phases)
+        assert all(before["end"] <= after["start"] + 1e-9 for before, after in pairwise(phases))
+        assert trial.intermediate_values.keys() == set(range(len(phases)))
+        for record in phases:
+            np.testing.assert_equal(trial.intermediate_values[record["phase"]], np.nan if record["metric"] is None else record["metric"])
+        ends = {"stop": TrialState.PRUNED, "continue": TrialState.COMPLETE}
+        assert trial.state is (TrialState.FAIL if phases[-1]["metric"] is None else ends[phases[-1]["verdict"]])
+        assert trial.user_attrs["reason"]
+        if trial.state is TrialState.COMPLETE:
+            assert len(phases) == plan.phases and trial.value == phases[-1]["metric"]
+        if phases[-1]["steps"]:
+            run = Run.open(out / "trials" / f"{trial.number:04d}")
+            assert out / trial.user_attrs["checkpoint"] == run.final
+            snapshot = run.load().snapshot
+            assert (snapshot.steps, snapshot.episodes) == (phases[-1]["steps"], phases[-1]["episodes"])
+            assert Experiment.from_dict(snapshot.experiment) == run.experiment
+            assert run.experiment.search is None
+            assert run.experiment.network.options.get("score") == trial.params.get("network.options.score")
+            assert run.experiment.optimizer.learning_rate == trial.params["optimizer.learning_rate"]
+            if phases[0]["metric"] is not None:
+                assert run.best is not None
+                checkpoints.load(run.best)
+
+
+async def test_fast_and_slow_nodes_come_and_go(tmp_path: Path, opened: Counter[str]) -> None:
+    settings = searching(trials=12, return_seconds=0.2)
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        with pytest.raises(EnvironmentFailure, match="broken: no memory"):
+            await node(parent, "broken").serve()  # three trials, and then it gives up
+        early = asyncio.create_task((leaving := node(parent, "slower")).serve())
+        quick = asyncio.create_task(node(parent, "quick").serve())
+        slow = asyncio.create_task(node(parent, "slow").serve())
+        await eventually(lambda: len(history(out, "report")) >= 4, "reports")
+        leaving.stop()
+        late = asyncio.create_task(node(parent, "late").serve())
+        await over(parent, early, quick, slow, late)
+        assert parent.server.connected == []
+        assert not parent.server.refusals
+    trials = trials_of(out)
+    check(out, trials, settings)
+    assert [line["trial"] for line in history(out, "trial_failed")] == [0, 1, 2]
+    assert Counter(trial.state for trial in trials)[TrialState.FAIL] == 0  # each had another node left
+    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} >= {"quick", "slow"}
+    assert opened.pop("broken") == 3
+    assert set(opened.values()) == {1}  # one trial after another on the same connection
+    assert [line["reason"] for line in history(out, "stop")] == [parent.server.stop]
+    assert all((out / "trials" / f"{number:04d}" / "experiment.toml").is_file() for number in range(12))
+
+
+async def test_the_study_tells_what_was_searched(tmp_path: Path) -> None:
+    settings = searching(trials=3, phases=2)
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        await node(parent, "one").serve()
+    with study_at(f"sqlite:///{out}/study.db", "run") as study:
+        about = study.user_attrs["genkidama"]
+        assert study.direction is optuna.study.StudyDirection.MAXIMIZE
+        trials = study.trials
+    assert {key: about[key] for key in ("method", "workers", "phases", "eviction_rate", "decide_after", "cohort")} == {
+        "method": "hypertrick",
+        "workers": 3,
+        "phases": 2,
+        "eviction_rate": 0.5,
+        "decide_after": [0],
+        "cohort": None,
+    }
+    assert (about["phase_unit"], about["phase_length"]) == ("steps", 20)
+    assert about["space"]["algorithm.batch_size"] == {"low": 64, "high": 128, "step": 32}
+    assert about["space"]["network.hidden"] == {"choices": [[8], [8, 8]]}
+    assert Experiment.from_dict(about["experiment"]).name == "small"
+    for trial in trials:
+        assert set(trial.params) == set(SPACE)
+        assert trial.params["network.hidden"] in ("[8]", "[8,8]")  # Optuna's choices are plain values
+        assert trial.params["algorithm.batch_size"] in (64, 96, 128)
+        run = Run.open(out / "trials" / f"{trial.number:04d}")
+        assert list(run.experiment.network.hidden) == {"[8]": [8], "[8,8]": [8, 8]}[trial.params["network.hidden"]]
+        assert run.experiment.optimizer.learning_rate == trial.params["optimizer.learning_rate"]
+    check(out, trials, settings)
+    assert Run.open(out).experiment == settings
+
+
+async def test_a_trial_that_diverges_counts_as_the_worst(tmp_path: Path) -> None:
+    settings = searching(trials=8, space={**SPACE, "network.options.gain": [1.0, float("inf")]})
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        await node(parent, "one").serve()
+    trials = trials_of(out)
+    check(out, trials, settings)
+    for trial in trials:
+        assert (trial.state is TrialState.FAIL) == (trial.params["network.options.gain"] > 1.0)
+    failed = [trial for trial in trials if trial.state is TrialState.FAIL]
+    assert failed and len(failed) < 8
+    assert {trial.user_attrs["reason"] for trial in failed} == {"its weights became NaN or infinite"}
+
+
+async def test_a_node_that_cannot_train_one_trial_trains_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = ConstantBackend.begin
+
+    async def begin(backend: ScoringBackend, weights: Any, version: int = 0) -> None:
+        if backend.score < 50.0:
+            raise EnvironmentFailure("no memory for this one")
+        await begun(backend, weights, version)
+
+    monkeypatch.setattr(ScoringBackend, "begin", begin)
+    monkeypatch.setattr(client, "_MOST_FAILURES", 1000)
+    settings = searching(trials=6)
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        await over(parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "b")))
+    trials = trials_of(out)
+    check(out, trials, settings)
+    for trial in trials:
+        bad = trial.params["network.options.score"] < 50.0
+        assert (trial.state is TrialState.FAIL) == bad
+        if bad:
+            assert trial.user_attrs["reason"] == "no memory for this one"
+            nodes = [line["child"] for line in history(out, "trial_failed") if line["trial"] == trial.number]
+            assert len(nodes) == 2
+    assert {trial.state for trial in trials} > {TrialState.FAIL}
+
+
+async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(tmp_path: Path, opened: Counter[str]) -> None:
+    settings = searching(trials=1, phase_steps=1_000_000)
+    async with running(settings, tmp_path / "run") as parent, Serving(node(parent, "busy")) as busy:
+        await busy.exchanged(1)
+        waiting = [Child(url(parent.address)) for _ in range(2)]  # named after this machine, both of them
+        tasks = [asyncio.create_task(child.serve()) for child in waiting]
+        await eventually(lambda: len(parent.server.connected) == 3, "nodes that wait")
+        assert waiting[0].name != waiting[1].name
+        before = dict(opened)
+        await busy.exchanged(30)
+        assert dict(opened) == before  # they ask again on the same connections
+        for child in waiting:
+            child.stop()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*tasks)
+        await eventually(lambda: parent.server.connected == ["busy"], "their goodbyes")
+        assert parent.server.search is not None and not parent.server.search._hungry
+
+
+async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_work(tmp_path: Path) -> None:
+    settings = searching(trials=2, phase_steps=1_000_000)
+    async with running(settings, tmp_path / "run") as parent:
+        async with Serving(node(parent, "first")) as first:
+            await first.exchanged(3)
+        search = parent.server.search
+        assert search is not None
+        assert (search.trials[0].state, search.trials[0].steps) == ("waiting", 10 * first.backend.exchanges)
+        async with Serving(node(parent, "second")) as second:
+            await second.exchanged(1)
+            assert (search.trials[0].owner, search.trials[0].state) == ("second", "running")
+    assert Run(tmp_path / "run" / "trials" / "0000").load().snapshot.steps == 10 * (first.backend.exchanges + second.backend.exchanges)
+
+
+async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Path) -> None:
+    settings = searching(trials=1, phases=2, phase_steps=200, return_seconds=0.1)
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        first = Serving(node(parent, "first"))
+        await first.__aenter__()
+        await first.exchanged(5)
+        lost = parent._connections.children["first"]
+        first.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first.task
+        await eventually(lambda: parent._connections.children.get("first") is not lost, "a lost connection")
+        vector = parent.server.search.trials[0].vector.copy()  # type: ignore[union-attr]
+        async with Serving(node(parent, "second")) as second:
+            await second.exchanged(1)
+            assert second.backend.weights[0] > vector[0] >= 4.0
+            await eventually(lambda: second.task.done(), "the end")
+    (trial,) = trials_of(out)
+    check(out, [trial], settings)
+    assert [line["child"] for line in history(out, "trial")] == ["first", "second"]
+
+
+async def test_a_parent_that_is_started_again_goes_on_while_the_nodes_keep_running(tmp_path: Path) -> None:
+    settings = searching(trials=10, phase_steps=100)
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        address = url(parent.address)
+        tasks = [asyncio.create_task(Child(address, name=name).serve()) for name in ("a", "b", "slow")]
+        await eventually(lambda: len(history(out, "trial_end")) >= 3, "trials")
+    before = trials_of(out)
+    reports = sum(len(trial.user_attrs.get("phases", [])) for trial in before)
+    assert reports == len(history(out, "report"))
+    async with running(settings, out, address.removeprefix("ws://")) as parent:
+        assert parent.server.search is not None and parent.server.search.reports == reports
+        await over(parent, *tasks)
+    after = trials_of(out)
+    check(out, after, settings)
+    for old, new in zip(before, after, strict=False):
+        assert new.params == old.params
+        known = old.user_attrs.get("phases", [])
+        assert new.user_attrs["phases"][: len(known)] == known
+        if old.state.is_finished():
+            assert new == old
+    (resume,) = history(out, "resume")
+    assert (resume["reports"], resume["trials"]) == (reports, len(before))
+    assert len(history(out, "report")) == sum(len(trial.user_attrs["phases"]) for trial in after)
+    again = {line["trial"] for line in history(out, "trial") if line["time"] > resume["time"]}
+    assert not again & {trial.number for trial in before if trial.state.is_finished()}
+
+
+async def test_a_parent_that_is_killed_loses_only_the_phases_under_way(tmp_path: Path) -> None:
+    """As kill −9 leaves it: nothing is written at the end."""
+    settings = searching(trials=8, phase_steps=100)
+    out = tmp_path / "run"
+    killed = Parent(settings, out=out, listen="127.0.0.1:0")
+    await killed.startup()
+    serving = asyncio.create_task(killed.serve())
+    address = url(killed.address)
+    tasks = [asyncio.create_task(Child(address, name=name).serve()) for name in ("a", "b")]
+    await eventually(lambda: len(history(out, "trial_end")) >= 2, "trials")
+    killed.stop()
+    await serving
+    killed._connections._pushed = lambda now: None
+    assert killed._websockets is not None and killed._records is not None
+    killed._websockets.close(code=1001)
+    await killed._websockets.wait_closed()
+    killed._records.close()
+    before = trials_of(out)
+    known = {trial.number: trial.user_attrs.get("phases", []) for trial in before}
+    for number, phases in known.items():  # a report that is in the study has its weights on the disk
+        if phases:
+            assert Run(out / "trials" / f"{number:04d}").load().snapshot.steps >= phases[-1]["steps"]
+    async with running(settings, out, address.removeprefix("ws://")) as parent:
+        await over(parent, *tasks)
+    after = trials_of(out)
+    check(out, after, settings)
+    for trial in after:
+        old = known.get(trial.number, [])
+        assert trial.user_attrs["phases"][: len(old)] == old
+
+
+async def test_what_a_kill_left_half_written_is_mended(tmp_path: Path) -> None:
+    """A configuration of which only some settings were drawn, and a trial whose end was not told."""
+    settings = searching(trials=3, phases=1)
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        await eventually(lambda: parent.server.search.trials, "a configuration")  # type: ignore[union-attr]
+    with study_at(f"sqlite:///{out}/study.db", "run") as study:
+        half = study.ask()
+        half.suggest_float("network.options.score", 0.0, 100.0)
+        whole = study.trials[0]
+        record = {"phase": 0, "node": "a", "start": 0.0, "end": 1.0, "metric": 5.0, "order": 1, "worse": 0, "mode": "none"}
+        record |= {"verdict": "continue", "steps": 20, "episodes": 2, "report": 0}
+        study._storage.set_trial_user_attr(whole._trial_id, "phases", [record])
+        study._storage.set_trial_intermediate_value(whole._trial_id, 0, 5.0)
+    async with running(settings, out) as parent:
+        await node(parent, "one").serve()
+    trials = trials_of(out)
+    assert [set(trial.params) for trial in trials] == [set(SPACE)] * 3
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 3
+    assert (trials[0].value, trials[0].user_attrs["phases"]) == (5.0, [record])
+    assert half.number == 1 and trials[1].params["network.options.score"] == half.params["network.options.score"]
+    assert not (out / "trials" / "0000").exists()
+
+
+async def test_a_search_that_was_killed_before_it_began_begins(tmp_path: Path) -> None:
+    settings = searching(trials=1, phases=1)
+    out = tmp_path / "run"
+    async with running(settings, out):
+        pass
+    for name in ("experiment.toml", "history.jsonl"):
+        (out / name).unlink()
+    with study_at(f"sqlite:///{out}/study.db", "run") as study:
+        for trial in study.trials:
+            assert trial.state is TrialState.RUNNING
+        begun = bool(study.trials)
+    if begun:  # a configuration has been drawn already
+        with pytest.raises(ConfigurationError, match="holds a study 'run' of another run"):
+            await Parent(settings, out=out, listen="127.0.0.1:0").startup()
+        (out / "study.db").unlink()
+    async with running(settings, out) as parent:
+        await node(parent, "one").serve()
+    check(out, trials_of(out), settings)
+
+
+async def test_the_time_is_over(tmp_path: Path) -> None:
+    settings = searching(trials=1000, seconds=0.5, phase_steps=50)
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        await over(parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "slow")))
+    assert parent.server.stop.startswith("0.5 seconds are over")
+    trials = trials_of(out)
+    begun = {line["trial"] for line in history(out, "trial")}
+    assert len(begun) <= len(trials) <= len(begun) + 3  # no configurations are drawn that nobody will train
+    under_way = [trial for trial in trials if trial.state is TrialState.RUNNING and trial.number in begun]
+    assert under_way
+    for trial in under_way:
+        run = Run(out / "trials" / f"{trial.number:04d}")
+        assert not run.checkpoints or run.load().snapshot.steps
+    # More time, and it goes on with them, whoever comes.
+    again = searching(trials=1000, seconds=2.0, phase_steps=50, return_seconds=0.0)
+    async with running(again, out) as parent:
+        await node(parent, "a").serve()
+    later = {trial.number: trial for trial in trials_of(out)}
+    assert any(later[trial.number].state.is_finished() for trial in under_way)
+
+
+# Who does not belong here.
+
+
+async def refused(settings: Experiment, out: Path, kind: type[Exception] = ConfigurationError) -> str:
+    with pytest.raises(kind) as error:
+        await Parent(settings, out=out, listen="127.0.0.1:0").startup()
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+async def test_a_search_and_a_plain_run_do_not_share_a_directory(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path / "plain"):
+        pass
+    async with running(searching(), tmp_path / "search"):
+        pass
+    text = await refused(searching(), tmp_path / "plain")
+    assert text == f"{tmp_path}/plain: holds a plain run, and this is a search; choose another directory with --out"
+    assert not (tmp_path / "plain" / "study.db").exists()
+    text = await refused(constant(), tmp_path / "search")
+    assert text == f"{tmp_path}/search: holds a search, and this is a plain run; choose another directory with --out"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"space": {**SPACE, "optimizer.learning_rate": {"low": 1e-5, "high": 1.0, "log": True}}},
+            "its space had optimizer.learning_rate = {'low': 1e-05, 'high': 0.01, 'log': True}, "
+            "and now has {'low': 1e-05, 'high': 1.0, 'log': True}",
+        ),
+        ({"space": {**SPACE, "algorithm.gamma": [0.9]}}, "its space had algorithm.gamma = None, and now has {'choices': [0.9]}"),
+        ({"phases": 5}, "its phases was 3, and now is 5"),
+        ({"phase_steps": 40}, "its phase_length was 20, and now is 40"),
+    ],
+)
+async def test_a_study_of_another_search_is_refused(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    async with running(searching(), tmp_path / "run"):
+        pass
+    text = await refused(searching(**changes), tmp_path / "run")
+    assert problem in text
+    assert text.startswith("the study 'run' in 'sqlite:///") and text.endswith("choose another directory with --out")
+
+
+async def test_a_searchs_size_may_change(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    async with running(searching(trials=2, phases=1), out) as parent:
+        await node(parent, "one").serve()
+    async with running(searching(trials=4, phases=1), out) as parent:
+        await node(parent, "one").serve()
+    assert [trial.state for trial in trials_of(out)] == [TrialState.COMPLETE] * 4
+
+
+async def test_a_shared_storage_holds_one_study_of_a_name(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/all.db"
+    settings = searching(trials=2, phases=1, storage=storage)
+    async with running(settings, tmp_path / "run") as parent:
+        await node(parent, "one").serve()
+    text = await refused(settings, tmp_path / "elsewhere" / "run")
+    assert text == f"search.storage = {storage!r}: holds a study 'run' of another run; choose another directory name with --out"
+    async with running(settings, tmp_path / "other") as parent:
+        await node(parent, "one").serve()
+    for name in ("run", "other"):
+        with study_at(storage, name) as study:
+            check(tmp_path / name, study.trials, settings)
+    assert not (tmp_path / "run" / "study.db").exists()
+
+
+async def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/all.db"
+    async with running(searching(storage=storage), tmp_path / "first"):
+        pass
+    with study_at(storage, "first") as study:
+        optuna.create_study(storage=study._storage, study_name="mine").ask()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "experiment.toml").write_text(searching(storage=storage).to_toml())
+    text = await refused(searching(storage=storage), tmp_path / "mine")
+    assert "the study 'mine' was not made by Genkidama" in text
+
+
+@pytest.mark.parametrize(
+    ("storage", "kind", "problem"),
+    [
+        ("sqlite:////nonexistent/folder/study.db", EnvironmentFailure, "the study cannot be opened: "),
+        ("postgresql+psycopg://me@127.0.0.1:1/none", EnvironmentFailure, "the study cannot be opened: "),
+        ("nonsense", ConfigurationError, "search.storage = 'nonsense': "),
+        ("nosuch://here", ConfigurationError, "search.storage = 'nosuch://here': "),
+        ("mysql+nodriver://here/there", ConfigurationError, "search.storage = 'mysql+nodriver://here/there': "),
+    ],
+)
+async def test_a_storage_that_cannot_be_opened(tmp_path: Path, storage: str, kind: type[Exception], problem: str) -> None:
+    text = await refused(searching(storage=storage), tmp_path / "run", kind)
+    assert text.startswith(f"search.storage = {storage!r}: ") and problem in text
+    async with running(searching(), tmp_path / "run"):  # nothing was left behind that would be in the way
+        pass
+
+
+async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_text("no database at all, but a text of some length\n" * 100)
+    text = await refused(searching(), tmp_path, EnvironmentFailure)
+    assert "the study cannot be opened: " in text and "not a database" in text
+
+
+# Samplers and storages.
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"sampler": "tpe", "sampler_options": {"n_startup_trials": 3}},
+        {"sampler": "optuna.samplers:QMCSampler", "sampler_options": {"seed": 5, "warn_independent_sampling": False}},
+        {"method": "random"},
+    ],
+    ids=["tpe", "import string", "random search"],
+)
+async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> None:
+    settings = searching(trials=8, **search)
+    async with running(settings, tmp_path / "run") as parent:
+        await over(parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "b")))
+    trials = trials_of(tmp_path / "run")
+    check(tmp_path / "run", trials, settings)
+    assert len({trial.params["optimizer.learning_rate"] for trial in trials}) == 8
+    if search.get("method") == "random":
+        assert {trial.state for trial in trials} == {TrialState.COMPLETE}
+
+
+async def test_the_seed_gives_the_same_configurations_and_a_restart_others(tmp_path: Path) -> None:
+    async def drawn(name: str, seed: int) -> list[float]:
+        settings = searching(trials=4, phases=1).with_settings({"seed": seed})
+        async with running(settings, tmp_path / name) as parent:
+            await node(parent, "one").serve()
+        return [trial.params["optimizer.learning_rate"] for trial in trials_of(tmp_path / name)]
+
+    first = await drawn("first", 1)
+    assert await drawn("second", 1) == first != await drawn("third", 2)
+    settings = searching(trials=8, phases=1).with_settings({"seed": 1})
+    async with running(settings, tmp_path / "first") as parent:
+        await node(parent, "one").serve()
+    assert len({trial.params["optimizer.learning_rate"] for trial in trials_of(tmp_path / "first")}) == 8
+
+
+@pytest.mark.parametrize(
+    ("search", "problem"),
+    [
+        ({"sampler": "tpe", "sampler_options": {"sed": 1}}, "search.sampler = 'tpe' with search.sampler_options = "),
+        ({"sampler": "no.such:Sampler"}, "search.sampler = 'no.such:Sampler'"),
+        ({"sampler": "collections:Counter"}, "search.sampler = 'collections:Counter': is no sampler of Optuna's"),
+    ],
+)
+async def test_a_sampler_that_cannot_be_made(tmp_path: Path, search: dict[str, Any], problem: str) -> None:
+    assert problem in await refused(searching(**search), tmp_path / "run")
+
+
+class MoodySampler(optuna.samplers.RandomSampler):
+    """Fails the first two times, in its own way."""
+
+    moods = 0
+
+    def sample_independent(self, *arguments: Any, **options: Any) -> Any:
+        MoodySampler.moods += 1
+        if MoodySampler.moods < 3:
+            raise ZeroDivisionError("not today\nor tomorrow")
+        return super().sample_independent(*arguments, **options)
+
+
+async def test_a_sampler_that_fails_is_asked_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    settings = searching(trials=2, phases=1, sampler=f"{__name__}:MoodySampler")
+    MoodySampler.moods = 0
+    async with running(settings, tmp_path / "run") as parent:
+        await node(parent, "one").serve()
+    said = capfd.readouterr().err
+    assert "not today" in said and "Traceback" not in said
+    check(tmp_path / "run", trials_of(tmp_path / "run"), settings)  # and no trial is left over
+
+
+async def test_a_database_that_is_away_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("genkidama.parent.study._SQLITE_SECONDS", 0.1)
+    settings = searching(trials=6, phase_steps=200)
+    out = tmp_path / "run"
+    async with running(settings, out) as parent:
+        task = asyncio.create_task(node(parent, "one").serve())
+        await eventually(lambda: history(out, "report"), "a report")
+        locking = sqlite3.connect(out / "study.db", isolation_level=None, timeout=PATIENCE)
+        locking.execute("BEGIN EXCLUSIVE")
+        try:
+            search = parent.server.search
+            assert search is not None
+            said = ""
+
+            def complained() -> bool:
+                nonlocal said
+                said += capfd.readouterr().err
+                return "locked" in said
+
+            await eventually(complained, "a complaint")
+            reports = search.reports
+            await eventually(lambda: search.reports > reports + 1 or not any(t.state == "running" for t in search.trials.values()), "more")
+            with sqlite3.connect(out / "study.db", timeout=PATIENCE) as reading:
+                written = reading.execute("SELECT count(*) FROM trial_intermediate_values").fetchone()[0]
+            reading.close()
+            assert written < search.reports
+        finally:
+            locking.rollback()
+            locking.close()
+        await over(parent, task)
+    check(out, trials_of(out), settings)
+
+
+async def test_postgresql(tmp_path: Path) -> None:
+    with running_postgresql() as address:
+        settings = searching(trials=8, storage=address)
+        out = tmp_path / "run"
+        async with running(settings, out) as parent:
+            location = url(parent.address)
+            tasks = [asyncio.create_task(Child(location, name=name).serve()) for name in ("a", "b", "slow")]
+            await eventually(lambda: len(history(out, "trial_end")) >= 2, "trials")
+        async with running(settings, out, location.removeprefix("ws://")) as parent:
+            await over(parent, *tasks)
+        with study_at(address, "run") as study:
+            check(out, study.trials, settings)
+        assert not (out / "study.db").exists()

@@ -1,0 +1,311 @@
+"""`genkidama search` and `genkidama report` as real processes: they search, they are killed, they go on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+
+from genkidama.experiment import Experiment
+from genkidama.run import Run
+from tests.helpers import Ended, Started, command, history, small, starting, until
+from tests.parent.test_search import check, trials_of
+
+Start = Callable[..., Started]
+
+#: A search may take so long on a machine that does much else.
+LONG = 110.0
+
+SPACE: dict[str, Any] = {"optimizer": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}, "algorithm": {"gamma": [0.9, 0.99]}}
+
+
+def cart(folder: Path, **search: Any) -> Experiment:
+    """A search on CartPole as `cart.toml`: 6 trials of 3 phases, a second or so each."""
+    plan = {"trials": 6, "phases": 3, "phase_steps": 1500, "eviction_rate": 0.5, "space": SPACE, **search}
+    experiment = small(search=plan)
+    (folder / "cart.toml").write_text(experiment.to_toml())
+    return experiment
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with starting(tmp_path) as start:
+        yield start
+
+
+def one_line(ended: Ended) -> str:
+    """What a command says that a user's mistake has ended."""
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")
+
+
+def part(process: Started, name: str) -> psutil.Process:
+    """The parent, or one node, of a search that runs."""
+
+    def found() -> psutil.Process | None:
+        for member in process.family():
+            line = member.cmdline()
+            if (name == "parent" and "genkidama.parent" in line) or (name != "parent" and name in line and "genkidama.child" in line):
+                return member
+        return None
+
+    return until(found, name)  # type: ignore[no-any-return]
+
+
+def prefixes(before: list[FrozenTrial], after: list[FrozenTrial]) -> None:
+    """That what the study knew before is what it knows after, and more has come."""
+    for old, new in zip(before, after, strict=False):
+        assert new.number == old.number
+        assert {key: new.params[key] for key in old.params} == old.params
+        known = old.user_attrs.get("phases", [])
+        assert new.user_attrs["phases"][: len(known)] == known
+        if old.state.is_finished():
+            assert (new.state, new.value, new.datetime_complete) == (old.state, old.value, old.datetime_complete)
+
+
+def repeated(run: Path) -> int:
+    """How many phases were reported more than once, by the history."""
+    return sum(count - 1 for count in Counter((line["trial"], line["phase"]) for line in history(run, "report")).values())
+
+
+# A search from its beginning to its end.
+
+
+@dataclass
+class Searched:
+    said: Ended
+    folder: Path
+    experiment: Experiment
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "run"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    folder = tmp_path_factory.mktemp("searched")
+    experiment = cart(folder, trials=4, phases=2, phase_steps=300)
+    said = command(folder, "genkidama", "search", "cart.toml", "--nodes", 2, "--cores", 1, "--out", "run", "--no-figures", seconds=LONG)
+    return Searched(said, folder, experiment)
+
+
+def test_a_search_ends_with_its_report(searched: Searched) -> None:
+    assert searched.said.code == 0, searched.said.err
+    assert "Traceback" not in searched.said.err
+    assert "Trials      4 of 4 started" in searched.said.out
+    assert "genkidama evaluate run/trials/" in searched.said.out
+    lines = searched.said.err.splitlines()
+    assert lines[0] == "searching CartPole-v1 with hypertrick: run run"
+    assert "4 of 4 trials" in lines[-1] and "best" in lines[-1]
+    for log in (searched.path / "logs").glob("*.log"):
+        assert "Traceback" not in log.read_text()
+
+
+def test_the_study_and_the_directory_hold_all_of_it(searched: Searched) -> None:
+    trials = trials_of(searched.path)
+    check(searched.path, trials, searched.experiment)
+    assert len(Run.open(searched.path).trials) == 4
+    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} <= {"node-1", "node-2"}
+    assert repeated(searched.path) == 0
+    names = {path.name for path in searched.path.iterdir()} - {"study.db-wal", "study.db-shm"}
+    assert names == {"children", "experiment.toml", "history.jsonl", "logs", "study.db", "trials"}
+
+
+def test_the_report_can_be_had_again(searched: Searched) -> None:
+    said = command(searched.folder, "genkidama", "report", "run")
+    assert said.code == 0, said.err
+    assert said.out.strip() == searched.said.out.strip()
+
+
+def test_a_trial_can_be_evaluated_and_trained_on(searched: Searched, tmp_path: Path) -> None:
+    shutil.copytree(searched.path, tmp_path / "run")
+    best = max((trial for trial in trials_of(searched.path) if trial.state is TrialState.COMPLETE), key=lambda trial: trial.value or 0.0)
+    trial = f"run/trials/{best.number:04d}"
+    said = command(tmp_path, "genkidama", "evaluate", trial, "--episodes", 2, "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["episodes"] == 2
+    before = Run(tmp_path / trial).load().snapshot
+    options = ["--children", 1, "--cores", 1, "--set", f"stop.updates={before.exchanges + 3}", "--episodes", 0]
+    said = command(tmp_path, "genkidama", "train", "--resume", trial, *options, seconds=LONG)
+    assert said.code == 0, said.err
+    after = Run(tmp_path / trial).load().snapshot
+    assert after.exchanges >= before.exchanges + 3 and after.steps > before.steps
+    assert Run(tmp_path / trial).experiment.optimizer.learning_rate == best.params["optimizer.learning_rate"]
+    said = command(tmp_path, "genkidama", "report", "run")  # which is none of the study's business
+    assert said.code == 0, said.err
+
+
+@pytest.mark.slow
+def test_a_search_that_is_over_is_over_at_once(searched: Searched, tmp_path: Path) -> None:
+    shutil.copytree(searched.path, tmp_path / "run")
+    said = command(tmp_path, "genkidama", "search", "--resume", "run", "--nodes", 1, "--cores", 1, "--no-figures", seconds=LONG)
+    assert said.code == 0, said.err
+    assert said.out.strip() == searched.said.out.strip()
+    after = trials_of(tmp_path / "run")
+    prefixes(trials_of(searched.path), after)
+    assert len(history(tmp_path / "run", "report")) == sum(len(trial.user_attrs["phases"]) for trial in after)
+
+
+@pytest.mark.slow
+def test_a_search_that_is_over_can_be_made_larger(searched: Searched, tmp_path: Path) -> None:
+    shutil.copytree(searched.path, tmp_path / "run")
+    options = ["--set", "search.trials=5", "--nodes", 1, "--cores", 1, "--no-figures"]
+    said = command(tmp_path, "genkidama", "search", "--resume", "run", *options, seconds=LONG)
+    assert said.code == 0, said.err
+    prefixes(trials_of(searched.path), trials_of(tmp_path / "run"))
+    assert len(trials_of(tmp_path / "run")) == 5
+
+
+# Mistakes.
+
+
+def test_mistakes_are_told_in_one_line(searched: Searched, tmp_path: Path) -> None:
+    cart(tmp_path)
+    (tmp_path / "plain.toml").write_text(small(stop={"updates": 3}).to_toml())
+    shutil.copytree(searched.path, tmp_path / "run")
+    cases = {
+        ("search",): "what is searched? give FILE.toml, or --resume DIR",
+        ("search", "nosuch.toml"): "nosuch.toml: no such file",
+        ("search", "plain.toml"): "small: has no [search]; say what to vary, as examples/lunarlander/search.toml does",
+        ("search", "cart.toml", "--nodes", "0"): "nodes = 0: at least 1 is needed, or 0 with an address",
+        ("search", "cart.toml", "--nodes", "-1"): "nodes = -1: at least 1 is needed",
+        ("search", "cart.toml", "--cores", "0"): "cores = 0: at least 1 is needed",
+        ("search", "cart.toml", "--out", "run"): "--out run: holds a run already; go on with it by --resume run",
+        ("search", "cart.toml", "--set", "search.phases=0"): "the command line: search.phases = 0: expected int >= 1",
+        ("search", "--resume", "nosuch"): "nosuch: holds no run",
+        ("train", "cart.toml"): "small: has a [search]; start it with `genkidama search`",
+        ("train", "--resume", "run"): "small: has a [search]; start it with `genkidama search`",
+        ("report", "nosuch"): "nosuch: holds no run",
+        ("report", "run/trials/0000"): "run/trials/0000: is no search; see `genkidama evaluate run/trials/0000`",
+    }
+    for arguments, problem in cases.items():
+        assert one_line(command(tmp_path, "genkidama", *arguments)).startswith(problem)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_only_the_parent_can_see_is_told_in_one_line_too(searched: Searched, tmp_path: Path) -> None:
+    shutil.copytree(searched.path, tmp_path / "run")
+    said = command(tmp_path, "genkidama", "search", "--resume", "run", "--set", "search.phases=7", "--nodes", 1, "--cores", 1)
+    assert said.code == 2
+    assert [line for line in said.err.splitlines() if line.startswith("error: ")] == said.err.splitlines()[-1:]
+    assert "its phases was 2, and now is 7; choose another directory with --out" in said.err
+    assert "Traceback" not in said.err
+    assert Run.open(tmp_path / "run").experiment == searched.experiment
+
+
+# Ends that nobody wished for.
+
+
+@pytest.mark.slow
+def test_a_parent_that_is_killed_is_started_again_and_nothing_is_repeated(tmp_path: Path, start: Start) -> None:
+    experiment = cart(tmp_path)
+    run = tmp_path / "run"
+    process = start("genkidama", "search", "cart.toml", "--nodes", 2, "--cores", 1, "--out", "run", "--no-figures")
+    for restarts, reports in enumerate((2, 6)):
+        until(lambda goal=reports: len(history(run, "report")) >= goal or process.popen.poll() is not None, "reports", LONG)
+        assert process.popen.poll() is None
+        parent = part(process, "parent")
+        parent.kill()
+        until(lambda old=parent: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE)
+        before = trials_of(run)
+        assert sum(len(trial.user_attrs.get("phases", [])) for trial in before) >= reports - 2
+        until(lambda count=restarts: len(history(run, "resume")) > count, "the next parent", LONG)
+    assert process.wait(LONG) == 0, process.err
+    after = trials_of(run)
+    check(run, after, experiment)
+    prefixes(before, after)
+    assert repeated(run) <= 4  # at most what was under way on two nodes, twice
+    assert "Trials      6 of 6 started" in process.out
+    assert "Traceback" not in process.err
+
+
+@pytest.mark.slow
+def test_everything_is_killed_and_resumed(tmp_path: Path, start: Start) -> None:
+    experiment = cart(tmp_path)
+    run = tmp_path / "run"
+    options = ["--nodes", 2, "--cores", 1, "--no-figures"]
+    process = start("genkidama", "search", "cart.toml", *options, "--out", "run")
+    until(lambda: len(history(run, "report")) >= 4 or process.popen.poll() is not None, "reports", LONG)
+    for member in process.family():
+        member.kill()
+    process.vanish(10.0)
+    before = trials_of(run)
+    finished = {trial.number for trial in before if trial.state.is_finished()}
+    assert sum(len(trial.user_attrs.get("phases", [])) for trial in before) >= 2
+    said = command(tmp_path, "genkidama", "search", "--resume", "run", *options, seconds=LONG)
+    assert said.code == 0, said.err
+    assert "goes on after" in said.err and "Traceback" not in said.err
+    after = trials_of(run)
+    check(run, after, experiment)
+    prefixes(before, after)
+    assert repeated(run) <= 2
+    (resume,) = history(run, "resume")
+    assert not finished & {line["trial"] for line in history(run, "trial") if line["time"] >= resume["time"]}
+    said = command(tmp_path, "genkidama", "report", "run")
+    assert said.code == 0 and "Trials      6 of 6 started" in said.out
+
+
+@pytest.mark.slow
+def test_a_node_that_is_killed_comes_back_to_its_trial(tmp_path: Path, start: Start) -> None:
+    experiment = cart(tmp_path, trials=2)
+    run = tmp_path / "run"
+    process = start("genkidama", "search", "cart.toml", "--nodes", 2, "--cores", 1, "--out", "run", "--no-figures")
+    until(
+        lambda: {line["child"] for line in history(run, "join")} == {"node-1", "node-2"} or process.popen.poll() is not None, "nodes", LONG
+    )
+    part(process, "node-1").kill()
+    assert process.wait(LONG) == 0, process.err
+    check(run, trials_of(run), experiment)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGTERM", "SIGINT"])
+def test_interrupted_it_says_how_to_go_on(tmp_path: Path, start: Start, number: int) -> None:
+    cart(tmp_path, phase_steps=1_000_000, phases=100)
+    run = tmp_path / "run"
+    process = start(
+        "genkidama", "search", "cart.toml", "--nodes", 2, "--cores", 1, "--out", "run", "--set", "parent.checkpoint_seconds=0.2"
+    )
+    until(lambda: len(Run(run).trials) == 2 or process.popen.poll() is not None, "two trials with weights", LONG)
+    process.signal(number)
+    began = time.monotonic()
+    process.vanish(10.0)
+    assert time.monotonic() - began < 10.0
+    assert process.wait() == 128 + number
+    assert process.out == "" and "Traceback" not in process.err
+    assert "go on with it: genkidama search --resume run" in process.err
+    for log in (run / "logs").glob("*.log"):
+        assert "Traceback" not in log.read_text()
+    trials = trials_of(run)
+    assert {trial.state for trial in trials} == {TrialState.RUNNING}
+    for trial in trials[:2]:  # their weights as they were at the end
+        assert Run(run / "trials" / f"{trial.number:04d}").load().snapshot.steps > 0
+
+
+@pytest.mark.slow
+def test_nodes_on_the_network(tmp_path: Path, start: Start) -> None:
+    experiment = cart(tmp_path, trials=3, phases=2, phase_steps=300)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    process = start("genkidama", "search", "cart.toml", "--nodes", 0, "--listen", address, "--out", "run", "--no-figures")
+    nodes = [start("genkidama.child", "--parent", f"ws://{address}", "--name", name, "--cores", 1) for name in ("pi", "desk")]
+    assert process.wait(LONG) == 0, process.err
+    for each in nodes:
+        assert each.wait(LONG) == 0, each.err
+        assert "Traceback" not in each.err
+    trials = trials_of(tmp_path / "run")
+    check(tmp_path / "run", trials, experiment)
+    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} <= {"pi", "desk"}
