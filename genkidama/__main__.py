@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 import genkidama
-from genkidama.cluster import search, summary, train
+from genkidama.cluster import check_search, search, summary, train
 from genkidama.console import fail
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.evaluation import evaluate
@@ -136,7 +136,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _search(options: argparse.Namespace) -> int:
     if options.simulate:
-        from genkidama.hypertrick.simulator import simulate_report
+        from genkidama.hypertrick.gantt import simulate_report
 
         print(simulate_report(seed=options.seed, figures=options.out))
         return 0
@@ -145,6 +145,7 @@ def _search(options: argparse.Namespace) -> int:
     experiment = Experiment.load(options.file) if options.file else Run.open(options.resume).experiment
     changes = parse_settings(options.set) | ({"seed": options.seed} if options.seed is not None else {})
     experiment = experiment.with_settings(changes, source="the command line")
+    check_search(experiment)
     check_environment(experiment)
     progress = SearchProgress(experiment)
     try:

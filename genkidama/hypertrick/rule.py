@@ -20,12 +20,13 @@ Laws of this file, which are readings where the paper leaves room, with the reas
 - A report of the same trial and phase is answered again and counted once.
 - Equation 8 sums the workers who *pass* data collection where it should sum those who *run* a phase: all
   W₀ run the first. What can be reached at least is `(1 + Σ_{p<N_p−1} W_p^DCM / W₀) / N_p`.
+  (It is higher, unless rounding W_p^DCM down takes more: of 2 workers over 100 phases at r = 1 % one may be stopped at once.)
 - With `adaptive`, the quantile is not √r but what the proof's last step needs for the numbers as they are. Of
   W₀(1−r)^p arrivals, W₀(1−r)^(p+1) shall pass (eq. 1); those who have passed are subtracted from the second, those
   who have reported from the first, and `1 − places left / arrivals left`, within [0, 1], is the share of the
   arrivals to come that must be stopped. If more have passed the decision before than eq. 1 expects, they are the
-  arrivals. This is √r at the first selection, and stays √r on average while metrics are what the proof
-  assumes; where ranks persist, so that survivors are better than what they are compared with and too many
+  arrivals. This is √r at the first selection, but for the rounding of eq. 2, and stays √r on average while metrics
+  are what the proof assumes; where ranks persist, so that survivors are better than what they are compared with and too many
   pass, it grows. At 1 only a metric above all reports of its phase passes.
 """
 
