@@ -13,9 +13,9 @@ four problems, ± its standard error over the seeds; `behind` the paired differe
 
 What the methods are:
 - published: the paper's rule, W₀ = 46, r from equation 9. adaptive: with the controller.
-- geometric: decisions after 1, 3, 9 phases, r = 2/3, trials as long as there is time. cohorts: each 16 trials
-  are a population of their own. kept: W₀ = 16 in equation 2, but the statistics are never begun anew.
-  halves: kept, with decisions after 1, 2, 4, 8, 16 phases and r = 1/2. adaptive with kept makes no sense: it has no end to plan for.
+- geometric: decisions after 1, 3, 9 phases, r = 2/3, trials as long as there is time. cohort: a cohort of 16 collects data, and
+  all later trials are compared with all before them. cohorts anew: each 16 trials are a population of their own.
+  halves: decisions after 1, 2, 4, 8, 16 phases and r = 1/2. Adaptive with a cohort and no end of trials has nothing to plan for.
 - Hyperband: its brackets side by side, rounds go on where they stopped, begun again whenever a node would be idle. ASHA with promotions.
   Both may move trials between nodes at no cost, which HyperTrick never does.
 - Optuna's pruners in an in-memory study that is asked in the order of virtual time: SuccessiveHalving from the
@@ -53,6 +53,7 @@ from genkidama.hypertrick.methods import Asha, Halving, Independent, hypertrick,
 from genkidama.hypertrick.problems import LEARNING_CURVES, LearningCurves, learning_curves
 from genkidama.hypertrick.rule import (
     HyperTrick,
+    Verdict,
     completion_rate,
     eviction_rate_for,
     geometric_phases,
@@ -62,7 +63,7 @@ from genkidama.hypertrick.rule import (
 )
 from genkidama.hypertrick.simulator import Configuration, Method, simulate
 
-PHASES, CONFIGURATIONS, COMPLETION = 27, 46, 0.3261
+PHASES, CONFIGURATIONS, COMPLETION, COHORT = 27, 46, 0.3261, 16
 EQUAL, UNEQUAL = (1.0,) * 8, (1.3, 1.3, 1.2, 1.2, 0.9, 0.9, 0.6, 0.6)
 SPEEDS = {"steady": EQUAL, "crossing": EQUAL, "costly": UNEQUAL, "unstable": UNEQUAL}
 SPACE: dict[str, BaseDistribution] = {f"x{i}": FloatDistribution(0.0, 1.0) for i in range(3)}
@@ -182,18 +183,28 @@ def _rule(seed: int, *, budget: float = 1.0, adaptive: bool = False) -> Method:
     return hypertrick(HyperTrick(workers=workers, phases=PHASES, eviction_rate=rate, adaptive=adaptive, seed=seed))
 
 
-def _geometric(seed: int, *, factor: int = 3, cohort: int | None = 16, adaptive: bool = False) -> Method:
-    """With `cohort`, populations of their own; else W₀ = 16 in equation 2 and statistics that are never begun anew."""
-    rule = HyperTrick(
-        workers=16 if cohort is None else 1_000_000,
-        phases=PHASES,
-        eviction_rate=1 - 1 / factor,
-        decide_after=geometric_phases(PHASES, factor),
-        cohort=cohort,
-        adaptive=adaptive,
-        seed=seed,
-    )
-    return hypertrick(rule, endless=True)
+def _geometric(seed: int, *, factor: int = 3, anew: bool = False, adaptive: bool = False) -> Method:
+    """Decisions at geometric phases, a cohort of 16 that collects data; with `anew`, each 16 trials are a population of their own."""
+
+    def rule(workers: int) -> HyperTrick:
+        return HyperTrick(
+            workers=workers,
+            phases=PHASES,
+            eviction_rate=1 - 1 / factor,
+            decide_after=geometric_phases(PHASES, factor),
+            cohort=COHORT,
+            adaptive=adaptive,
+            seed=seed,
+        )
+
+    if not anew:
+        return hypertrick(rule(1_000_000), endless=True)
+    rules: dict[int, HyperTrick] = {}
+
+    def stop(trial: int, phase: int, metric: float) -> bool:
+        return rules.setdefault(trial // COHORT, rule(COHORT)).report(trial, phase, metric) is Verdict.STOP
+
+    return Independent(PHASES, stop)
 
 
 def contestants(budget: float) -> list[Contestant]:
@@ -206,10 +217,10 @@ def contestants(budget: float) -> list[Contestant]:
     ours = [
         Contestant("HyperTrick, published", True, lambda seed: _rule(seed, budget=budget)),
         Contestant("HyperTrick, adaptive", True, lambda seed: _rule(seed, budget=budget, adaptive=True)),
-        Contestant("HyperTrick, geometric + cohorts", True, _geometric),
-        Contestant("HyperTrick, geometric + cohorts + adaptive", True, lambda seed: _geometric(seed, adaptive=True)),
-        Contestant("HyperTrick, geometric + kept", True, lambda seed: _geometric(seed, cohort=None)),
-        Contestant("HyperTrick, halves + kept", True, lambda seed: _geometric(seed, factor=2, cohort=None)),
+        Contestant("HyperTrick, geometric + cohorts anew", True, lambda seed: _geometric(seed, anew=True)),
+        Contestant("HyperTrick, geometric + cohorts anew + adaptive", True, lambda seed: _geometric(seed, anew=True, adaptive=True)),
+        Contestant("HyperTrick, geometric + cohort", True, _geometric),
+        Contestant("HyperTrick, halves + cohort", True, lambda seed: _geometric(seed, factor=2)),
     ]
     others = [
         Contestant("random search", False, lambda seed: random_search(PHASES)),
@@ -223,7 +234,7 @@ def contestants(budget: float) -> list[Contestant]:
         Contestant("Optuna WilcoxonPruner", False, pruner=WilcoxonPruner),
     ]
     sampled = [replace(found, name=f"{found.name} + TPE", tpe=True) for found in [*ours, *others]]
-    mixed = ("kept", "Hyperband", "ASHA", "SuccessiveHalving")
+    mixed = ("+ cohort +", "Hyperband", "ASHA", "SuccessiveHalving")
     return [
         *[*ours, *others, *sampled],
         *[

@@ -5,7 +5,7 @@ finds a configuration at least as good as random search does in the same time.
 
 Method: `examples/lunarlander/search.toml` with real processes, two nodes of one core each. For each seed, HyperTrick
 runs as published to the end of its trials; the others then get just that time: `improved` decides after 1 and 3
-of 9 phases in cohorts of 16 with a TPE sampler, `random` stops nothing; both begin new trials as long as there is
+of 9 phases with a cohort of 16 that collects data and a TPE sampler, `random` stops nothing; both begin new trials as long as there is
 time. HyperTrick and random draw the same configurations in the same order. A trial's score is its mean training return
 over 100 episodes at a phase's end; each search's best one is then played over 500 episodes, sampled, since the best of many
 noisy scores flatters. At last the best configuration of all is trained as a plain run with two children, beside

@@ -230,7 +230,7 @@ class SearchSettings(_Section, frozen=True):
     factor: Annotated[int, _M(ge=2)] = 3
     """`geometric`: the factor from one decision to the next."""
     cohort: Count = 0
-    """Trials are compared with those of their own cohort, so many that start one after another; 0 compares all."""
+    """W₀ of equation 2, if it is not `trials`: how many trials collect data, in a search with as many as there is time for."""
     adaptive: bool = False
     """Whether the rule stops more when fewer than expected were stopped so far."""
     sampler: Annotated[str, _plug("random", "tpe")] = "random"

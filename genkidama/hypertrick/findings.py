@@ -266,20 +266,20 @@ class OrderBias:
 
 
 def order_bias(findings: Findings) -> OrderBias:
-    """Compares each decision with the one that all reports of its phase (and cohort) would have led to.
+    """Compares each decision with the one that all reports of its phase would have led to.
 
     Equal metrics count as equal here: the rule's hash, which orders them, is no merit.
     """
     settings = findings.settings
-    reports: dict[tuple[int, int], list[float]] = {}
+    reports: dict[int, list[float]] = {}
     for trial in findings.trials:
         for report in trial.phases:
-            reports.setdefault((_cohort(trial, settings), report.phase), []).append(_or_worst(report.score))
+            reports.setdefault(report.phase, []).append(_or_worst(report.score))
     for scores in reports.values():
         scores.sort()
 
-    def below(trial: Trial, report: Phase) -> bool:
-        scores = reports[_cohort(trial, settings), report.phase]
+    def below(report: Phase) -> bool:
+        scores = reports[report.phase]
         not_better = bisect_right(scores, _or_worst(report.score)) - 1
         return not_better < (len(scores) - 1) * math.sqrt(settings.eviction_rate) - _ROUNDING
 
@@ -289,8 +289,8 @@ def order_bias(findings: Findings) -> OrderBias:
 
     ended = findings.of_state("complete", "stopped")
     return OrderBias(
-        lucky=those(lambda trial, report: report.mode == "collection" and below(trial, report)),
-        unlucky=those(lambda trial, report: report.mode == "selection" and report.verdict == "stop" and not below(trial, report)),
+        lucky=those(lambda trial, report: report.mode == "collection" and below(report)),
+        unlucky=those(lambda trial, report: report.mode == "selection" and report.verdict == "stop" and not below(report)),
         correlation=_rank_correlation([trial.number for trial in ended], [trial.phases_done for trial in ended]),
         trials=len(ended),
     )
@@ -371,10 +371,6 @@ def _convert(value: Any, kind: Any, source: str) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{source}: {str(error).replace('`', '')}; this version of Genkidama cannot read it") from None
-
-
-def _cohort(trial: Trial, settings: Settings) -> int:
-    return 0 if settings.cohort is None else trial.number // settings.cohort
 
 
 def _or_worst(score: float) -> float:

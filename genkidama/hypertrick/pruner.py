@@ -16,7 +16,7 @@ Laws of this file:
 - Processes do not wait for each other. Each reads, decides and writes, so a decision may miss those that other
   processes have not written yet, and two trials may get the same order. A trial's order is thus never
   higher than its rank among the written decisions. Of m processes, each can have read before and written after the
-  W_p^DCM-th decision was written for one trial at most, so in a phase (and cohort) at least W_p^DCM and at most
+  W_p^DCM-th decision was written for one trial at most, so in a phase at least W_p^DCM and at most
   W_p^DCM + m − 1 pass unconditionally; those who reported NaN, or count without having been asked, take places among them.
   If the holders of a value were counted instead, asked or not, trials that report together would each count all
   of them, and none might pass: the rule would then stop √r of them where it should stop r.
@@ -81,7 +81,7 @@ class HyperTrickPruner(BasePruner):
         workers: W₀, how many trials the study will run: `n_trials`, of all processes together.
         phases: N_p, how many phases a trial has that is never stopped.
         eviction_rate: r, the share of trials that is meant to end after each phase, within (0, 1).
-        decide_after, cohort, adaptive, seed: as in `HyperTrick`; a cohort is `cohort` trials in the order of their numbers.
+        decide_after, cohort, adaptive, seed: as in `HyperTrick`.
         first_step: the step that ends phase 0.
         interval: steps between the ends of two phases.
 

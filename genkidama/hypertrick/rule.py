@@ -91,7 +91,7 @@ class Decision:
     trial: int
     phase: int
     metric: float
-    #: It was the n-th report of its phase (and cohort), counted from 1.
+    #: It was the n-th report of its phase, counted from 1.
     order: int
     #: So many of the reports before it are worse.
     worse: int
@@ -211,8 +211,9 @@ class HyperTrick:
         eviction_rate: r, the share of trials that is meant to end after each phase, within (0, 1).
         decide_after: the phases after which anything is decided, ascending; all but the last if absent.
             The exponent p of eqs. 1 and 2 then counts decisions. `geometric_phases` gives a useful choice.
-        cohort: if given, each `cohort` trials that start one after another (by number) are a
-            population of their own, in which the rule applies with W₀ = `cohort`.
+        cohort: if given, W₀ of eq. 2 is this number (and not `workers`, if that is larger): only so many of the trials
+            collect data, and all later ones are selected, against all reports of their phase so far. For a
+            search with as many trials as there is time for. Not in the paper.
         adaptive: adapt the quantile to how many have passed so far, to keep to the completion rate of eq. 9;
             see the last law of this file. Not in the paper.
         seed: of the hash that orders equal metrics.
@@ -243,10 +244,10 @@ class HyperTrick:
         if not all(map(_is_whole, self.decide_after)) or list(self.decide_after) != allowed:
             raise ConfigurationError(f"decide_after = {self.decide_after!r}: ascending phases from 0 to {phases - 2} are allowed")
         self.cohort, self.adaptive, self.seed = cohort, adaptive, seed
-        #: By cohort and phase, the keys of its reports, worst first.
-        self._reports: dict[tuple[int, int], list[_Key]] = {}
-        #: By cohort and phase, how many reports of it were answered with CONTINUE.
-        self._passed: dict[tuple[int, int], int] = {}
+        #: By phase, the keys of its reports, worst first.
+        self._reports: dict[int, list[_Key]] = {}
+        #: By phase, how many of its reports were answered with CONTINUE.
+        self._passed: dict[int, int] = {}
         self._decisions: dict[tuple[int, int], Decision] = {}
 
     def report(self, trial: int, phase: int, metric: float) -> Verdict:
@@ -271,12 +272,12 @@ class HyperTrick:
         found = self._decisions.get((trial, phase))
         if found is not None:
             return found
-        reports = self._reports.setdefault((self._cohort_of(trial), phase), [])
+        reports = self._reports.setdefault(phase, [])
         key = self._key(trial, phase, metric)
         worse = bisect_left(reports, key)
         reports.insert(worse, key)
         order = len(reports)
-        mode, verdict = self._judge(trial, phase, metric, order, worse)
+        mode, verdict = self._judge(phase, metric, order, worse)
         decision = Decision(trial, phase, metric, order, worse, mode, verdict)
         self._remember(decision)
         return decision
@@ -284,7 +285,7 @@ class HyperTrick:
     def restore(self, decisions: Iterable[Decision]) -> None:
         """Takes over what was decided before a restart, in its order. Verdicts are kept, not judged again."""
         for decision in decisions:
-            reports = self._reports.setdefault((self._cohort_of(decision.trial), decision.phase), [])
+            reports = self._reports.setdefault(decision.phase, [])
             insort(reports, self._key(decision.trial, decision.phase, decision.metric))
             self._remember(decision)
 
@@ -295,37 +296,27 @@ class HyperTrick:
 
     def _remember(self, decision: Decision) -> None:
         self._decisions[decision.trial, decision.phase] = decision
-        place = self._cohort_of(decision.trial), decision.phase
-        self._passed[place] = self._passed.get(place, 0) + (decision.verdict is Verdict.CONTINUE)
+        self._passed[decision.phase] = self._passed.get(decision.phase, 0) + (decision.verdict is Verdict.CONTINUE)
 
-    def _cohort_of(self, trial: int) -> int:
-        return 0 if self.cohort is None else trial // self.cohort
-
-    def _population(self, trial: int) -> int:
-        """W₀ of the trial's population; the last cohort may be smaller."""
-        if self.cohort is None:
-            return self.workers
-        return max(1, min(self.cohort, self.workers - self._cohort_of(trial) * self.cohort))
-
-    def _judge(self, trial: int, phase: int, metric: float, order: int, worse: int) -> tuple[Mode, Verdict]:
+    def _judge(self, phase: int, metric: float, order: int, worse: int) -> tuple[Mode, Verdict]:
         if math.isnan(metric):
             return Mode.FAILURE, Verdict.STOP
         if phase not in self.decide_after:
             return Mode.NONE, Verdict.CONTINUE
-        if order <= workers_before_selection(self._population(trial), self.eviction_rate, self.decide_after.index(phase)):
+        collecting = min(self.workers, self.cohort or self.workers)
+        if order <= workers_before_selection(collecting, self.eviction_rate, self.decide_after.index(phase)):
             return Mode.COLLECTION, Verdict.CONTINUE
-        below = worse < (order - 1) * self._quantile(trial, phase, order) - _ROUNDING
+        below = worse < (order - 1) * self._quantile(phase, order) - _ROUNDING
         return Mode.SELECTION, Verdict.STOP if below else Verdict.CONTINUE
 
-    def _quantile(self, trial: int, phase: int, order: int) -> float:
+    def _quantile(self, phase: int, order: int) -> float:
         """Below which quantile of its phase the `order`-th report is stopped: √r, or the controller's."""
         if not self.adaptive:
             return math.sqrt(self.eviction_rate)
-        cohort, population = self._cohort_of(trial), self._population(trial)
         index = self.decide_after.index(phase)
-        before = self._passed.get((cohort, self.decide_after[index - 1]), 0) if index else 0
-        arrivals = max(expected_workers(population, self.eviction_rate, index), before) - (order - 1)
-        places = expected_workers(population, self.eviction_rate, index + 1) - self._passed.get((cohort, phase), 0)
+        before = self._passed.get(self.decide_after[index - 1], 0) if index else 0
+        arrivals = max(expected_workers(self.workers, self.eviction_rate, index), before) - (order - 1)
+        places = expected_workers(self.workers, self.eviction_rate, index + 1) - self._passed.get(phase, 0)
         return min(1.0, max(0.0, 1.0 - places / arrivals)) if arrivals > 0 else 1.0
 
     def _key(self, trial: int, phase: int, metric: float) -> _Key:

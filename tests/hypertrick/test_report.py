@@ -145,8 +145,7 @@ def slow_order_bias(findings: Findings) -> tuple[list[tuple[int, int]], list[tup
     for number in range(findings.settings.phases):
         reports = [(t, p) for t in findings.trials for p in t.phases if p.phase == number]
         for trial, report_ in reports:
-            cohort = findings.settings.cohort or 10**9
-            scores = [-1e6 if math.isnan(p.score) else p.score for t, p in reports if t.number // cohort == trial.number // cohort]
+            scores = [-1e6 if math.isnan(p.score) else p.score for _, p in reports]
             below = (-1e6 if math.isnan(report_.score) else report_.score) < np.quantile(scores, math.sqrt(findings.settings.eviction_rate))
             if report_.mode == "collection" and below:
                 lucky.append((trial.number, number))

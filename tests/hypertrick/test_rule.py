@@ -374,14 +374,14 @@ def test_restored_verdicts_are_kept_and_not_judged_again() -> None:
 # Options.
 
 
-@given(st.permutations(range(10)), plain_rates)
-def test_each_cohort_is_a_population_of_its_own(order: Sequence[int], rate: float) -> None:
-    rule = HyperTrick(workers=10, phases=3, eviction_rate=rate, cohort=4)
-    alone = [HyperTrick(workers=size, phases=3, eviction_rate=rate) for size in (4, 4, 2)]
+@given(st.permutations(range(20)), plain_rates, st.integers(1, 30))
+def test_a_cohort_is_how_many_collect_data_and_nothing_else(order: Sequence[int], rate: float, cohort: int) -> None:
+    rule = HyperTrick(workers=20, phases=3, eviction_rate=rate, cohort=cohort)
+    small = HyperTrick(workers=min(cohort, 20), phases=3, eviction_rate=rate)
     for phase in (0, 1, 2):
         for trial in order:
-            metric = float(trial * 7 % 10)
-            assert rule.decide(trial, phase, metric) == alone[trial // 4].decide(trial, phase, metric)
+            metric = float(trial * 7 % 20)
+            assert rule.decide(trial, phase, metric) == small.decide(trial, phase, metric)
 
 
 @given(st.permutations(range(12)), plain_rates, st.sets(st.integers(0, 5), max_size=6).map(sorted))
