@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["available_cores", "loop_factory", "resident_bytes"]
+__all__ = ["available_cores", "loop_factory", "on_signals", "resident_bytes"]
 
 
 def available_cores() -> int:
@@ -24,6 +26,22 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+@contextmanager
+def on_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Meanwhile SIGTERM and SIGINT call `handle` in the running event loop, which is the main thread's; afterwards they do
+    what they did before: who embeds a parent or a child wants Ctrl-C back."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        loop.add_signal_handler(number, handle, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def resident_bytes() -> int:

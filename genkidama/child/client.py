@@ -14,56 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
-import secrets
-import signal
-import socket
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import websockets
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.frames import CloseCode
 
-import genkidama
+from genkidama.child import uplink
 from genkidama.child.backend import Backend, Work, make_backend
 from genkidama.child.state import load_state, save_state
+from genkidama.child.uplink import FAILURES, Refused, Uplink, ask, check, join
 from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment, Role
-from genkidama.machine import available_cores, loop_factory
-from genkidama.messages import (
-    HANDSHAKE_LIMIT,
-    PROTOCOL,
-    Hello,
-    Join,
-    Leave,
-    Push,
-    Refusal,
-    Reply,
-    Request,
-    Weights,
-    Welcome,
-    decode_reply,
-    encode,
-    size_limit,
-)
-from genkidama.weights import Signature, Vector, is_finite
+from genkidama.machine import available_cores, loop_factory, on_signals
+from genkidama.messages import Leave, Push, Refusal, Weights, Welcome
+from genkidama.weights import Signature, Vector
 
 __all__ = ["Child"]
-
-#: Pings find a parent that vanished without a word. Training never delays the answer, because this
-#: process does not train; a minute forgives a busy Pi and a bad Wi-Fi.
-_PING_SECONDS = 60.0
-
-#: How long a reply may take before the connection is given up; the cores of an `"episode"` child wait for it.
-_REPLY_SECONDS = 30.0
-
-#: The first wait before reconnecting, and the longest; each wait is a random part of its doubling.
-_BACKOFF_SECONDS = (0.5, 30.0)
 
 #: How long an exchange may go on when the child is told to stop, and then how long a last push and goodbye may take.
 _LAST_REPLY_SECONDS, _FAREWELL_SECONDS = 1.0, 2.0
@@ -85,14 +56,6 @@ T = TypeVar("T")
 log = make_logger()
 
 
-class _Refused(GenkidamaError):
-    """The parent does not want this child, and says why."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(f"the parent refuses this child: {refusal.reason}")
-        self.code = refusal.code
-
-
 class Child:
     """One machine that trains.
 
@@ -106,12 +69,9 @@ class Child:
     """
 
     def __init__(self, parent: str, *, name: str = "", cores: int | str | None = None, state: str | Path | None = None) -> None:
-        self.parent = parent
-        self.name = name or _machine_name()
-        self._numbered = 0 if name else 1
+        self._uplink = Uplink(parent, name)
         self._cores = None if cores == "experiment" else cores
         self._state = Path(state) if state else None
-        self._session = secrets.token_hex(8)
         self._stopping = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._version = 0
@@ -136,6 +96,16 @@ class Child:
         """A child as its own TOML describes it."""
         return cls(role.parent, name=role.name, cores=role.cores, state=role.state or None)
 
+    @property
+    def parent(self) -> str:
+        """Where the parent listens."""
+        return self._uplink.parent
+
+    @property
+    def name(self) -> str:
+        """What this child is called; a number may be added when the parent is first met."""
+        return self._uplink.name
+
     def run(self) -> None:
         """`serve`, in an event loop of its own and, in the main thread, with SIGTERM and SIGINT as `stop`. Blocks.
 
@@ -147,16 +117,8 @@ class Child:
             runner.run(self._serve_with_signals() if main else self.serve())
 
     async def _serve_with_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in before:
-            loop.add_signal_handler(number, self.stop)
-        try:
+        with on_signals(lambda _: self.stop()):
             await self.serve()
-        finally:
-            for number, handler in before.items():  # who embeds a child wants Ctrl-C back
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
 
     def stop(self) -> None:
         """Ends training: a last push, a goodbye, no process and no shared memory left."""
@@ -214,8 +176,8 @@ class Child:
                 await connection.close()
 
     async def _give_back(self, connection: ClientConnection, reason: str) -> None:
-        with suppress(TimeoutError, OSError, websockets.WebSocketException, ProtocolError):
-            await _ask(connection, Leave(reason=reason[:200], failed=True))
+        with suppress(*FAILURES):
+            await ask(connection, Leave(reason=reason[:200], failed=True))
         await connection.close()
 
     def _renew(self) -> None:
@@ -283,9 +245,9 @@ class Child:
             vector=sent,
         )
         try:
-            reply = await _ask(connection, push)
+            reply = await ask(connection, push)
             if isinstance(reply, Weights):
-                _check(reply, signature)
+                check(reply, signature)
                 self._unanswered = None
                 self._accept(reply, sent, backend)
             elif isinstance(reply, Refusal) and reply.code == "finite":
@@ -293,10 +255,10 @@ class Child:
             elif isinstance(reply, Refusal) and reply.code == "trial":
                 raise ProtocolError("trial", reply.reason)  # the next hello will tell what is to be trained
             elif isinstance(reply, Refusal):
-                raise _Refused(reply)
+                raise Refused(reply)
             else:
                 raise ProtocolError("order", f"the parent answers a push with {type(reply).__name__}")
-        except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
+        except FAILURES as error:
             await self._drop(connection, error)
         except asyncio.CancelledError:  # the reply may still come, and would be taken for that to the next request
             self._connection = None
@@ -328,16 +290,14 @@ class Child:
             while True:
                 try:
                     if connection is None:
-                        connection, welcome = await self._connect()
+                        connection, welcome = await self._uplink.connect(self._trial)
                     else:
-                        welcome = await self._greet(connection)
-                except _Refused as refused:
-                    if refused.code == "name" and self._numbered:
-                        self._numbered += 1
-                        self.name = f"{_machine_name()}-{self._numbered}"
+                        welcome = await self._uplink.greet(connection, self._trial)
+                except Refused as refused:
+                    if refused.code == "name" and self._uplink.rename():
                         continue
                     raise
-                except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError):
+                except FAILURES:
                     assert connection is not None
                     if connection.close_code == CloseCode.NORMAL_CLOSURE:
                         self._end(connection.close_reason or "the run is over")
@@ -356,55 +316,6 @@ class Child:
                 await connection.close()
             raise
 
-    async def _connect(self) -> tuple[ClientConnection, Welcome]:
-        """A connection that has said hello, however long it takes."""
-        wait, longest = _BACKOFF_SECONDS
-        complained = False
-        while True:
-            try:
-                connection = await self._open()
-                try:
-                    welcome = await self._greet(connection)
-                except BaseException:
-                    await connection.close()
-                    raise
-                log.info("connected", child=self.name, parent=self.parent, run=welcome.run)
-                return connection, welcome
-            except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
-                if not complained:
-                    log.warning(
-                        "parent not reachable, trying on", child=self.name, parent=self.parent, reason=str(error) or type(error).__name__
-                    )
-                    complained = True
-                # Full jitter: children that lost the same parent do not return all at once.
-                await asyncio.sleep(random.uniform(0.1, 1.0) * wait)
-                wait = min(longest, wait * 2)
-
-    async def _greet(self, connection: ClientConnection) -> Welcome:
-        """Says hello."""
-        hello = Hello(protocol=PROTOCOL, name=self.name, session=self._session, software=genkidama.__version__, trial=self._trial)
-        reply = await _ask(connection, hello)
-        if isinstance(reply, Refusal):
-            raise _Refused(reply)
-        if not isinstance(reply, Welcome):
-            raise ProtocolError("order", f"the parent answers hello with {type(reply).__name__}")
-        if reply.protocol != PROTOCOL:
-            raise EnvironmentFailure(f"{self.parent} speaks protocol {reply.protocol}, this child {PROTOCOL}; install the same version")
-        return reply
-
-    async def _open(self) -> ClientConnection:
-        try:
-            return await connect(
-                self.parent,
-                compression=None,
-                max_size=HANDSHAKE_LIMIT,
-                ping_timeout=_PING_SECONDS,
-                proxy=None,
-                close_timeout=1,
-            )
-        except (websockets.InvalidURI, ValueError) as error:
-            raise ConfigurationError(f"parent = {self.parent!r}: expected ws://HOST:PORT: {error}") from None
-
     async def _keep_connected(self, signature: Signature) -> None:
         """Whenever the connection is gone: a new one, joined."""
         while True:
@@ -420,25 +331,28 @@ class Child:
         while True:
             try:
                 if connection is None:
-                    connection, welcome = await self._connect()
+                    connection, welcome = await self._uplink.connect(self._trial)
                     self._resume(welcome)
-                    if self._next:
+                    if self._over:
                         return Weights(version=0, stop=self._over)
                 weights = await self._join(connection, signature)
                 self._connection = connection
                 return weights
-            except (OSError, websockets.WebSocketException, TimeoutError, ProtocolError) as error:
-                assert connection is not None  # _connect itself tries on
+            except FAILURES as error:
+                assert connection is not None  # `connect` itself tries on
                 self._note_lost(connection, str(error) or type(error).__name__)
             finally:
                 if connection is not None and connection is not self._connection:
                     await connection.close()
             connection = None
-            await asyncio.sleep(_BACKOFF_SECONDS[0])
+            await asyncio.sleep(uplink.BACKOFF_SECONDS[0])
 
     def _resume(self, welcome: Welcome) -> None:
         """The parent may have become another one meanwhile, or have given our trial to another child."""
         assert self.experiment is not None
+        if self._trial is not None and welcome.stop:
+            self._end(welcome.stop)
+            return
         if welcome.trial != self._trial or welcome.wait:
             self._end("another child trains it now", next=True)
             return
@@ -450,14 +364,7 @@ class Child:
                 )
 
     async def _join(self, connection: ClientConnection, signature: Signature) -> Weights:
-        # The installed websockets has no public way to raise the limit of an open connection.
-        connection.protocol.max_message_size = size_limit(signature.size)
-        reply = await _ask(connection, Join(signature=[(name, list(shape)) for name, shape in signature.entries]))
-        if isinstance(reply, Refusal):
-            raise _Refused(reply)
-        if not isinstance(reply, Weights):
-            raise ProtocolError("order", f"the parent answers a join with {type(reply).__name__}")
-        _check(reply, signature)
+        reply = await join(connection, signature)
         self._version = reply.version
         if reply.stop:
             self._end(reply.stop, reply.next)
@@ -487,12 +394,12 @@ class Child:
 
     async def _farewell(self, backend: Backend, signature: Signature) -> None:
         """The last push and a goodbye, as far as there is time."""
-        with suppress(TimeoutError, OSError, websockets.WebSocketException, ProtocolError):
+        with suppress(*FAILURES):
             async with asyncio.timeout(_FAREWELL_SECONDS):
                 if not self._over:
                     await self._exchange(backend, signature)
                 if self._connection is not None:
-                    await _ask(self._connection, Leave(reason=self._over or "stopped"))
+                    await ask(self._connection, Leave(reason=self._over or "stopped"))
         if self._state is not None:
             self._save(signature, backend)
 
@@ -567,26 +474,3 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
     """Cancels the task and waits until it has ended; its error, if any, stays in it."""
     task.cancel()
     await asyncio.wait((task,))
-
-
-async def _ask(connection: ClientConnection, request: Request) -> Reply:
-    """One request and its one reply."""
-    async with asyncio.timeout(_REPLY_SECONDS):
-        await connection.send(encode(request))
-        frame = await connection.recv(decode=False)
-    return decode_reply(frame)
-
-
-def _check(weights: Weights, signature: Signature) -> None:
-    """That the parent's vector, if it sends one, is one of this network's."""
-    vector = weights.vector
-    if vector is not None and len(vector) != signature.size:
-        raise ProtocolError("length", f"the parent sends {len(vector)} numbers, expected {signature.size}")
-    if vector is not None and not is_finite(vector):
-        raise ProtocolError("finite", "the parent sends NaN or infinity")
-
-
-def _machine_name() -> str:
-    host = socket.gethostname().partition(".")[0]
-    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in host)
-    return name.strip("-_")[:48] or "child"

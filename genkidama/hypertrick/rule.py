@@ -38,6 +38,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import blake2b
+from numbers import Integral, Real
 from typing import TypeAlias
 
 from genkidama.errors import ConfigurationError
@@ -269,6 +270,7 @@ class HyperTrick:
             raise ConfigurationError(f"trial {trial}, phase {phase}: metric = {metric!r}: expected a number; NaN for a trial that failed")
         if not _is_whole(phase) or not 0 <= phase < self.phases:
             raise ConfigurationError(f"trial {trial}: phase = {phase!r}: expected 0 to {self.phases - 1}")
+        metric = float(metric)
         found = self._decisions.get((trial, phase))
         if found is not None:
             return found
@@ -326,11 +328,14 @@ class HyperTrick:
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """NumPy's numbers too; not a whole number that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return not isinstance(value, Integral) or abs(int(value)) < 2**1023
 
 
 def _check_natural(name: str, value: int, least: int = 1) -> None:

@@ -15,7 +15,7 @@ import math
 import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from websockets.asyncio.server import Server, serve
@@ -24,7 +24,7 @@ from websockets.frames import CloseCode
 from genkidama.console import make_logger
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.machine import loop_factory
+from genkidama.machine import loop_factory, on_signals
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.address import explain, parse_listen
@@ -172,22 +172,13 @@ class Parent:
         return time.monotonic() + self._offset
 
     async def _live(self) -> None:
-        loop = asyncio.get_running_loop()
-        before = {}
-        if threading.current_thread() is threading.main_thread():
-            before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-            for number in before:
-                loop.add_signal_handler(number, self._signalled, number)
-        try:
+        main = threading.current_thread() is threading.main_thread()
+        with on_signals(self._signalled) if main else nullcontext():
             await self.startup()
             try:
                 await self.serve()
             finally:
                 await self.shutdown()
-        finally:
-            for number, handler in before.items():  # who embeds a parent wants Ctrl-C back
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
 
     def _signalled(self, number: signal.Signals) -> None:
         self.stop(number.name)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from genkidama import checkpoint as checkpoints
-from genkidama.child import client
+from genkidama.child import client, uplink
 from genkidama.child.backend import make_backend
 from genkidama.child.client import Child
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
@@ -31,8 +31,8 @@ from tests.helpers import Answer, FakeParent, Serving, constant, eventually, his
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_BACKOFF_SECONDS", (0.01, 0.05))
-    monkeypatch.setattr(client, "_REPLY_SECONDS", 0.3)
+    monkeypatch.setattr(uplink, "BACKOFF_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(uplink, "REPLY_SECONDS", 0.3)
 
 
 def child_of(parent: Parent, name: str = "pi", **options: Any) -> Child:
@@ -429,7 +429,7 @@ async def test_it_stops_while_the_other_end_says_nothing(mute: str) -> None:
 
 @pytest.mark.parametrize("silent", ["hello", "join", "push", "leave"])
 async def test_it_stops_while_it_waits_for_a_reply(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_REPLY_SECONDS", 30.0)
+    monkeypatch.setattr(uplink, "REPLY_SECONDS", 30.0)
     async with Scripted(**{silent: [None] * 99}) as parent:
         kind = {"hello": Hello, "join": Join}.get(silent, Push)
         child = Child(parent.url, name="pi")

@@ -371,6 +371,12 @@ def test_restored_verdicts_are_kept_and_not_judged_again() -> None:
     assert rule.decide(1, 0, 6.0).order == 2
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    rule, plain = (HyperTrick(workers=4, phases=3, eviction_rate=0.25) for _ in range(2))
+    for trial, metric in enumerate([1.5, 0.5, 2.5, 0.25]):
+        assert rule.decide(trial, np.int64(0), np.float32(metric)) == plain.decide(trial, 0, metric)  # type: ignore[arg-type]
+
+
 # Options.
 
 
@@ -440,7 +446,7 @@ def test_an_eviction_rate_out_of_range_is_named(rate: float) -> None:
             call()
 
 
-@pytest.mark.parametrize("metric", [None, "1.5", True, [1.0], 1j])
+@pytest.mark.parametrize("metric", [None, "1.5", True, [1.0], 1j, 10**400])
 def test_a_metric_that_is_no_number_is_named_and_not_counted(metric: object) -> None:
     rule = HyperTrick(workers=4, phases=3, eviction_rate=0.25)
     with pytest.raises(ConfigurationError, match="trial 2, phase 1: metric = "):

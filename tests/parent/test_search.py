@@ -17,7 +17,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from genkidama import checkpoint as checkpoints
-from genkidama.child import client
+from genkidama.child import client, uplink
 from genkidama.child.client import Child
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
@@ -63,7 +63,7 @@ def searching(base: dict[str, Any] | None = None, **search: Any) -> Experiment:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_BACKOFF_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(uplink, "BACKOFF_SECONDS", (0.01, 0.05))
     monkeypatch.setattr("genkidama.search._SOON_SECONDS", 0.01)
     monkeypatch.setattr("genkidama.search._LATER_SECONDS", 0.02)
     monkeypatch.setattr("genkidama.parent.trials.RETRY_SECONDS", 0.1)
