@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def _train(options: argparse.Namespace) -> int:
     if options.episodes < 0:
         raise ConfigurationError(f"--episodes {options.episodes}: at least 1 is needed, or 0 for no evaluation")
     progress = Progress(experiment)
-    try:
+    with _followed(progress):
         run = train(
             experiment,
             children=options.children,
@@ -112,12 +113,6 @@ def _train(options: argparse.Namespace) -> int:
             episodes=0,
             watch=progress,
         )
-    except BaseException as error:
-        progress.close()
-        for note in getattr(error, "__notes__", []):
-            progress.say(note)
-        raise
-    progress.close()
     if options.episodes:
         progress.say(f"evaluating {options.episodes} episodes …")
         print(evaluate(run, episodes=options.episodes, seed=experiment.seed), file=sys.stderr)
@@ -126,6 +121,19 @@ def _train(options: argparse.Namespace) -> int:
         result = summary(run, None if before is None else {"steps": before.steps, "seconds": before.seconds})
         print(_json(result if options.episodes else result | {"evaluation": None}))
     return 0
+
+
+@contextmanager
+def _followed(progress: Progress | SearchProgress) -> Iterator[None]:
+    """Leaves the last line of progress standing, and under it what an error has to say about going on."""
+    try:
+        yield
+    except BaseException as error:
+        progress.close()
+        for note in getattr(error, "__notes__", []):
+            progress.say(note)
+        raise
+    progress.close()
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -148,7 +156,7 @@ def _search(options: argparse.Namespace) -> int:
     check_search(experiment)
     check_environment(experiment)
     progress = SearchProgress(experiment)
-    try:
+    with _followed(progress):
         run = search(
             experiment,
             nodes=options.nodes,
@@ -158,12 +166,6 @@ def _search(options: argparse.Namespace) -> int:
             resume=options.resume,
             watch=progress,
         )
-    except BaseException as error:
-        progress.close()
-        for note in getattr(error, "__notes__", []):
-            progress.say(note)
-        raise
-    progress.close()
     print(_findings(run, None if options.no_figures else run.path / "figures"))
     return 0
 
