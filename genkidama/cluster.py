@@ -87,7 +87,7 @@ def train(
         raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed, or 0 for no evaluation")
     if experiment.search is not None:
         raise ConfigurationError(f"{experiment.name}: has a [search]; start it with `genkidama search`, or take that section out")
-    run = _directory(experiment, out, resume, "train")
+    run = _directory(experiment, out, resume)
     try:
         _run(experiment, run, "child", children, cores, LOOPBACK, watch)
     except (KeyboardInterrupt, SystemExit) as error:
@@ -133,7 +133,7 @@ def search(
         raise ConfigurationError(f"nodes = {nodes}: at least 1 is needed, or 0 with an address for nodes on the network to come to")
     if cores is not None and cores < 1:
         raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
-    run = _directory(experiment, out, resume, "search")
+    run = _directory(experiment, out, resume)
     try:
         _run(experiment, run, "node", nodes, cores, listen or LOOPBACK, watch)
     except (KeyboardInterrupt, SystemExit) as error:
@@ -162,7 +162,7 @@ def _run(
         cluster.wait(watch or (lambda event: None))
 
 
-def _directory(experiment: Experiment, out: str | Path | None, resume: str | Path | None, command: str) -> Run:
+def _directory(experiment: Experiment, out: str | Path | None, resume: str | Path | None) -> Run:
     if resume is not None:
         if out is not None and Path(out) != Path(resume):
             raise ConfigurationError(f"--out {out}: a resumed run stays in its directory {resume}; give one of the two")
@@ -267,13 +267,16 @@ class _Cluster:
 
     def __enter__(self) -> _Cluster:
         path, descriptor = self._run.path, self._socket.fileno()
-        port = self._socket.getsockname()[1]
+        host, port = self._socket.getsockname()[:2]
+        if host in ("0.0.0.0", "::"):
+            host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         os.set_inheritable(descriptor, True)
         try:
             command = ["genkidama.parent", str(path / "logs" / "experiment.toml"), "--listen", f"fd://{descriptor}", "--out", str(path)]
             self.parent = self._start("parent", command, (descriptor,))
             for name in self._children:
-                command = ["genkidama.child", "--parent", f"ws://127.0.0.1:{port}", "--name", name, "--state", str(path / "children")]
+                command = ["genkidama.child", "--parent", f"ws://{address}", "--name", name, "--state", str(path / "children")]
                 self._start(name, command if self._cores is None else [*command, "--cores", str(self._cores)])
         except BaseException:
             self.__exit__()

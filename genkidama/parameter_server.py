@@ -310,18 +310,20 @@ class ParameterServer:
         record.episodes += len(message.returns)
         record.steps += message.steps
         if not self._exchanges % self.experiment.parent.history_every:
-            self._note(
-                now,
-                "exchange",
-                child=child,
-                version=trial.version,
-                update=self.updates,
-                staleness=staleness,
-                episodes=trial.episodes,
-                steps=trial.steps,
-                mean_return=trial.mean_return,
-                **_number(trial),
-            )
+            event: Event = {
+                "time": now,
+                "event": "exchange",
+                "child": child,
+                "version": trial.version,
+                "update": self.updates,
+                "staleness": staleness,
+                "episodes": trial.episodes,
+                "steps": trial.steps,
+                "mean_return": trial.mean_return,
+            }
+            if trial.number is not None:
+                event["trial"] = trial.number
+            self._events.append(event)
         if self.search is not None and isinstance(trial, SearchTrial):
             self.search.heard(trial, now)
             self.search.advance(trial, now)
@@ -347,11 +349,12 @@ class ParameterServer:
 
     def _weights(self, trial: Trial, now: float, answer: bool = False) -> Weights:
         """θ_P; only its version where it `answer`s a push of a search, since it is what the child has pushed."""
-        if self.search is None or not isinstance(trial, SearchTrial):
+        if self.search is None:
             return Weights(version=trial.version, progress=self.progress(now), stop=self.stop, vector=trial.vector)
+        # Once a search is over, a child is told so with the trial of a plain run, which nobody trains.
         return Weights(
             version=trial.version,
-            progress=self.search.progress(trial),
+            progress=self.search.progress(trial) if isinstance(trial, SearchTrial) else 1.0,
             stop=self.stop or trial.stop,
             next=bool(trial.stop) and not self.stop,
             vector=None if answer else trial.vector,
