@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -309,3 +310,11 @@ def test_nodes_on_the_network(tmp_path: Path, start: Start) -> None:
     trials = trials_of(tmp_path / "run")
     check(tmp_path / "run", trials, experiment)
     assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} <= {"pi", "desk"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of the machine")
+def test_local_nodes_find_a_parent_on_any_address_of_the_machine(tmp_path: Path, start: Start) -> None:
+    cart(tmp_path, trials=1, phases=1, phase_steps=300)
+    process = start("genkidama", "search", "cart.toml", "--nodes", 1, "--listen", "127.0.0.2:0", "--out", "run", "--no-figures")
+    assert process.wait(LONG) == 0, process.err
+    assert len(trials_of(tmp_path / "run")) == 1
