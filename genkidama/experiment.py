@@ -27,12 +27,14 @@ __all__ = [
     "ChildSettings",
     "Environment",
     "Experiment",
+    "GA3CSettings",
     "Network",
     "Optimizer",
     "ParentSettings",
     "Role",
     "SearchSettings",
     "Stop",
+    "Wrapper",
     "read_toml",
 ]
 
@@ -59,6 +61,17 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     pass
 
 
+class Wrapper(_Section, frozen=True):
+    """One of `environment.wrappers`."""
+
+    name: Annotated[
+        str, _M(pattern=r"^[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?\Z", extra={"expected": "a wrapper of Gymnasium's or 'module:Class'"})
+    ]
+    """A class of `gymnasium.wrappers`, as `"FrameStackObservation"`, or `"module:Class"`."""
+    options: dict[str, Any] = {}
+    """Its keyword arguments."""
+
+
 class Environment(_Section, frozen=True):
     """`[environment]`: what is learned."""
 
@@ -66,27 +79,35 @@ class Environment(_Section, frozen=True):
     """A Gymnasium id, or `"module:callable"` that returns an environment."""
     options: dict[str, Any] = {}
     """Keyword arguments for the environment."""
+    wrappers: tuple[Wrapper, ...] = ()
+    """What is put around it, the innermost first: `{ name = "FrameStackObservation", options = { stack_size = 4 } }`, …."""
+    vectorized: bool = False
+    """Whether its own vectorized form is taken (ALE has one), which does the preprocessing itself: `options` are for that, `wrappers` none."""
     normalize_observations: bool = False
     """Subtract the running mean of the observations and divide by their standard deviation."""
     normalize_rewards: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
     reward_scale: Positive = 1.0
     """Every reward is multiplied by this before it is learned from (never in what is reported)."""
+    clip_rewards: NotNegative = 0.0
+    """Scaled rewards are cut to ± this before they are learned from; 0 means no limit."""
 
 
 class Network(_Section, frozen=True):
     """`[network]`: what acts and values."""
 
-    name: Annotated[str, _plug("actor-critic")] = "actor-critic"
-    """`"actor-critic"` (perceptrons for vectors; discrete or Box actions), or `"module:Class"`, a subclass of `Network`."""
+    name: Annotated[str, _plug("actor-critic", "convolutional")] = "actor-critic"
+    """`"actor-critic"` (perceptrons for vectors), `"convolutional"` (for images, channels first), or `"module:Class"`, a subclass of `Network`."""
+    convolutions: Annotated[tuple[tuple[Natural, Natural, Natural], ...], _M(min_length=1)] = ((16, 8, 4), (32, 4, 2))
+    """`convolutional`: channels, kernel and stride of each convolution."""
     hidden: Annotated[tuple[Natural, ...], _M(min_length=1)] = (128,)
     """Width of each hidden layer."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """What stands between layers."""
     shared: bool = False
     """Whether policy and value share their hidden layers."""
-    initialization: Literal["orthogonal", "normal"] = "orthogonal"
-    """`"orthogonal"` (gain √2, policy head 0.01, value head 1), or `"normal"` with `initial_deviation`; biases 0."""
+    initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
+    """`"orthogonal"` (gain √2, policy head 0.01, value head 1), `"normal"`; biases 0. Or `"uniform"`, all within ±1/√inputs."""
     initial_deviation: Positive = 0.1
     """Standard deviation of the weights with `"normal"`."""
     options: dict[str, Any] = {}
@@ -113,11 +134,23 @@ class Algorithm(_Section, frozen=True):
     value_coefficient: NotNegative = 0.5
     """Weight of the value loss."""
     entropy_coefficient: NotNegative = 0.0
-    """Weight of the policy's entropy."""
+    """Weight of the policy's entropy at the start."""
+    entropy_schedule: Literal["constant", "linear"] = "constant"
+    """How it goes from `entropy_coefficient` to `final_entropy_coefficient` as the run progresses."""
+    final_entropy_coefficient: NotNegative = 0.0
+    """Weight of the policy's entropy at the end, with a schedule."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Whether a loss is the mean or the sum over its steps."""
     normalize_advantages: bool = False
     """Whether each batch's advantages are brought to mean 0 and standard deviation 1."""
     max_gradient_norm: NotNegative = 0.0
     """Longest gradient, by its Euclidean norm; 0 means no limit."""
+    vtrace: bool = False
+    """`a3c` with `ga3c`: corrects by V-trace for the updates between acting and learning."""
+    vtrace_rho: Positive = 1.0
+    """`vtrace`: ρ̄, the largest weight of a step's temporal difference."""
+    vtrace_c: Positive = 1.0
+    """`vtrace`: c̄, the largest weight with which a difference reaches back a step."""
     epochs: Natural = 4
     """`ppo`: how many times a batch is used."""
     minibatch_size: Natural = 64
@@ -149,6 +182,8 @@ class Optimizer(_Section, frozen=True):
     """`adam`: decay of the first and second moment."""
     epsilon: Positive = 1e-8
     """`rmsprop`, `adam`: added to the denominator."""
+    epsilon_inside: bool = False
+    """`rmsprop`: whether `epsilon` is added under the root, as in Mnih et al. 2016 and TensorFlow, or to the root, as in torch."""
     shared: bool = True
     """Whether the cores of a child share the optimizer's state; false gives each core its own."""
 
@@ -181,8 +216,8 @@ class ChildSettings(_Section, frozen=True):
 
     beta: Fraction = 0.5
     """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P."""
-    backend: Annotated[str, _plug("hogwild")] = "hogwild"
-    """`"hogwild"`, or `"module:Class"`."""
+    backend: Annotated[str, _plug("hogwild", "ga3c")] = "hogwild"
+    """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or `"module:Class"`."""
     exchange: Literal["episode", "free"] = "episode"
     """`"episode"`: once per episode of the whole child, its cores waiting; `"free"`: nobody waits."""
     exchange_seconds: NotNegative = 1.0
@@ -191,6 +226,37 @@ class ChildSettings(_Section, frozen=True):
     """`free`: exchange every so many steps of the child; 0 means by seconds only."""
     cores: Natural | Literal["auto"] = "auto"
     """Core processes of a child; `"auto"` means one for each CPU core that it may use."""
+
+
+class GA3CSettings(_Section, frozen=True):
+    """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model. `algorithm.batch_size` is its t_max."""
+
+    device: Annotated[str, _M(pattern=r"^(auto|cpu|cuda(:\d+)?)\Z", extra={"expected": "'auto', 'cpu', 'cuda' or 'cuda:N'"})] = "auto"
+    """Where the model is: `"cpu"`, `"cuda"`, `"cuda:N"`; `"auto"` means a GPU if there is one."""
+    agents: Natural | Literal["auto"] = "auto"
+    """N_A: agent processes; `"auto"` means eight for each core that the child may use."""
+    environments: Natural = 1
+    """Environments of an agent; several share its process and the cost of asking."""
+    predictors: Natural = 1
+    """N_P: threads that predict."""
+    trainers: Natural = 1
+    """N_T: threads that train."""
+    prediction_batch: Natural = 128
+    """Observations of a prediction, at most."""
+    training_batch: Count = 0
+    """Steps of an update, at least: rollouts of several agents are grouped until there are so many; 0 means one rollout."""
+    rollouts: Annotated[int, _M(ge=2)] = 3
+    """Rollouts of an environment in memory: one is filled, the others wait to be learned from; when all are full, the agent waits."""
+    dynamic: bool = True
+    """Whether N_P, N_T and N_A are adjusted to what gives the most training batches a second."""
+    window_seconds: Positive = 20.0
+    """`dynamic`: how long each setting is measured."""
+    max_predictors: Natural = 4
+    """`dynamic`: the largest N_P."""
+    max_trainers: Natural = 4
+    """`dynamic`: the largest N_T."""
+    max_agents: Natural = 64
+    """The largest N_A."""
 
 
 class Stop(_Section, frozen=True):
@@ -279,6 +345,7 @@ class Experiment(_Section, frozen=True):
     optimizer: Optimizer = Optimizer()
     parent: ParentSettings = ParentSettings()
     child: ChildSettings = ChildSettings()
+    ga3c: GA3CSettings = GA3CSettings()
     stop: Stop = Stop()
     search: SearchSettings | None = None
 
@@ -399,6 +466,19 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
     child = experiment.child
+    if algorithm.vtrace and (algorithm.name == "ppo" or child.backend == "hogwild"):
+        key, value = ("algorithm.name", "ppo") if algorithm.name == "ppo" else ("child.backend", "hogwild")
+        raise ConfigurationError(f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c, but {key} = {value!r}")
+    if experiment.environment.vectorized and experiment.environment.wrappers:
+        name = experiment.environment.wrappers[0].name
+        raise ConfigurationError(
+            f"{source}: environment.wrappers: {name!r} cannot be put around a vectorized environment; take out environment.vectorized or the wrappers"
+        )
+    ga3c = experiment.ga3c
+    for key in ("predictors", "trainers", "agents"):
+        number, limit = getattr(ga3c, key), getattr(ga3c, f"max_{key}")
+        if number != "auto" and number > limit and (ga3c.dynamic or key == "agents"):
+            raise ConfigurationError(f"{source}: ga3c.{key} = {number}: at most ga3c.max_{key} = {limit} is allowed")
     if child.exchange == "free" and not child.exchange_seconds and not child.exchange_steps:
         raise ConfigurationError(
             f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them"

@@ -13,6 +13,7 @@ from genkidama.experiment import (
     ChildSettings,
     Environment,
     Experiment,
+    GA3CSettings,
     Network,
     Optimizer,
     ParentSettings,
@@ -30,6 +31,7 @@ SECTIONS = {
     "optimizer": Optimizer,
     "parent": ParentSettings,
     "child": ChildSettings,
+    "ga3c": GA3CSettings,
     "stop": Stop,
     "search": SearchSettings,
 }

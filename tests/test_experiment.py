@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Algorithm, ChildSettings, Environment, Experiment, Network, ParentSettings, Role, Stop
 
-SECTIONS = "algorithm, child, environment, name, network, optimizer, parent, search, seed, solved, stop"
+SECTIONS = "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, seed, solved, stop"
 
 fractions = st.floats(0.0, 1.0)
 positive = st.floats(0.0, 1e30, exclude_min=True)
@@ -31,14 +32,20 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "solved": finite,
     "environment.id": st.text(min_size=1, max_size=20),
     "environment.options": options,
+    "environment.wrappers": st.lists(
+        st.fixed_dictionaries({"name": st.sampled_from(["FrameStackObservation", "mine:Wrapper"]), "options": options}), max_size=2
+    ),
+    "environment.vectorized": st.just(False),
     "environment.normalize_observations": st.booleans(),
     "environment.normalize_rewards": st.booleans(),
     "environment.reward_scale": positive,
-    "network.name": st.sampled_from(["actor-critic", "mine:Net", "a.b_c:_D1"]),
+    "environment.clip_rewards": not_negative,
+    "network.name": st.sampled_from(["actor-critic", "convolutional", "mine:Net", "a.b_c:_D1"]),
+    "network.convolutions": st.lists(st.lists(naturals, min_size=3, max_size=3), min_size=1, max_size=3),
     "network.hidden": st.lists(naturals, min_size=1, max_size=3),
     "network.activation": st.sampled_from(["tanh", "relu", "elu", "silu"]),
     "network.shared": st.booleans(),
-    "network.initialization": st.sampled_from(["orthogonal", "normal"]),
+    "network.initialization": st.sampled_from(["orthogonal", "normal", "uniform"]),
     "network.initial_deviation": positive,
     "network.options": options,
     "algorithm.name": st.sampled_from(["a3c", "ppo", "mine:Algorithm"]),
@@ -50,8 +57,14 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.epsilon": fractions,
     "algorithm.value_coefficient": not_negative,
     "algorithm.entropy_coefficient": not_negative,
+    "algorithm.entropy_schedule": st.sampled_from(["constant", "linear"]),
+    "algorithm.final_entropy_coefficient": not_negative,
+    "algorithm.reduction": st.sampled_from(["mean", "sum"]),
     "algorithm.normalize_advantages": st.booleans(),
     "algorithm.max_gradient_norm": not_negative,
+    "algorithm.vtrace": st.just(False),
+    "algorithm.vtrace_rho": positive,
+    "algorithm.vtrace_c": positive,
     "algorithm.options": options,
     "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adam"]),
     "optimizer.learning_rate": positive,
@@ -62,6 +75,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "optimizer.decay": st.floats(0.0, 1.0, exclude_max=True),
     "optimizer.betas": st.lists(st.floats(0.0, 1.0, exclude_max=True), min_size=2, max_size=2),
     "optimizer.epsilon": positive,
+    "optimizer.epsilon_inside": st.booleans(),
     "optimizer.shared": st.booleans(),
     "parent.alpha": fractions,
     "parent.listen": st.text(min_size=1, max_size=20),
@@ -73,11 +87,24 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.max_children": naturals,
     "parent.max_parameters": naturals,
     "child.beta": fractions,
-    "child.backend": st.sampled_from(["hogwild", "mine:Backend"]),
+    "child.backend": st.sampled_from(["hogwild", "ga3c", "mine:Backend"]),
     "child.exchange": st.sampled_from(["episode", "free"]),
     "child.exchange_seconds": positive,
     "child.exchange_steps": st.integers(0, 10**6),
     "child.cores": naturals | st.just("auto"),
+    "ga3c.device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
+    "ga3c.agents": st.integers(1, 64) | st.just("auto"),
+    "ga3c.environments": naturals,
+    "ga3c.predictors": st.integers(1, 4),
+    "ga3c.trainers": st.integers(1, 4),
+    "ga3c.prediction_batch": naturals,
+    "ga3c.training_batch": st.integers(0, 10**6),
+    "ga3c.rollouts": st.integers(2, 10**6),
+    "ga3c.dynamic": st.booleans(),
+    "ga3c.window_seconds": positive,
+    "ga3c.max_predictors": st.integers(4, 10**6),
+    "ga3c.max_trainers": st.integers(4, 10**6),
+    "ga3c.max_agents": st.integers(64, 10**6),
     "stop.updates": naturals,
     "stop.episodes": naturals,
     "stop.seconds": positive,
@@ -101,7 +128,7 @@ def value_of(experiment: Experiment, key: str) -> Any:
     value: Any = experiment
     for part in key.split("."):
         value = getattr(value, part)
-    return list(value) if isinstance(value, tuple) else value
+    return json.loads(msgspec.json.encode(value))
 
 
 def test_every_setting_is_tried_here() -> None:
@@ -219,8 +246,8 @@ def test_an_experiment_is_frozen() -> None:
 # What is wrong, and the one line that says so.
 
 ALGORITHM = (
-    "across_episodes, batch_size, clip, entropy_coefficient, epochs, epsilon, gae_lambda, gamma, max_gradient_norm, "
-    "minibatch_size, name, normalize_advantages, options, pull_steps, value_coefficient"
+    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, final_entropy_coefficient, gae_lambda, gamma, "
+    "max_gradient_norm, minibatch_size, name, normalize_advantages, options, pull_steps, reduction, value_coefficient, vtrace, vtrace_c, vtrace_rho"
 )
 CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps"
 PLUG = "or an import string 'module:Name'"
@@ -276,7 +303,7 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ({"child": {"cores": 0}}, "child.cores = 0: expected int >= 1"),
         ({"algorithm": {"name": "a2c"}}, f"algorithm.name = 'a2c': expected one of 'a3c', 'ppo', {PLUG}"),
         ({"algorithm": {"name": "a3c\n"}}, f"algorithm.name = 'a3c\\n': expected one of 'a3c', 'ppo', {PLUG}"),
-        ({"network": {"name": "my/net:Net"}}, f"network.name = 'my/net:Net': expected one of 'actor-critic', {PLUG}"),
+        ({"network": {"name": "my/net:Net"}}, f"network.name = 'my/net:Net': expected one of 'actor-critic', 'convolutional', {PLUG}"),
         ({"name": "../up"}, f"name = '../up': {NAME}"),
         ({"name": ""}, f"name = '': {NAME}"),
         # combinations

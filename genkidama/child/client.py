@@ -357,7 +357,7 @@ class Child:
             self._end("another child trains it now", next=True)
             return
         theirs = Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
-        for section in ("environment", "network", "algorithm", "optimizer", "child"):
+        for section in ("environment", "network", "algorithm", "optimizer", "child", "ga3c"):
             if getattr(theirs, section) != getattr(self.experiment, section):
                 raise GenkidamaError(
                     f"{self.parent} now runs another experiment ([{section}] differs); start this child again to take part in it"
