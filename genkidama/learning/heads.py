@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.errors import ConfigurationError
+from genkidama.learning.actions import columns, converter, supported
 
 __all__ = ["Categorical", "Gaussian", "Head", "head_for"]
 
@@ -51,6 +51,14 @@ class Head(Protocol):
         """A function from one observation's outputs (outputs,) to an action as it is stored.
 
         With probability `epsilon` the action is uniformly random.
+        """
+        ...
+
+    def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+        """One action for each of a batch of observations, on the outputs' device, where `generator` is too.
+
+        With probability `epsilon` an action is uniformly random. Shapes: outputs (B, outputs); result
+        (B, columns), int64 or float32, without gradients.
         """
         ...
 
@@ -103,6 +111,15 @@ class Categorical:
 
         return sample
 
+    def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+        """Gumbel-max, as `sampler`: −log E of a standard exponential E is standard Gumbel noise."""
+        noise = torch.empty_like(outputs).exponential_(generator=generator).log_()
+        actions = (outputs - noise).argmax(1, keepdim=True)
+        if not epsilon:
+            return actions
+        random = torch.empty_like(actions).random_(self.outputs, generator=generator)
+        return torch.where(_chosen(actions, epsilon, generator), random, actions)
+
     def mode(self, outputs: Array) -> np.int64:
         action: np.int64 = outputs.argmax()
         return action
@@ -120,10 +137,12 @@ class Gaussian:
     dtype: type[np.generic] = np.float32
 
     def __init__(self, space: gymnasium.spaces.Box) -> None:
-        self.columns = int(np.prod(space.shape))
+        self.columns = columns(space)
         self.outputs = 2 * self.columns
-        self._shape = space.shape
-        self._low, self._high = space.low.reshape(-1), space.high.reshape(-1)
+        self.to_environment: Callable[[Array], Array] = converter(space)
+        # Where a uniformly random action may lie: within the bounds, or ±1 where there are none.
+        low, high = space.low.reshape(-1), space.high.reshape(-1)
+        self._low, self._high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
         mean, log_deviation = outputs.chunk(2, 1)
@@ -136,8 +155,7 @@ class Gaussian:
 
     def sampler(self, rng: np.random.Generator, epsilon: float) -> Callable[[Array], Array]:
         rows: list[Array] = []
-        low = np.where(np.isfinite(self._low), self._low, -1.0)
-        high = np.where(np.isfinite(self._high), self._high, 1.0)
+        low, high = self._low, self._high
 
         def sample(outputs: Array) -> Array:
             nonlocal rows
@@ -150,11 +168,22 @@ class Gaussian:
 
         return sample
 
+    def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+        mean, log_deviation = outputs.detach().chunk(2, 1)
+        actions = mean + torch.exp(log_deviation) * torch.empty_like(mean).normal_(generator=generator)
+        if not epsilon:
+            return actions
+        low, high = (mean.new_tensor(bounds) for bounds in (self._low, self._high))
+        random = low + (high - low) * torch.empty_like(mean).uniform_(generator=generator)
+        return torch.where(_chosen(actions, epsilon, generator), random, actions)
+
     def mode(self, outputs: Array) -> Array:
         return outputs[: self.columns].copy()
 
-    def to_environment(self, action: Array) -> Array:
-        return np.clip(action, self._low, self._high).reshape(self._shape)
+
+def _chosen(actions: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
+    """Which of a batch of actions are to be uniformly random: bool (B, 1)."""
+    return torch.rand(len(actions), 1, generator=generator, device=actions.device) < epsilon
 
 
 def head_for(space: gymnasium.Space[Any]) -> Head:
@@ -163,8 +192,5 @@ def head_for(space: gymnasium.Space[Any]) -> Head:
     Raises:
         ConfigurationError: the space is neither Discrete nor a Box of floats.
     """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return Categorical(space)
-    if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return Gaussian(space)
-    raise ConfigurationError(f"environment: its action space is {space}; Discrete and Box (floats) are supported")
+    space = supported(space)
+    return Categorical(space) if isinstance(space, gymnasium.spaces.Discrete) else Gaussian(space)

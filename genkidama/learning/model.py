@@ -3,13 +3,14 @@
 Laws of this file:
 - The network's parameters are views into `model.vector`, their gradients views into `model.gradient`:
   writing to the vector changes the network, and `zero_grad` can never detach anything.
-- The vector's first `trainable` numbers are parameters; running statistics follow.
+- The vector's first `trainable` numbers are parameters; running statistics follow. They are read and
+  written by NumPy: on another device than the CPU they are kept elsewhere, in memory of the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -20,12 +21,12 @@ from torch import Tensor
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.heads import head_for
-from genkidama.learning.networks import ActorCritic, Network
+from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
 from genkidama.plugs import is_plug, load_plug
 from genkidama.weights import Signature
 
-__all__ = ["Model"]
+__all__ = ["Model", "Spaces"]
 
 Array = npt.NDArray[Any]
 
@@ -33,17 +34,42 @@ Array = npt.NDArray[Any]
 _CUT = 10.0
 
 
+class Spaces(Protocol):
+    """What a model must know of an environment; any `gymnasium.Env` says it."""
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]: ...
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]: ...
+
+
 class Model:
-    """The network of an experiment over a vector of its own.
+    """The network of an experiment over a vector of its own, or over one that is given.
 
     Args:
         experiment: `[network]`, `[environment]` and the seed are used.
         environment: for its spaces.
-        gradient: memory for the gradients, float32, shape (trainable,); a private one if absent.
+        gradient: memory for the gradients, float32, shape (trainable,), on `device`; a private one if absent.
+        vector: memory of the network, float32, on `device`, of which the network becomes a view as it
+            is: its own initial numbers are dropped. `signature.size` numbers, or the `trainable` ones
+            alone. A private vector with the initial numbers if absent.
+        device: where vector, gradient and network are.
     """
 
-    def __init__(self, experiment: Experiment, environment: gymnasium.Env[Any, Any], gradient: Tensor | None = None) -> None:
+    #: The same memory as `vector`, for NumPy. Only on the CPU.
+    numbers: Array
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        environment: Spaces,
+        gradient: Tensor | None = None,
+        vector: Tensor | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
         self.experiment = experiment
+        self.device = torch.device(device)
         self.head = head_for(environment.action_space)
         self.network = _build(experiment, environment)
         named = list(self.network.named_parameters())
@@ -54,8 +80,8 @@ class Model:
         self._check_outputs(environment)
         self.trainable = sum(parameter.numel() for _, parameter in named)
         entries: list[tuple[str, tuple[int, ...]]] = [(name, tuple(parameter.shape)) for name, parameter in named]
-        shape = environment.observation_space.shape or ()
-        self.observation_size = int(np.prod(shape))
+        self.observation_shape = environment.observation_space.shape or ()
+        self.observation_size = int(np.prod(self.observation_shape))
         settings = experiment.environment
         if settings.normalize_observations:
             entries.append(("statistics.observations", (Moments.size(self.observation_size),)))
@@ -63,21 +89,22 @@ class Model:
             entries.append(("statistics.returns", (Moments.size(1),)))
         #: What the vector means.
         self.signature = Signature.of(entries)
-        self.vector = torch.zeros(self.signature.size)
-        self.gradient = torch.zeros(self.trainable) if gradient is None else gradient
-        self.observation_shape = shape
+        self.vector = torch.zeros(self.signature.size, device=self.device) if vector is None else vector
+        self.gradient = torch.zeros(self.trainable, device=self.device) if gradient is None else gradient
+        self.network.to(self.device)
         start = 0
         with torch.no_grad():
-            for _, parameter in named:
+            for parameter in self.network.parameters():
                 part = slice(start, start + parameter.numel())
-                self.vector[part] = parameter.reshape(-1)
+                if vector is None:
+                    self.vector[part] = parameter.reshape(-1)
                 parameter.data = self.vector[part].view(parameter.shape)
                 parameter.grad = self.gradient[part].view(parameter.shape)
                 start = part.stop
-        #: The same memory as `vector`, for NumPy.
-        self.numbers: Array = self.vector.numpy()
+        if self.device.type == "cpu":
+            self.numbers = self.vector.numpy()
 
-    def _check_outputs(self, environment: gymnasium.Env[Any, Any]) -> None:
+    def _check_outputs(self, environment: Spaces) -> None:
         """A network that does not fit the spaces is the user's to mend, and best before anything starts."""
         name = self.experiment.network.name
         shape = environment.observation_space.shape or ()
@@ -99,9 +126,10 @@ class Model:
         part = self.signature.slices.get(f"statistics.{name}")
         return None if part is None else Moments((self.numbers if numbers is None else numbers)[part])
 
-    def normalizer(self) -> Callable[[Array], Array] | None:
-        """A function that normalizes observations, one or a batch, with the statistics as they are now; None if off."""
-        moments = self.moments("observations")
+    def normalizer(self, numbers: Array | None = None) -> Callable[[Array], Array] | None:
+        """A function that normalizes observations, one or a batch, with the statistics within `numbers` as they
+        are now (this model's vector if absent); None if off."""
+        moments = self.moments("observations", numbers)
         if moments is None:
             return None
         mean, deviation = (part.reshape(self.observation_shape) for part in moments.mean_and_deviation())
@@ -113,11 +141,18 @@ class Model:
         return normalize
 
 
-def _build(experiment: Experiment, environment: gymnasium.Env[Any, Any]) -> Network:
+def _build(experiment: Experiment, environment: Spaces) -> Network:
     settings = experiment.network
-    kind: Any = load_plug(settings.name, "network.name") if is_plug(settings.name) else ActorCritic
+    kind: Any = load_plug(settings.name, "network.name") if is_plug(settings.name) else NETWORKS[settings.name]
     if not (isinstance(kind, type) and issubclass(kind, Network)):
         raise ConfigurationError(f"network.name = {settings.name!r}: expected a subclass of genkidama.Network")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        return kind(environment.observation_space, environment.action_space, settings)
+        return kind(_seen(experiment, environment.observation_space), environment.action_space, settings)
+
+
+def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """The space of what a network gets to see: what is normalized are floats, whatever they were."""
+    if experiment.environment.normalize_observations and space.dtype is not None and not np.issubdtype(space.dtype, np.floating):
+        return gymnasium.spaces.Box(-_CUT, _CUT, space.shape)
+    return space

@@ -4,6 +4,9 @@ Each rule is torch.optim's of the same name, written for one vector: a core appl
 to weights and state that other cores change at the same time, without a lock (Niu et al. 2011; Mnih
 et al. 2016 §4.3 for the shared statistics). torch.optim itself would work, but constructing any of its
 optimizers imports 70 MB that every core would carry.
+
+Weights, state and gradient may be on any device. What a rule needs besides it keeps to itself, so each
+core, and each thread, has a rule of its own over the memory that they share.
 """
 
 from __future__ import annotations
@@ -42,15 +45,21 @@ class SGD:
 
 
 class RMSprop:
-    """s ← ρs + (1−ρ)g²; θ ← θ − ηg/(√s + ε). Mnih et al. 2016, eq. S2 and S3, ε outside the root as in torch."""
+    """s ← ρs + (1−ρ)g²; θ ← θ − ηg/(√s + ε) as in torch or, with `epsilon_inside`, θ ← θ − ηg/√(s + ε): Mnih et al. 2016, eq. S2 and S3."""
 
     def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor) -> None:
-        self._decay, self._epsilon = settings.decay, settings.epsilon
+        self._decay, self._epsilon, self._inside = settings.decay, settings.epsilon, settings.epsilon_inside
         self._weights, self._squares = weights, state[0]
+        self._buffer = torch.empty_like(weights)
 
     def step(self, gradient: Tensor, learning_rate: float) -> None:
         self._squares.mul_(self._decay).addcmul_(gradient, gradient, value=1.0 - self._decay)
-        self._weights.addcdiv_(gradient, self._squares.sqrt().add_(self._epsilon), value=-learning_rate)
+        if self._inside:
+            factor = torch.add(self._squares, self._epsilon, out=self._buffer).rsqrt_()
+            self._weights.addcmul_(gradient, factor, value=-learning_rate)
+        else:
+            denominator = torch.sqrt(self._squares, out=self._buffer).add_(self._epsilon)
+            self._weights.addcdiv_(gradient, denominator, value=-learning_rate)
 
 
 class Adam:
@@ -59,6 +68,7 @@ class Adam:
     def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]) -> None:
         self._betas, self._epsilon = settings.betas, settings.epsilon
         self._weights, self._first, self._second, self._clock = weights, state[0], state[1], clock
+        self._buffer = torch.empty_like(weights)
 
     def step(self, gradient: Tensor, learning_rate: float) -> None:
         beta_1, beta_2 = self._betas
@@ -68,7 +78,7 @@ class Adam:
         correction = (1.0 - beta_2**t) ** 0.5
         self._first.lerp_(gradient, 1.0 - beta_1)
         self._second.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
-        denominator = self._second.sqrt().add_(self._epsilon * correction)
+        denominator = torch.sqrt(self._second, out=self._buffer).add_(self._epsilon * correction)
         self._weights.addcdiv_(self._first, denominator, value=-learning_rate * correction / (1.0 - beta_1**t))
 
 

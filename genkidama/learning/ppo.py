@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from genkidama.experiment import Algorithm
-from genkidama.learning.a3c import normalized
+from genkidama.learning.a3c import entropy_coefficient, evaluated, normalized
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 
@@ -17,20 +17,28 @@ __all__ = ["PPO", "ppo_loss"]
 
 
 def ppo_loss(
-    log_pi: Tensor, old_log_pi: Tensor, entropy: Tensor, value: Tensor, advantage: Tensor, returns: Tensor, algorithm: Algorithm
+    log_pi: Tensor,
+    old_log_pi: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    advantage: Tensor,
+    returns: Tensor,
+    c_e: float,
+    algorithm: Algorithm,
 ) -> Tensor:
-    """Mean over the minibatch of −L^CLIP + c_v·(R_t − V(s_t))² − c_e·H(π(·|s_t)).
+    """Mean or sum over the minibatch of −L^CLIP + c_v·(R_t − V(s_t))² − c_e·H(π(·|s_t)).
 
     Shapes: all (m,); the result is a scalar. Only `log_pi`, `entropy` and `value` carry gradients.
     L^CLIP = min(ρ_t·A_t, clip(ρ_t, 1−ε, 1+ε)·A_t) with ρ_t = π(a_t|s_t)/π_old(a_t|s_t):
     Schulman et al. 2017, eq. 7 and 9.
     """
+    reduce = torch.sum if algorithm.reduction == "sum" else torch.mean
     ratio = torch.exp(log_pi - old_log_pi)
     clipped = ratio.clamp(1.0 - algorithm.clip, 1.0 + algorithm.clip)
-    surrogate = torch.minimum(ratio * advantage, clipped * advantage).mean()
-    loss = algorithm.value_coefficient * functional.mse_loss(value, returns) - surrogate
-    if algorithm.entropy_coefficient:
-        loss = loss - algorithm.entropy_coefficient * entropy.mean()
+    surrogate = reduce(torch.minimum(ratio * advantage, clipped * advantage))
+    loss = algorithm.value_coefficient * functional.mse_loss(value, returns, reduction=algorithm.reduction) - surrogate
+    if c_e:
+        loss = loss - c_e * reduce(entropy)
     return loss
 
 
@@ -41,23 +49,25 @@ class PPO:
         self._algorithm, self._model = algorithm, model
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        algorithm, head, network = self._algorithm, self._model.head, self._model.network
-        n = len(rollout.rewards)
+        algorithm, head, network, device = self._algorithm, self._model.head, self._model.network, self._model.device
+        observations, actions = rollout.observations.to(device), rollout.actions.to(device)
         with torch.no_grad():
-            outputs, values = network(torch.cat((rollout.observations, rollout.cut_observations)))
-            old_log_pi = head.log_probability(outputs[:n], rollout.actions)
-        known = values.numpy()
-        advantage = torch.from_numpy(advantages(rollout, known[:n], known[n:], algorithm.gamma, algorithm.gae_lambda))
-        returns = advantage + values[:n]
+            outputs, value, values, cut_values = evaluated(self._model, rollout)
+            # The policy that acted: an older one, where agents and trainers do not wait for each other.
+            acted = rollout.log_mu
+            old_log_pi = head.log_probability(outputs, actions) if acted is None else torch.from_numpy(acted).to(device)
+        advantage = torch.from_numpy(advantages(rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda)).to(device)
+        returns = advantage + value
+        c_e = entropy_coefficient(algorithm, rollout.progress)
         if algorithm.normalize_advantages:
             advantage = normalized(advantage)
-        batch = (rollout.observations, rollout.actions, old_log_pi, advantage, returns)
+        batch = (observations, actions, old_log_pi, advantage, returns)
         for _ in range(algorithm.epochs):
-            order = torch.randperm(n, generator=rng)
+            order = torch.randperm(len(actions), generator=rng).to(device)
             # One shuffled copy an epoch, of which minibatches are slices: gathering each of them costs more.
             shuffled = (column[order].split(algorithm.minibatch_size) for column in batch)
-            for observations, actions, old, weight, target in zip(*shuffled, strict=True):
-                outputs, value = network(observations)
-                log_pi = head.log_probability(outputs, actions)
-                entropy = head.entropy(outputs) if algorithm.entropy_coefficient else log_pi
-                yield ppo_loss(log_pi, old, entropy, value, weight, target, algorithm)
+            for state, action, old, weight, target in zip(*shuffled, strict=True):
+                outputs, value = network(state)
+                log_pi = head.log_probability(outputs, action)
+                entropy = head.entropy(outputs) if c_e else log_pi
+                yield ppo_loss(log_pi, old, entropy, value, weight, target, c_e, algorithm)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
-__all__ = ["Rollout", "advantages"]
+from genkidama.experiment import Environment
+from genkidama.learning.normalization import Moments
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Rollout", "advantages", "scaled", "temporal_differences"]
 
 Array = npt.NDArray[Any]
 
@@ -32,8 +37,24 @@ class Rollout:
     ends: Array
     #: (k,) int: steps after which it is cut without having terminated.
     cuts: Array
-    #: (k, ...) float32: the observations that followed these.
+    #: (k, ...) float32: the observations that followed these; (0, ...) where `cut_values` are given.
     cut_observations: Tensor
+    #: (k,) float32: V of the observations after the cuts, as predicted when acting. None: they are computed.
+    cut_values: Array | None = None
+    #: (n,) float32: log μ(a_t|s_t) of the policy that acted. None: it was the one that learns.
+    log_mu: Array | None = None
+    #: How much of the run is done, in [0, 1].
+    progress: float = 0.0
+
+
+def temporal_differences(rollout: Rollout, values: Array, cut_values: Array, gamma: float) -> Array:
+    """δ_t = r_t + γV(s_{t+1}) − V(s_t), shape (n,); V is 0 after a termination. Arguments as for `advantages`."""
+    following = np.empty_like(values)
+    following[:-1] = values[1:]
+    following[rollout.ends] = 0.0
+    following[rollout.cuts] = cut_values
+    result: Array = rollout.rewards + gamma * following - values
+    return result
 
 
 def advantages(rollout: Rollout, values: Array, cut_values: Array, gamma: float, gae_lambda: float) -> Array:
@@ -46,14 +67,25 @@ def advantages(rollout: Rollout, values: Array, cut_values: Array, gamma: float,
         gamma: discount of a step.
         gae_lambda: 1 gives n-step returns minus values: the advantage of A3C (Mnih et al. 2016, algorithm S3).
     """
-    following = np.empty_like(values)
-    following[:-1] = values[1:]
-    following[rollout.ends] = 0.0
-    following[rollout.cuts] = cut_values
-    delta = (rollout.rewards + gamma * following - values).tolist()
+    delta = temporal_differences(rollout, values, cut_values, gamma).tolist()
     decay = np.where(rollout.ends, 0.0, gamma * gae_lambda).tolist()
     # A recurrence over floats of Python is faster here than over NumPy's scalars.
     result, advantage = [0.0] * len(delta), 0.0
     for t in range(len(delta) - 1, -1, -1):
         result[t] = advantage = delta[t] + decay[t] * advantage
     return np.array(result, np.float32)
+
+
+def scaled(rewards: Array, settings: Environment, returns: Moments | None) -> Array:
+    """Rewards as they are learned from: times `reward_scale`, then cut to ± `clip_rewards`.
+
+    Args:
+        rewards: the environment's own, shape (n,).
+        settings: `[environment]`.
+        returns: of the discounted return, by whose deviation they are divided too; None without `normalize_rewards`.
+    """
+    scale = np.float32(settings.reward_scale)
+    result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])
+    if settings.clip_rewards:
+        np.clip(result, -settings.clip_rewards, settings.clip_rewards, out=result)
+    return result

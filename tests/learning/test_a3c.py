@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,60 +13,67 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.experiment import Algorithm, Environment, Experiment, Network
-from genkidama.learning.a3c import A3C, a3c_loss, normalized
+from genkidama.learning.a3c import A3C, a3c_loss, entropy_coefficient, normalized
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
+from genkidama.learning.vtrace import vtrace
 
 THESIS = Algorithm(name="a3c", value_coefficient=1.0)
+SUM = Algorithm(name="a3c", value_coefficient=1.0, reduction="sum")
 
 
-def oracle(steps: list[tuple[float, float, float, float]], c_v: float, c_e: float, normalize: bool) -> float:
-    """The loss, a step at a time. A step: log π(a_t|s_t), H(π(·|s_t)), V(s_t), A_t."""
+Step = tuple[float, float, float, float, float]
+
+
+def oracle(steps: list[Step], c_v: float, c_e: float, normalize: bool) -> float:
+    """The sum of the losses, a step at a time. A step: log π(a_t|s_t), H(π(·|s_t)), V(s_t), A_t, R_t."""
     n = len(steps)
-    mean = sum(advantage for *_, advantage in steps) / n
-    deviation = math.sqrt(sum((advantage - mean) ** 2 for *_, advantage in steps) / (n - 1)) if n > 1 else 1.0
+    mean = sum(advantage for *_, advantage, _ in steps) / n
+    deviation = math.sqrt(sum((advantage - mean) ** 2 for *_, advantage, _ in steps) / (n - 1)) if n > 1 else 1.0
     total = 0.0
-    for log_pi, entropy, value, advantage in steps:
-        return_ = advantage + value
+    for log_pi, entropy, value, advantage, return_ in steps:
         weight = (advantage - mean) / (deviation + 1e-8) if normalize and n > 1 else advantage
         total += -log_pi * weight + c_v * (return_ - value) ** 2 - c_e * entropy
-    return total / n
+    return total
 
 
-steps = st.lists(st.tuples(st.floats(-5, 0), st.floats(0, 2), st.floats(-10, 10), st.floats(-10, 10)), min_size=1, max_size=20)
+numbers = st.floats(-10, 10)
+steps = st.lists(st.tuples(st.floats(-5, 0), st.floats(0, 2), numbers, numbers, numbers), min_size=1, max_size=20)
 
 
-@given(steps, st.floats(0, 2), st.floats(0, 1), st.booleans())
-def test_the_loss_is_the_mean_over_the_steps(
-    steps: list[tuple[float, float, float, float]], c_v: float, c_e: float, normalize: bool
-) -> None:
-    advantage = [a for *_, a in steps]
-    if normalize and 0 < np.ptp(advantage) < 1e-3:
-        advantage = [0.0] * len(steps)  # division by next to nothing: no float agrees with another there
-        steps = [(*rest, 0.0) for *rest, _ in steps]
-    algorithm = Algorithm(name="a3c", value_coefficient=c_v, entropy_coefficient=c_e, normalize_advantages=normalize)
+@given(steps, st.floats(0, 2), st.floats(0, 1), st.booleans(), st.sampled_from(["mean", "sum"]))
+def test_the_loss_is_the_mean_or_the_sum_over_the_steps(steps: list[Step], c_v: float, c_e: float, normalize: bool, reduction: Any) -> None:
+    if normalize and 0 < np.ptp([a for *_, a, _ in steps]) < 1e-3:
+        # Division by next to nothing: no float agrees with another there.
+        steps = [(log_pi, entropy, value, 0.0, return_) for log_pi, entropy, value, _, return_ in steps]
+    algorithm = Algorithm(name="a3c", value_coefficient=c_v, normalize_advantages=normalize, reduction=reduction)
     columns = [torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)]
-    loss = a3c_loss(*columns, algorithm)
+    loss = a3c_loss(*columns, c_e, algorithm)
     assert loss.shape == ()
-    assert loss.item() == pytest.approx(oracle(steps, c_v, c_e, normalize), rel=1e-6, abs=1e-9)
+    expected = oracle(steps, c_v, c_e, normalize) / (len(steps) if reduction == "mean" else 1)
+    assert loss.item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_a_worked_example() -> None:
     # −(−1)·2 + (2)² = 6 and −(−3)·(−4) + (−4)² = 4, in the mean 5; minus ½ of the mean entropy 3.
     log_pi, entropy = torch.tensor([-1.0, -3.0]), torch.tensor([2.0, 4.0])
     value, advantage = torch.tensor([7.0, 9.0]), torch.tensor([2.0, -4.0])
-    assert a3c_loss(log_pi, entropy, value, advantage, THESIS).item() == 5.0
-    assert a3c_loss(log_pi, entropy, value, advantage, Algorithm(name="a3c", value_coefficient=1.0, entropy_coefficient=0.5)).item() == 3.5
+    assert a3c_loss(log_pi, entropy, value, advantage, value + advantage, 0.0, THESIS).item() == 5.0
+    assert a3c_loss(log_pi, entropy, value, advantage, value + advantage, 0.5, THESIS).item() == 3.5
+    assert a3c_loss(log_pi, entropy, value, advantage, value + advantage, 0.5, SUM).item() == 7.0
 
 
-def test_each_argument_has_the_gradient_of_the_formula() -> None:
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_each_argument_has_the_gradient_of_the_formula(reduction: Any) -> None:
     log_pi, entropy = torch.tensor([-1.0, -3.0], requires_grad=True), torch.tensor([2.0, 4.0], requires_grad=True)
     value, advantage = torch.tensor([7.0, 9.0], requires_grad=True), torch.tensor([2.0, -4.0])
-    a3c_loss(log_pi, entropy, value, advantage, Algorithm(name="a3c", value_coefficient=0.5, entropy_coefficient=0.25)).backward()
-    assert log_pi.grad is not None and log_pi.grad.tolist() == [-1.0, 2.0]  # −A_t / n
-    assert value.grad is not None and value.grad.tolist() == [-1.0, 2.0]  # −2·c_v·A_t / n: the return is a constant
-    assert entropy.grad is not None and entropy.grad.tolist() == [-0.125, -0.125]
+    algorithm = Algorithm(name="a3c", value_coefficient=0.5, reduction=reduction)
+    a3c_loss(log_pi, entropy, value, advantage, torch.tensor([9.0, 5.0]), 0.25, algorithm).backward()
+    n = 2.0 if reduction == "mean" else 1.0
+    assert log_pi.grad is not None and log_pi.grad.tolist() == [-2.0 / n, 4.0 / n]  # −A_t / n
+    assert value.grad is not None and value.grad.tolist() == [-2.0 / n, 4.0 / n]  # −2·c_v·(R_t − V) / n: the return is a constant
+    assert entropy.grad is not None and entropy.grad.tolist() == [-0.25 / n, -0.25 / n]
 
 
 @given(st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=50).filter(lambda numbers: np.ptp(numbers) > 0.1))
@@ -182,3 +191,86 @@ def test_equal_data_give_equal_gradients() -> None:
         gradients.append(model.gradient.clone())
     assert gradients[0].any()
     assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])
+
+
+def gradient(model: Model, learner: A3C, data: Rollout) -> np.ndarray:
+    model.gradient.zero_()
+    for loss in learner.losses(data, torch.Generator()):
+        loss.backward()
+    return model.gradient.numpy().copy()
+
+
+@pytest.mark.parametrize("entropy_coefficient", [0.0, 0.3])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_sum_has_as_many_times_the_gradient_of_a_mean_as_there_are_steps(entropy_coefficient: float, normalize: bool) -> None:
+    settings = {"entropy_coefficient": entropy_coefficient, "normalize_advantages": normalize}
+    mean, total = (gradient(*tiny(reduction=reduction, **settings), rollout()) for reduction in ("mean", "sum"))
+    np.testing.assert_allclose(total, 6 * mean, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("progress", "c_e"), [(0.0, 0.4), (0.25, 0.325), (1.0, 0.1)])
+def test_the_entropys_weight_follows_the_runs_progress(progress: float, c_e: float) -> None:
+    scheduled = {"entropy_coefficient": 0.4, "final_entropy_coefficient": 0.1, "entropy_schedule": "linear"}
+    assert entropy_coefficient(Algorithm(name="a3c", **scheduled), progress) == pytest.approx(c_e)  # type: ignore[arg-type]
+    data = replace(rollout(), progress=progress)
+    np.testing.assert_allclose(gradient(*tiny(**scheduled), data), gradient(*tiny(entropy_coefficient=c_e), data), rtol=1e-5, atol=1e-7)
+
+
+def test_an_entropy_that_starts_at_nothing_comes_in_later() -> None:
+    model, learner = tiny(entropy_coefficient=0.0, final_entropy_coefficient=1.0, entropy_schedule="linear")
+    start, end = (gradient(model, learner, replace(rollout(), progress=progress)) for progress in (0.0, 1.0))
+    assert np.array_equal(start, gradient(*tiny(), rollout()))
+    np.testing.assert_allclose(end, gradient(*tiny(entropy_coefficient=1.0), rollout()), rtol=1e-5, atol=1e-7)
+    assert np.abs(end - start).max() > 1e-3
+
+
+def test_values_after_the_cuts_that_are_given_are_not_computed() -> None:
+    model, learner = tiny()
+    data = rollout()
+    with torch.no_grad():
+        _, values = model.network(data.cut_observations)
+    given = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy())
+    np.testing.assert_allclose(gradient(model, learner, given), gradient(model, learner, data), rtol=1e-5, atol=1e-7)
+    seen: list[int] = []
+    model.network.register_forward_pre_hook(lambda _, arguments: seen.append(len(arguments[0])))
+    other = gradient(model, learner, replace(given, cut_values=values.numpy() + 5.0))
+    assert seen == [6]
+    assert np.abs(other - gradient(model, learner, data)).max() > 1e-2
+
+
+def log_probabilities(model: Model, data: Rollout) -> np.ndarray:
+    with torch.no_grad():
+        outputs, _ = model.network(data.observations)
+        return model.head.log_probability(outputs, data.actions).numpy()
+
+
+def test_by_v_trace_the_policy_is_weighted_and_the_values_go_to_its_targets() -> None:
+    model, learner = tiny(vtrace=True, vtrace_rho=0.9, vtrace_c=0.7, gae_lambda=0.8, value_coefficient=0.4)
+    data = rollout()
+    log_mu = np.log(np.random.default_rng(3).uniform(0.1, 0.9, 6)).astype(np.float32)
+    (loss,) = learner.losses(replace(data, log_mu=log_mu), torch.Generator())
+    log_pi = log_probabilities(model, data)
+    with torch.no_grad():
+        _, known = model.network(torch.cat((data.observations, data.cut_observations)))
+    values, cut_values = known.numpy()[:6], known.numpy()[6:]
+    targets, weights = vtrace(data, log_pi - log_mu, values, cut_values, 0.9, 0.8, 0.9, 0.7)
+    assert loss.item() == pytest.approx(np.mean(-log_pi * weights + 0.4 * (targets - values) ** 2), rel=1e-5)
+    # Neither the targets nor the weights carry a gradient: at the last biases it is that of the formula.
+    model.gradient.zero_()
+    loss.backward()
+    slope = model.gradient[model.signature.slices["value.2.bias"]].item()
+    assert slope == pytest.approx(0.4 * 2.0 * np.mean(values - targets), rel=1e-4)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_the_learning_policy_itself_has_done_v_trace_leaves_as_it_is(known: bool) -> None:
+    model, learner = tiny(vtrace=True)
+    data = rollout()
+    plain = gradient(*tiny(), data)
+    data = replace(data, log_mu=log_probabilities(model, data)) if known else data
+    np.testing.assert_allclose(gradient(model, learner, data), plain, rtol=1e-4, atol=1e-6)
+
+
+def test_without_v_trace_nobody_asks_who_acted() -> None:
+    data = replace(rollout(), log_mu=np.full(6, -0.01, np.float32))
+    assert np.array_equal(gradient(*tiny(), data), gradient(*tiny(), rollout()))

@@ -4,11 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.errors import ConfigurationError
 from genkidama.learning.heads import Categorical, Gaussian, head_for
 
 seeds = st.integers(0, 2**32 - 1)
@@ -184,8 +183,83 @@ def test_the_space_decides_on_the_head(space: gymnasium.Space, kind: type) -> No
     assert type(head_for(space)) is kind
 
 
-@pytest.mark.parametrize("space", [MultiDiscrete([2, 3]), MultiBinary(3), Box(0, 255, (2,), np.uint8), Dict({"a": Discrete(2)})])
-def test_other_spaces_are_refused_by_name(space: gymnasium.Space) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        head_for(space)
-    assert str(caught.value) == f"environment: its action space is {space}; Discrete and Box (floats) are supported"
+# Many at once.
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.3, 1.0])
+def test_a_batch_is_drawn_from_each_rows_softmax(epsilon: float) -> None:
+    rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1.0, -1.0, 0.5, 2.0], [103.0, 101.0, 100.0, 99.0]])
+    actions = Categorical(Discrete(4)).sample(rows.repeat(20_000, 1), epsilon, generator())
+    assert actions.dtype == torch.int64 and actions.shape == (60_000, 1)
+    for row, chosen in zip(rows, actions.reshape(-1, 3).T, strict=True):
+        counts = np.bincount(chosen.numpy(), minlength=4)
+        assert_distributed(counts, (1 - epsilon) * torch.softmax(row, 0).double().numpy() + epsilon / 4)
+
+
+def test_a_random_action_in_a_batch_beats_any_certainty() -> None:
+    outputs = torch.tensor([[1e6, 0.0, 0.0, 0.0]]).expand(20_000, 4)
+    counts = np.bincount(Categorical(Discrete(4)).sample(outputs, 0.2, generator())[:, 0].numpy(), minlength=4)
+    assert_distributed(counts, np.array([0.85, 0.05, 0.05, 0.05]))
+
+
+def test_the_actions_of_a_batch_do_not_depend_on_each_other() -> None:
+    actions = Categorical(Discrete(2)).sample(torch.zeros(40_000, 2), 0.5, generator())[:, 0].numpy()
+    assert_distributed(np.bincount(2 * actions[::2] + actions[1::2], minlength=4), np.full(4, 0.25))
+
+
+def test_a_batch_of_gaussians_has_each_rows_mean_and_deviation() -> None:
+    outputs = torch.tensor([[3.0, -1.0, -0.7, 0.7], [0.0, 50.0, 0.0, -3.0]])
+    actions = Gaussian(Box(-1.0, 1.0, (2,))).sample(outputs.repeat(20_000, 1), 0.0, generator())
+    assert actions.dtype == torch.float32 and actions.shape == (40_000, 2)
+    for row, chosen in zip(outputs.numpy(), actions.numpy().reshape(-1, 2, 2).swapaxes(0, 1), strict=True):
+        deviation = np.exp(row[2:])
+        assert (np.abs(chosen.mean(0) - row[:2]) < 6 * deviation / 20_000**0.5).all()
+        np.testing.assert_allclose(chosen.std(0), deviation, rtol=0.03)
+        assert abs(np.corrcoef(chosen.T)[0, 1]) < 0.05
+
+
+def test_a_random_continuous_action_in_a_batch_is_uniform_within_the_bounds() -> None:
+    space = Box(np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32))
+    actions = Gaussian(space).sample(torch.full((20_000, 6), 9.0), 1.0, generator())
+    assert actions.dtype == torch.float32
+    for column, (low, high) in zip(actions.T.numpy(), [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True):
+        counts, _ = np.histogram(column, bins=8, range=(low, high))
+        assert counts.sum() == 20_000
+        assert_distributed(counts, np.full(8, 1 / 8))
+
+
+def test_epsilon_mixes_whole_actions_of_a_batch() -> None:
+    outputs = torch.tensor([[50.0, 50.0, 0.0, 0.0]]).expand(20_000, 4)
+    random = Gaussian(Box(-1.0, 1.0, (2,))).sample(outputs, 0.25, generator()).abs() <= 1.0
+    assert torch.equal(random[:, 0], random[:, 1])
+    assert random[:, 0].double().mean().item() == pytest.approx(0.25, abs=6 * (0.25 * 0.75 / 20_000) ** 0.5)
+
+
+@pytest.mark.parametrize("space", [Discrete(4), Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (2,), np.float64)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5])
+@pytest.mark.parametrize("batch", [0, 1, 300])
+def test_equal_seeds_draw_equal_batches_and_no_gradient_goes_through(space: gymnasium.Space, epsilon: float, batch: int) -> None:
+    head = head_for(space)
+    outputs = torch.zeros(batch, head.outputs, requires_grad=True)
+    one, again, other = (head.sample(outputs, epsilon, generator(seed)) for seed in (1, 1, 2))
+    assert one.shape == (batch, head.columns) and one.numpy().dtype == head.dtype and not one.requires_grad
+    assert torch.equal(one, again)
+    assert batch < 300 or not torch.equal(one, other)
+    assert not outputs.detach().any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("space", [Discrete(4), Box(-1.0, 1.0, (2,))])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5])
+def test_actions_are_drawn_where_the_outputs_are(space: gymnasium.Space, epsilon: float) -> None:
+    head = head_for(space)
+    outputs = torch.tensor([[0.0, 1.0, 0.5, -0.5]], device="cuda").expand(20_000, 4)
+    actions = head.sample(outputs, epsilon, torch.Generator("cuda").manual_seed(0))
+    assert actions.is_cuda and actions.shape == (20_000, head.columns) and actions.cpu().numpy().dtype == head.dtype
+    if isinstance(head, Categorical):
+        softmax = torch.softmax(outputs[0], 0).double().cpu().numpy()
+        assert_distributed(np.bincount(actions[:, 0].cpu().numpy(), minlength=4), (1 - epsilon) * softmax + epsilon / 4)

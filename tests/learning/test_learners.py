@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Algorithm, Environment, Experiment, Network
+from genkidama.experiment import Algorithm, Environment, Experiment, Network, Optimizer
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import LEARNERS, Learner, make_learner
+from genkidama.learning.learners import LEARNERS, Learner, make_learner, updates
 from genkidama.learning.model import Model
+from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 
@@ -112,3 +115,52 @@ def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
     assert torch.equal(ours.vector, before)
     assert torch.equal(data.observations, again.observations) and torch.equal(data.actions, again.actions)
     assert (data.rewards == again.rewards).all() and (data.ends == again.ends).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_on_a_gpu_the_same_is_learned(name: str, given: bool) -> None:
+    here = model(name, entropy_coefficient=0.01, minibatch_size=4)
+    experiment = msgspec.structs.replace(
+        here.experiment, algorithm=msgspec.structs.replace(here.experiment.algorithm, vtrace=given and name == "a3c")
+    )
+    environment = make_environment(experiment.environment)
+    there = Model(experiment, environment, device="cuda")
+    environment.close()
+    data = rollout(here)
+    if given:
+        with torch.no_grad():
+            outputs, _ = here.network(data.observations)
+            log_mu = here.head.log_probability(outputs, data.actions).numpy()
+            _, values = here.network(data.cut_observations)
+        data = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy(), log_mu=log_mu)
+    for ours in (here, there):
+        for loss in make_learner(ours.experiment.algorithm, ours).losses(data, torch.Generator().manual_seed(0)):
+            loss.backward()
+    assert there.gradient.is_cuda and here.gradient.any()
+    torch.testing.assert_close(there.gradient.cpu(), here.gradient, rtol=1e-3, atol=1e-4)
+
+
+# Updates.
+
+
+def squares(ours: Model, count: int) -> Iterator[torch.Tensor]:
+    """½θ² of all parameters, whose gradient is θ."""
+    for _ in range(count):
+        yield sum((0.5 * parameter.square().sum() for parameter in ours.network.parameters()), torch.zeros(()))
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.01, 1e6])
+def test_each_loss_is_an_update_with_its_own_gradient_and_then_it_is_the_callers_turn(limit: float) -> None:
+    ours = model()
+    shared, start = ours.vector.clone(), ours.vector.clone()
+    optimizer = make_optimizer(Optimizer(name="sgd"), shared, torch.zeros(STATE_ROWS["sgd"], len(shared)), np.zeros(1))
+    ours.gradient.fill_(5.0)  # what is left of something else
+    norm = start.norm().item()
+    step = 0.5 * min(1.0, limit / norm if limit else 1.0) * start
+    for times, _ in enumerate(updates(squares(ours, 3), ours, optimizer, 0.5, limit), 1):
+        torch.testing.assert_close(shared, start - min(times, 2) * step)  # the model itself stays where it is
+        if times == 2:
+            ours.vector.zero_()  # the caller's turn: the third gradient is taken here, and is 0
+    assert times == 3 and not ours.gradient.any()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -49,6 +50,19 @@ class Modules(Network):
         total = sum(((parameter * (i + 1)).sum() for i, parameter in enumerate(self.parameters())), self.scale)
         rows = len(observations)
         return total * torch.ones(rows, self.outputs), total * torch.ones(rows)
+
+
+class Buffered(Network):
+    """A parameter and a constant."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], settings: Settings) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(3, head_for(action_space).outputs)
+        self.register_buffer("constant", torch.ones(3))
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        outputs = self.body(observations + self.constant)
+        return outputs, outputs[:, 0]
 
 
 def vectors(**settings: Any) -> Model:
@@ -109,6 +123,60 @@ def test_zero_grad_can_never_detach_the_gradients_from_the_vector(set_to_none: b
         gradients.append(model.gradient.clone())
     assert gradients[0].any()
     assert torch.equal(*gradients)
+
+
+# Memory that is given.
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_over_a_vector_that_is_given_a_network_is_what_stands_there(whole: bool) -> None:
+    settings = {"environment": Environment(normalize_observations=True)}
+    size = vectors(**settings).signature.size
+    given = torch.arange(float(size)) / size
+    given = given if whole else given[: vectors(**settings).trainable].clone()
+    before, gradient = given.clone(), torch.full((vectors(**settings).trainable,), 9.0)
+    model = Model(Experiment(network=Settings(hidden=(5,), initialization="normal"), **settings), Stage(), gradient, given)
+    assert model.vector is given and model.gradient is gradient and torch.equal(given, before)
+    parts = unflatten(before.numpy() if whole else np.concatenate((before.numpy(), np.zeros(7, np.float32))), model.signature)
+    for name, parameter in model.network.named_parameters():
+        assert (parameter.detach().numpy() == parts[name]).all()
+    given.zero_()
+    outputs, values = model.network(torch.ones(1, 3))
+    assert not outputs.any() and not values.any()
+    assert (model.numbers == 0).all()
+
+
+def test_networks_over_one_vector_are_one_with_gradients_of_their_own() -> None:
+    first = vectors()
+    second = Model(first.experiment, Stage(), vector=first.vector)
+    first.network(torch.ones(4, 3))[1].sum().backward()
+    assert first.gradient.any() and not second.gradient.any()
+    observations = torch.ones(1, 3)
+    for _ in range(2):
+        assert torch.equal(first.network(observations)[0], second.network(observations)[0])
+        first.vector.add_(0.1)
+
+
+def test_on_another_device_all_is_there_and_statistics_stay_with_the_host() -> None:
+    """The device "meta" has no memory, but everything that has a place must say that it is there."""
+    experiment = Experiment(network=Settings(name=f"{__name__}:Buffered"), environment=Environment(normalize_observations=True))
+    model = Model(experiment, Stage(), device="meta")
+    assert model.device == torch.device("meta")
+    tensors = [*model.network.parameters(), *(parameter.grad for parameter in model.network.parameters()), *model.network.buffers()]
+    assert {tensor.device.type for tensor in (model.vector, model.gradient, *tensors) if tensor is not None} == {"meta"}
+    assert not hasattr(model, "numbers")
+    numbers = np.zeros(model.signature.size, np.float32)
+    moments = model.moments("observations", numbers)
+    assert moments is not None
+    moments.add(np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
+    normalize = model.normalizer(numbers)
+    assert normalize is not None
+    assert normalize(np.array([3.0, 2.0, 2.0], np.float32)).tolist() == pytest.approx([1.0, 0.0, 0.0])
+
+
+def test_of_an_environment_only_the_spaces_are_needed() -> None:
+    spaces = SimpleNamespace(observation_space=Stage().observation_space, action_space=Stage().action_space)
+    assert torch.equal(Model(Experiment(), spaces).vector, Model(Experiment(), Stage()).vector)
 
 
 # The signature.
@@ -206,6 +274,8 @@ def test_observations_are_normalized_with_the_statistics_in_the_vector() -> None
     assert theirs is not None
     theirs.add(np.ones((4, 4)))
     assert other[model.signature.slices["statistics.observations"]].tolist() == [4.0] * 9
+    elsewhere = model.normalizer(other)
+    assert elsewhere is not None and not elsewhere(np.ones((2, 2), np.float32)).any()
 
 
 def test_without_data_observations_pass_unchanged_but_cut() -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import gymnasium
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -11,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Algorithm, Experiment
+from genkidama.experiment import Algorithm, Environment, Experiment
 from genkidama.experiment import Network as Settings
 from genkidama.experiment import Optimizer as OptimizerSettings
 from genkidama.learning.heads import head_for
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
-from genkidama.learning.networks import ActorCritic, Network
+from genkidama.learning.networks import NETWORKS, ActorCritic, Convolutional, Network
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
+from genkidama.weights import unflatten
 
 
 class Stage(gymnasium.Env[Any, Any]):
@@ -156,6 +159,223 @@ def test_the_built_in_network_takes_vectors_only(observations: gymnasium.Space[A
     assert str(caught.value).startswith(
         f"network.name = 'actor-critic': takes vectors, but the environment's observation space is {observations}; "
     )
+
+
+# Images.
+
+
+def pictures(shape: tuple[int, ...], dtype: type = np.uint8) -> Box:
+    return Box(0, 255, shape, dtype)
+
+
+def convolutional(
+    shape: tuple[int, int, int],
+    convolutions: tuple[tuple[int, int, int], ...],
+    dtype: type = np.uint8,
+    actions: gymnasium.Space[Any] | None = None,
+    **settings: Any,
+) -> Model:
+    network = Settings(name="convolutional", convolutions=convolutions, **{"hidden": (5,), "activation": "relu"} | settings)
+    return Model(Experiment(network=network), Stage(pictures(shape, dtype), actions or Discrete(3)))
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0.0)
+
+
+def same(images: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: int) -> np.ndarray:
+    """A convolution padded as TensorFlow's SAME, an output at a time; images (C, H, W), weight (outputs, C, kernel, kernel)."""
+    _, *sizes = images.shape
+    kernel = weight.shape[2]
+    outputs = [-(-size // stride) for size in sizes]
+    starts = []
+    for size, count in zip(sizes, outputs, strict=True):
+        padding = max((count - 1) * stride + kernel - size, 0)
+        starts.append(-(padding // 2))  # the odd one comes last
+    result = np.zeros((len(weight), *outputs))
+    for o, y, x in np.ndindex(*result.shape):
+        total = float(bias[o])
+        for c, i, j in np.ndindex(*weight.shape[1:]):
+            row, column = starts[0] + y * stride + i, starts[1] + x * stride + j
+            if 0 <= row < sizes[0] and 0 <= column < sizes[1]:  # zeros elsewhere
+                total += weight[o, c, i, j] * images[c, row, column]
+        result[o, y, x] = total
+    return result
+
+
+kernels = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5))
+
+
+@hypothesis.settings(max_examples=40)
+@hypothesis.example(1, 4, 6, ((2, 4, 3),), True)  # 3 pixels of padding in the one direction, 1 in the other
+@given(st.integers(1, 2), st.integers(4, 9), st.integers(4, 9), st.lists(kernels, min_size=1, max_size=2).map(tuple), st.booleans())
+def test_a_convolutional_network_is_its_definition(
+    channels: int, height: int, width: int, convolutions: tuple[tuple[int, int, int], ...], bytes_: bool
+) -> None:
+    if any(
+        kernel > -(-min(height, width) // stride) for (_, _, stride), (_, kernel, _) in itertools.pairwise(convolutions)
+    ):  # too small for the second
+        convolutions = convolutions[:1]
+    ours = convolutional((channels, height, width), convolutions, np.uint8 if bytes_ else np.float32, initialization="uniform")
+    batch = np.random.default_rng(height * width).integers(256, size=(2, channels, height, width), dtype=np.uint8)
+    parts = unflatten(ours.numbers, ours.signature)
+    weights = [name.removesuffix(".weight") for name in parts if name.startswith("body") and name.endswith("weight")]
+    assert len(weights) == len(convolutions) + 1
+    outputs, values = ours.network(torch.from_numpy(batch if bytes_ else batch.astype(np.float32)))
+    for image, policy, value in zip(batch.astype(np.float64), outputs.detach().numpy(), values.tolist(), strict=True):
+        hidden = image / 128.0 - 1.0 if bytes_ else image
+        for name, (_, _, stride) in zip(weights, convolutions, strict=False):
+            hidden = relu(same(hidden, parts[f"{name}.weight"], parts[f"{name}.bias"], stride))
+        hidden = relu(parts[f"{weights[-1]}.weight"] @ hidden.reshape(-1) + parts[f"{weights[-1]}.bias"])
+        close = {"rtol": 1e-3, "atol": 1e-4 if bytes_ else 1e-2}
+        np.testing.assert_allclose(policy, parts["policy.weight"] @ hidden + parts["policy.bias"], **close)
+        np.testing.assert_allclose(value, (parts["value.weight"] @ hidden + parts["value.bias"])[0], **close)
+
+
+def test_ga3cs_network_has_1005623_parameters() -> None:
+    ours = convolutional((4, 84, 84), ((16, 8, 4), (32, 4, 2)), actions=Discrete(6), hidden=(256,))
+    assert ours.trainable == ours.signature.size == 1_005_623
+    assert [shape for _, shape in ours.signature.entries] == [
+        (16, 4, 8, 8),
+        (16,),
+        (32, 16, 4, 4),
+        (32,),
+        (256, 32 * 11 * 11),  # ⌈⌈84/4⌉/2⌉ pixels
+        (256,),
+        (6, 256),
+        (6,),
+        (1, 256),
+        (1,),
+    ]
+
+
+def test_images_of_bytes_are_the_same_as_floats_and_stay_what_they_were() -> None:
+    network = convolutional((2, 9, 9), ((3, 3, 2),), initialization="uniform").network
+    batch = torch.arange(2 * 2 * 81, dtype=torch.uint8).reshape(2, 2, 9, 9)
+    for gradients in (False, True):
+        with torch.set_grad_enabled(gradients):
+            bytes_, floats = network(batch), network(floats_of := batch.float())
+        assert torch.equal(bytes_[0], floats[0]) and torch.equal(bytes_[1], floats[1])
+        assert torch.equal(floats_of, batch.float())
+    for observation in batch.numpy():
+        expected = network(torch.from_numpy(observation[None]))[0][0].detach().numpy()
+        np.testing.assert_allclose(network.acting()(observation), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_images_of_floats_and_normalized_ones_are_taken_as_they_are() -> None:
+    shape, convolutions = (1, 4, 4), ((2, 3, 1),)
+    floats = convolutional(shape, convolutions, np.float32)
+    normalized = Model(
+        Experiment(network=floats.experiment.network, environment=Environment(normalize_observations=True)),
+        Stage(pictures(shape), Discrete(3)),
+    )
+    batch = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(normalized.network(batch)[1], floats.network(batch)[1])
+    assert not torch.equal(convolutional(shape, convolutions).network(batch)[1], floats.network(batch)[1])
+
+
+@pytest.mark.parametrize(("height", "width"), [(84, 84), (24, 13)])
+def test_the_gradient_is_that_of_the_same_network_written_in_another_way(height: int, width: int) -> None:
+    ours = convolutional((4, height, width), ((16, 8, 4), (32, 4, 2)), initialization="uniform", hidden=(32,))
+    rng = torch.Generator().manual_seed(0)
+    batch = torch.randint(256, (5, 4, height, width), generator=rng, dtype=torch.uint8)
+    targets = torch.randn(5, 4, generator=rng)
+    outputs, values = ours.network(batch)
+    (torch.cat((outputs, values[:, None]), 1) * targets).sum().backward()
+
+    def padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+        total = (-(-size // stride) - 1) * stride + kernel - size
+        return total // 2, total - total // 2
+
+    theirs = [parameter.detach().clone().requires_grad_() for parameter in ours.network.parameters()]
+    first, first_bias, second, second_bias, dense, dense_bias, policy, policy_bias, value, value_bias = theirs
+    x = batch.float() / 128.0 - 1.0
+    for weight, bias, kernel, stride in ((first, first_bias, 8, 4), (second, second_bias, 4, 2)):
+        both = (*padding(x.shape[3], kernel, stride), *padding(x.shape[2], kernel, stride))
+        x = torch.relu(torch.nn.functional.conv2d(torch.nn.functional.pad(x, both), weight, bias, stride))
+    x = torch.relu(x.flatten(1) @ dense.T + dense_bias)
+    (torch.cat((x @ policy.T + policy_bias, x @ value.T + value_bias), 1) * targets).sum().backward()
+    for name, part in zip(ours.signature.slices, theirs, strict=True):
+        assert part.grad is not None
+        torch.testing.assert_close(ours.gradient[ours.signature.slices[name]].reshape(part.shape), part.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_continuous_actions_from_images_have_deviations_that_do_not_depend_on_them() -> None:
+    ours = convolutional((1, 5, 5), ((2, 3, 2),), actions=Box(-1.0, 1.0, (2,)), initialization="uniform")
+    assert ours.signature.entries[0] == ("log_deviation", (2,))
+    outputs, values = ours.network(torch.arange(75, dtype=torch.uint8).reshape(3, 1, 5, 5))
+    assert outputs.shape == (3, 4) and values.shape == (3,)
+    assert not outputs[:, 2:].any() and outputs[:, :2].std(0).min() > 0
+
+
+@pytest.mark.parametrize("name", ["actor-critic", "convolutional"])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
+def test_uniform_weights_and_biases_are_within_one_over_the_root_of_their_inputs(name: str, activation: Any) -> None:
+    settings: dict[str, Any] = {"hidden": (300,), "activation": activation, "initialization": "uniform"}
+    ours = model(Settings(**settings), 100) if name == "actor-critic" else convolutional((3, 11, 11), ((64, 5, 2),), **settings)
+    shapes = dict(ours.signature.entries)
+    for weight in (entry for entry in shapes if entry.endswith("weight")):
+        bound = np.prod(shapes[weight][1:]) ** -0.5
+        for entry in (weight, weight.replace("weight", "bias")):
+            numbers = ours.numbers[ours.signature.slices[entry]]
+            assert np.abs(numbers).max() <= bound * 1.0001
+            n = len(numbers)
+            if n >= 64:
+                assert np.abs(numbers).max() > 0.9 * bound
+                assert numbers.std() == pytest.approx(bound / 3**0.5, rel=6 * 0.45 / n**0.5)  # the uniform distribution's
+
+
+def test_convolutions_are_initialized_as_the_other_layers_are() -> None:
+    settings: dict[str, Any] = {"shape": (4, 13, 13), "convolutions": ((16, 5, 2),), "hidden": (40,)}
+    orthogonal = convolutional(**settings, initialization="orthogonal").network
+    gains = {"body.0.weight": 2.0**0.5, "body.3.weight": 2.0**0.5, "policy.weight": 0.01, "value.weight": 1.0}
+    weights = {name: parameter.detach().flatten(1).numpy() for name, parameter in orthogonal.named_parameters() if parameter.dim() > 1}
+    assert set(weights) == set(gains)
+    for name, gain in gains.items():
+        np.testing.assert_allclose(weights[name] @ weights[name].T, gain**2 * np.eye(len(weights[name])), atol=1e-4 * gain)
+    normal = convolutional(**settings, initialization="normal", initial_deviation=0.3)
+    for name, part in normal.signature.slices.items():
+        numbers = normal.numbers[part]
+        if name.endswith("bias"):
+            assert not numbers.any()
+        else:
+            assert numbers.std() == pytest.approx(0.3, rel=6 / (2 * len(numbers)) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    "observations",
+    [Discrete(5), vectors(8), pictures((84, 84)), pictures((4, 1, 9, 9)), pictures((1, 9, 9), np.int16), Dict({"a": Discrete(2)})],
+)
+def test_the_convolutional_network_takes_images_only(observations: gymnasium.Space[Any]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Model(Experiment(network=Settings(name="convolutional")), Stage(observations, Discrete(2)))
+    assert str(caught.value) == (
+        "network.name = 'convolutional': takes images of uint8 or floats, channels first, "
+        f"but the environment's observation space is {observations}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "convolutions", "number", "kernel", "height", "width"),
+    [
+        ((84, 84, 4), ((16, 8, 4), (32, 4, 2)), 1, 8, 84, 4),  # channels last
+        ((4, 7, 20), ((16, 8, 4),), 1, 8, 7, 20),
+        ((1, 12, 12), ((16, 8, 4), (32, 4, 2)), 2, 4, 3, 3),
+    ],
+)
+def test_images_that_a_kernel_does_not_fit_into_are_refused(
+    shape: tuple[int, int, int], convolutions: Any, number: int, kernel: int, height: int, width: int
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        convolutional(shape, convolutions)
+    assert str(caught.value) == (
+        f"network.convolutions = {convolutions}: the kernel {kernel} of convolution {number} is larger than its images of "
+        f"{height} × {width}; {pictures(shape)} is taken as channels, height, width"
+    )
+
+
+def test_networks_are_known_by_name() -> None:
+    assert list(NETWORKS.items()) == [("actor-critic", ActorCritic), ("convolutional", Convolutional)]
 
 
 # A network of one's own.

@@ -64,10 +64,38 @@ def test_each_of_fifty_steps_is_torchs(settings: Settings, kind: Any, arguments:
         torch.testing.assert_close(weights, parameter.detach(), rtol=1e-4, atol=1e-6)
 
 
+def test_rmsprop_with_epsilon_under_the_root_is_the_papers_formula() -> None:
+    """Mnih et al. 2016, eq. S2 and S3, in float64."""
+    rng = torch.Generator().manual_seed(0)
+    weights = torch.randn(N, generator=rng)
+    theta, squares = weights.double(), torch.zeros(N, dtype=torch.float64)
+    optimizer = ours(Settings(name="rmsprop", decay=0.9, epsilon=0.1, epsilon_inside=True), weights)
+    for step in range(50):
+        rate = 0.01 * (1.0 - step / 60)
+        gradient = torch.randn(N, generator=rng) * torch.logspace(-3, 1, N)
+        squares = 0.9 * squares + 0.1 * gradient.double() ** 2
+        theta = theta - rate * gradient.double() / (squares + 0.1).sqrt()
+        optimizer.step(gradient, rate)
+        torch.testing.assert_close(weights.double(), theta, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("inside", "denominator"), [(True, 0.0101**0.5), (False, 0.01 + 0.01)])
+def test_a_worked_example_of_epsilon_under_the_root_and_beside_it(inside: bool, denominator: float) -> None:
+    weights = torch.zeros(1)
+    optimizer = ours(Settings(name="rmsprop", decay=0.99, epsilon=0.01, epsilon_inside=inside), weights)
+    optimizer.step(torch.tensor([0.1]), 0.5)  # s = 0.01·0.1² = 0.01²
+    assert weights.item() == pytest.approx(-0.5 * 0.1 / denominator)
+
+
 @pytest.mark.parametrize(
     "settings",
-    [Settings(name="sgd", momentum=0.9, weight_decay=1e-3), Settings(name="rmsprop"), Settings(name="adam")],
-    ids=lambda settings: settings.name,
+    [
+        Settings(name="sgd", momentum=0.9, weight_decay=1e-3),
+        Settings(name="rmsprop"),
+        Settings(name="rmsprop", epsilon_inside=True),
+        Settings(name="adam"),
+    ],
+    ids=["sgd", "rmsprop", "rmsprop-inside", "adam"],
 )
 def test_cores_that_share_state_go_one_way_together(settings: Settings) -> None:
     """Two optimizers over the same memory that take turns are one optimizer."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ Step = tuple[float, float, float, float, float, float]
 
 
 def oracle(steps: list[Step], clip: float, c_v: float, c_e: float) -> float:
-    """The loss, a step at a time. A step: log π, log π_old, H, V, A, R. Schulman et al. 2017, eq. 7 and 9."""
+    """The mean of the losses, a step at a time. A step: log π, log π_old, H, V, A, R. Schulman et al. 2017, eq. 7 and 9."""
     total = 0.0
     for log_pi, old_log_pi, entropy, value, advantage, return_ in steps:
         ratio = math.exp(log_pi) / math.exp(old_log_pi)
@@ -37,18 +39,19 @@ numbers = st.floats(-10, 10)
 steps = st.lists(st.tuples(st.floats(-3, 0), st.floats(-3, 0), st.floats(0, 2), numbers, numbers, numbers), min_size=1, max_size=20)
 
 
-@given(steps, st.floats(0.01, 0.9), st.floats(0, 2), st.floats(0, 1))
-def test_the_loss_is_the_mean_over_the_steps(steps: list[Step], clip: float, c_v: float, c_e: float) -> None:
-    algorithm = Algorithm(clip=clip, value_coefficient=c_v, entropy_coefficient=c_e)
-    loss = ppo_loss(*[torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)], algorithm)
+@given(steps, st.floats(0.01, 0.9), st.floats(0, 2), st.floats(0, 1), st.sampled_from(["mean", "sum"]))
+def test_the_loss_is_the_mean_or_the_sum_over_the_steps(steps: list[Step], clip: float, c_v: float, c_e: float, reduction: Any) -> None:
+    algorithm = Algorithm(clip=clip, value_coefficient=c_v, reduction=reduction)
+    loss = ppo_loss(*[torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)], c_e, algorithm)
     assert loss.shape == ()
-    assert loss.item() == pytest.approx(oracle(steps, clip, c_v, c_e), rel=1e-6, abs=1e-9)
+    expected = oracle(steps, clip, c_v, c_e) * (1 if reduction == "mean" else len(steps))
+    assert loss.item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def gradient(ratio: float, advantage: float) -> float:
     """Of the policy's part of the loss, at one step with ε = 0.2."""
     log_pi, zero = torch.tensor([math.log(ratio)], requires_grad=True), torch.zeros(1)
-    ppo_loss(log_pi, zero, zero, zero, torch.tensor([advantage]), zero, Algorithm(value_coefficient=0.0, clip=0.2)).backward()
+    ppo_loss(log_pi, zero, zero, zero, torch.tensor([advantage]), zero, 0.0, Algorithm(value_coefficient=0.0, clip=0.2)).backward()
     assert log_pi.grad is not None
     return log_pi.grad.item()
 
@@ -79,7 +82,8 @@ def test_a_worked_example() -> None:
         torch.tensor([1.0, 5.0]),
         torch.tensor([3.0, -1.0]),
         torch.tensor([3.0, 5.0]),
-        Algorithm(value_coefficient=0.5, entropy_coefficient=0.1, clip=0.2),
+        0.1,
+        Algorithm(value_coefficient=0.5, clip=0.2),
     )
     assert loss.item() == pytest.approx(-1.4 + 0.5 * 2.0 - 0.1)
 
@@ -195,3 +199,43 @@ def test_equal_data_and_equal_order_give_equal_gradients() -> None:
             loss.backward()
         gradients.append(model.gradient.clone())
     assert gradients[0].any() and torch.equal(*gradients)
+
+
+def slopes(data: Rollout, **algorithm: object) -> np.ndarray:
+    """The gradients of all losses together."""
+    model, ppo = learner(minibatch_size=8, **algorithm)
+    for loss in ppo.losses(data, torch.Generator().manual_seed(0)):
+        loss.backward()
+    return model.gradient.numpy().copy()
+
+
+@pytest.mark.parametrize(("progress", "c_e"), [(0.0, 0.4), (0.25, 0.325), (1.0, 0.1)])
+def test_the_entropys_weight_follows_the_runs_progress(progress: float, c_e: float) -> None:
+    found = slopes(
+        replace(rollout(20), progress=progress), entropy_coefficient=0.4, final_entropy_coefficient=0.1, entropy_schedule="linear"
+    )
+    np.testing.assert_allclose(found, slopes(rollout(20), entropy_coefficient=c_e), rtol=1e-4, atol=1e-6)
+
+
+def test_a_sum_over_a_minibatch_has_as_many_times_its_means_gradient_as_it_has_steps() -> None:
+    np.testing.assert_allclose(slopes(rollout(16), reduction="sum"), 8 * slopes(rollout(16)), rtol=1e-4, atol=1e-5)
+
+
+def test_values_after_the_cuts_that_are_given_are_not_computed() -> None:
+    model, ppo = learner(epochs=1, minibatch_size=20)
+    data = rollout(20)
+    with torch.no_grad():
+        _, values = model.network(data.cut_observations)
+    given = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy())
+    np.testing.assert_allclose(slopes(given), slopes(data), rtol=1e-4, atol=1e-6)
+    seen: list[int] = []
+    model.network.register_forward_pre_hook(lambda _, arguments: seen.append(len(arguments[0])))
+    list(ppo.losses(given, torch.Generator()))
+    assert seen == [20, 20]
+    other = replace(given, cut_values=values.numpy() + 5.0)
+    assert np.abs(slopes(other) - slopes(data)).max() > 1e-2
+
+
+def test_an_entropy_that_starts_at_nothing_comes_in_later() -> None:
+    found = slopes(replace(rollout(20), progress=1.0), entropy_coefficient=0.0, final_entropy_coefficient=1.0, entropy_schedule="linear")
+    np.testing.assert_allclose(found, slopes(rollout(20), entropy_coefficient=1.0), rtol=1e-4, atol=1e-6)

@@ -4,91 +4,38 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.learning.rollout import Rollout, advantages
-
-GOES_ON, TERMINATED, TRUNCATED = range(3)
-
-
-class Story:
-    """Consecutive steps as a person would note them: reward, V(s_t), how the step ended, V of what would have followed."""
-
-    def __init__(self, steps: list[tuple[float, float, int, float]]) -> None:
-        self.rewards, self.values, self.kinds, self.follows = (list(column) for column in zip(*steps, strict=True))
-        # The batch ends somewhere; if the episode does not, that is a cut.
-        self.cuts = [t for t, kind in enumerate(self.kinds) if kind == TRUNCATED or (kind == GOES_ON and t == len(steps) - 1)]
-
-    def rollout(self) -> Rollout:
-        n = len(self.rewards)
-        ends = np.array([kind != GOES_ON for kind in self.kinds])
-        ends[-1] = True
-        return Rollout(
-            torch.zeros(n, 1),
-            torch.zeros(n, 1),
-            np.array(self.rewards, np.float32),
-            ends,
-            np.array(self.cuts, np.intp),
-            torch.zeros(len(self.cuts), 1),
-        )
-
-    def advantages(self, gamma: float, gae_lambda: float) -> np.ndarray:
-        values, cut_values = np.array(self.values, np.float32), np.array([self.follows[t] for t in self.cuts], np.float32)
-        return advantages(self.rollout(), values, cut_values, gamma, gae_lambda)
-
-    def last(self, t: int) -> int:
-        """The last step of the trajectory that step t belongs to."""
-        while self.kinds[t] == GOES_ON and t < len(self.kinds) - 1:
-            t += 1
-        return t
-
-    def delta(self, t: int, gamma: float) -> float:
-        """δ_t = r_t + γV(s_{t+1}) − V(s_t); V is 0 after a termination (Schulman et al. 2016, eq. 10)."""
-        if self.kinds[t] == TERMINATED:
-            following = 0.0
-        elif t in self.cuts:
-            following = self.follows[t]
-        else:
-            following = self.values[t + 1]
-        return self.rewards[t] + gamma * following - self.values[t]
-
-    def gae(self, t: int, gamma: float, gae_lambda: float) -> float:
-        """A_t = Σ_k (γλ)^k δ_{t+k} (eq. 16), up to the trajectory's end."""
-        return sum((gamma * gae_lambda) ** k * self.delta(t + k, gamma) for k in range(self.last(t) - t + 1))
-
-    def n_step(self, t: int, gamma: float) -> float:
-        """Σ_k γ^k r_{t+k} + γ^n V(what follows) − V(s_t): no δ, no recurrence (Mnih et al. 2016, algorithm S3)."""
-        end = self.last(t)
-        rewards = sum(gamma**k * self.rewards[t + k] for k in range(end - t + 1))
-        rest = self.follows[end] if end in self.cuts else 0.0
-        return rewards + gamma ** (end - t + 1) * rest - self.values[t]
+from genkidama.experiment import Environment
+from genkidama.learning.normalization import Moments
+from genkidama.learning.rollout import advantages, scaled
+from tests.learning.stories import GOES_ON, TERMINATED, TRUNCATED, Story, stories
 
 
-numbers = st.floats(-10, 10, width=32)
-stories = st.lists(
-    st.tuples(numbers, numbers, st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED]), numbers), min_size=1, max_size=30
-).map(Story)
+def gae(story: Story, gamma: float, gae_lambda: float) -> np.ndarray:
+    return advantages(story.rollout(), *story.known(), gamma, gae_lambda)
+
+
 fractions = st.floats(0, 1)
 
 
 @given(stories, fractions, fractions)
 def test_advantages_are_the_discounted_sums_of_the_definition(story: Story, gamma: float, gae_lambda: float) -> None:
     expected = [story.gae(t, gamma, gae_lambda) for t in range(len(story.rewards))]
-    np.testing.assert_allclose(story.advantages(gamma, gae_lambda), expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(gae(story, gamma, gae_lambda), expected, rtol=1e-4, atol=1e-3)
 
 
 @given(stories, fractions)
 def test_with_lambda_1_they_are_discounted_returns_minus_values(story: Story, gamma: float) -> None:
     expected = [story.n_step(t, gamma) for t in range(len(story.rewards))]
-    np.testing.assert_allclose(story.advantages(gamma, 1.0), expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(gae(story, gamma, 1.0), expected, rtol=1e-4, atol=1e-3)
 
 
 @given(stories, fractions)
 def test_with_lambda_0_they_are_one_step_errors(story: Story, gamma: float) -> None:
     expected = [story.delta(t, gamma) for t in range(len(story.rewards))]
-    np.testing.assert_allclose(story.advantages(gamma, 0.0), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gae(story, gamma, 0.0), expected, rtol=1e-4, atol=1e-4)
 
 
 # By hand: γ = λ = ½, V = 1, 2, 3, 4 and 10 in the state that would have followed.
@@ -109,18 +56,57 @@ def test_with_lambda_0_they_are_one_step_errors(story: Story, gamma: float) -> N
 )
 def test_a_worked_example(kinds: list[int], expected: list[float]) -> None:
     story = Story([(2.0, value, kind, 10.0) for value, kind in zip([1.0, 2.0, 3.0, 4.0], kinds, strict=True)])
-    assert story.advantages(0.5, 0.5).tolist() == pytest.approx(expected)
+    assert gae(story, 0.5, 0.5).tolist() == pytest.approx(expected)
 
 
 def test_a_cut_bootstraps_and_a_termination_does_not() -> None:
     for kind, expected in ((TERMINATED, 1.0), (TRUNCATED, 1.0 + 0.9 * 50.0), (GOES_ON, 1.0 + 0.9 * 50.0)):
-        assert Story([(1.0, 0.0, kind, 50.0)]).advantages(0.9, 1.0).tolist() == pytest.approx([expected])
+        assert gae(Story([(1.0, 0.0, kind, 50.0)]), 0.9, 1.0).tolist() == pytest.approx([expected])
 
 
 def test_the_result_is_float32_and_the_arguments_stay_as_they_are() -> None:
     story = Story([(1.0, 2.0, TERMINATED, 0.0), (3.0, 4.0, GOES_ON, 5.0)])
-    rollout, values, cut_values = story.rollout(), np.array(story.values, np.float32), np.array([5.0], np.float32)
+    rollout, (values, cut_values) = story.rollout(), story.known()
     result = advantages(rollout, values, cut_values, 0.9, 0.9)
     assert result.dtype == np.float32 and result.shape == (2,)
     assert values.tolist() == [2.0, 4.0] and cut_values.tolist() == [5.0]
     assert rollout.rewards.tolist() == [1.0, 3.0] and rollout.ends.tolist() == [True, True] and rollout.cuts.tolist() == [1]
+
+
+# Rewards as they are learned from.
+
+
+def returns(*numbers: float) -> Moments:
+    moments = Moments(np.zeros(Moments.size(1), np.float32))
+    moments.add(np.array(numbers)[:, None])
+    return moments
+
+
+@pytest.mark.parametrize(
+    ("settings", "statistics", "expected"),
+    [
+        ({}, None, [-4.0, 0.5, 3.0]),
+        ({"reward_scale": 0.5}, None, [-2.0, 0.25, 1.5]),
+        ({"clip_rewards": 1.0}, None, [-1.0, 0.5, 1.0]),
+        ({"reward_scale": 0.5, "clip_rewards": 1.75}, None, [-1.75, 0.25, 1.5]),  # the scaled ones are cut
+        ({"reward_scale": 3.0}, (-2.0, 2.0), [-6.0, 0.75, 4.5]),  # deviation 2
+        ({"reward_scale": 3.0, "clip_rewards": 5.0}, (-2.0, 2.0), [-5.0, 0.75, 4.5]),
+        ({"reward_scale": 3.0}, (7.0,), [-12.0, 1.5, 9.0]),  # no deviation of one number
+    ],
+)
+def test_rewards_are_scaled_divided_by_the_returns_deviation_and_cut(
+    settings: dict[str, float], statistics: tuple[float, ...] | None, expected: list[float]
+) -> None:
+    rewards = np.array([-4.0, 0.5, 3.0], np.float32)
+    result = scaled(rewards, Environment(**settings), None if statistics is None else returns(*statistics))
+    assert result.dtype == np.float32 and result.tolist() == pytest.approx(expected)
+    assert rewards.tolist() == [-4.0, 0.5, 3.0]
+
+
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
+def test_no_reward_is_larger_than_what_it_is_cut_to_and_smaller_ones_stay(numbers: list[float], scale: float, limit: float) -> None:
+    rewards = np.array(numbers, np.float32)
+    free, cut = (scaled(rewards, Environment(reward_scale=scale, clip_rewards=clip), None) for clip in (0.0, limit))
+    assert (np.abs(cut) <= np.float32(limit)).all()
+    within = np.abs(free) < np.float32(limit)
+    assert (cut[within] == free[within]).all() and (np.sign(cut) == np.sign(free)).all()
