@@ -77,7 +77,7 @@ $(INSTALLED_SEARCH): $(INSTALLED)
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,search,postgresql,ray,dev]"
+	@$(PIP_INSTALL) -e ".[uvloop,search,postgresql,ray,atari,dev]"
 	@touch $@
 
 $(INSTALLED_PEERS): benchmarks/requirements.txt

@@ -1,36 +1,83 @@
-"""Environments: any Gymnasium id, or one's own by an import string."""
+"""Environments: any Gymnasium id, or one's own by an import string, with wrappers around it or in its own vectorized form."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 from typing import Any
 
 import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.envs.registration import load_env_creator
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Environment
-from genkidama.plugs import is_plug, load_plug
+from genkidama.experiment import Environment, Wrapper
+from genkidama.plugs import environment_spec, is_plug, load_plug, load_wrapper, vectorized_spec
 
-__all__ = ["default_threshold", "make_environment"]
+__all__ = ["default_threshold", "make_environment", "make_vectorized"]
+
+Array = npt.NDArray[Any]
 
 
 def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
-    """One environment, without rendering and without Gymnasium's per-step checker.
+    """One environment with its wrappers, without rendering and without Gymnasium's per-step checker.
 
     Raises:
-        ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be built.
+        ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be built; or
+            the same of a wrapper.
     """
+    if settings.vectorized:
+        return _OneOfMany(make_vectorized(settings, 1))
     try:
         if is_plug(settings.id):
             environment = load_plug(settings.id, "environment.id")(**settings.options)
         else:
+            environment_spec(settings.id)  # imports what registers it
             environment = gymnasium.make(settings.id, disable_env_checker=True, **settings.options)
     except ConfigurationError:
         raise
     except Exception as error:  # an environment may fail in any way while it is built; the user's setting names it
-        raise ConfigurationError(f"environment.id = {settings.id!r}: cannot be built: {type(error).__name__}: {error}") from error
+        raise _cannot_be_built(settings, error) from error
     if not isinstance(environment, gymnasium.Env):
         raise ConfigurationError(f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, expected a gymnasium.Env")
+    for position, wrapper in enumerate(settings.wrappers):
+        environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
+    if (cv2 := sys.modules.get("cv2")) is not None:
+        # OpenCV's threads would compete with the other cores' processes, and those of a nursery do not live on in its forks.
+        cv2.setNumThreads(1)
     return environment
+
+
+def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """`count` environments in their own vectorized form, each of which begins anew in the very step that ends its episode.
+
+    Where that form has threads it gets one, unless `environment.options` says otherwise: a child's processes
+    are its parallelism.
+
+    Raises:
+        ConfigurationError: it does not exist, does not accept `environment.options`, cannot be built, has no
+            vectorized form, or one that begins anew at another time.
+    """
+    try:
+        from gymnasium.vector import AutoresetMode  # since Gymnasium 1.1
+
+        entry_point = vectorized_spec(settings).vector_entry_point
+        accepted = inspect.signature(entry_point if callable(entry_point) else load_env_creator(entry_point)).parameters
+        ours: dict[str, Any] = {"num_threads": 1, "autoreset_mode": AutoresetMode.SAME_STEP}
+        options = {key: value for key, value in ours.items() if key in accepted} | settings.options
+        environments = gymnasium.make_vec(settings.id, num_envs=count, vectorization_mode="vector_entry_point", **options)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # as above
+        raise _cannot_be_built(settings, error) from error
+    mode = environments.metadata.get("autoreset_mode")
+    if mode is not AutoresetMode.SAME_STEP:
+        raise ConfigurationError(
+            f"environment.vectorized = True: the vectorized form of {settings.id!r} has the autoreset mode {getattr(mode, 'name', mode)}, "
+            "expected SAME_STEP; set it to false"
+        )
+    return environments
 
 
 def default_threshold(settings: Environment) -> float | None:
@@ -38,6 +85,53 @@ def default_threshold(settings: Environment) -> float | None:
     if is_plug(settings.id):
         return None
     try:
-        return gymnasium.spec(settings.id).reward_threshold
-    except gymnasium.error.Error:
+        threshold: float | None = environment_spec(settings.id).reward_threshold
+    except ConfigurationError:
         return None
+    return threshold
+
+
+def _wrapped(environment: gymnasium.Env[Any, Any], wrapper: Wrapper, key: str) -> gymnasium.Env[Any, Any]:
+    kind = load_wrapper(wrapper, key)
+    try:
+        wrapped: gymnasium.Env[Any, Any] = kind(environment, **wrapper.options)
+    except Exception as error:  # a wrapper too may fail in any way, and some say only now what they cannot be put around
+        problem = f"cannot be put around {environment}: {type(error).__name__}: {error}"
+        raise ConfigurationError(f"{key} = {wrapper.name!r}: options = {wrapper.options!r}: {problem}") from error
+    return wrapped
+
+
+def _cannot_be_built(settings: Environment, error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"environment.id = {settings.id!r}: cannot be built: {type(error).__name__}: {error}")
+
+
+class _OneOfMany(gymnasium.Env[Array, Any]):
+    """A vectorized form of one environment as a plain environment.
+
+    The step that ends an episode returns its last observation; the first of the next one, which the
+    same step has made already, is kept for `reset`.
+    """
+
+    def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        self._environments = environments
+        self.observation_space, self.action_space = environments.single_observation_space, environments.single_action_space
+        self._dtype = environments.action_space.dtype
+        self._begun: Array | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        observation, self._begun = self._begun, None
+        if observation is None or seed is not None:
+            below = None if seed is None else seed % 2**31  # ALE's takes no larger ones
+            observation = self._environments.reset(seed=below, options=options)[0][0]
+        return observation, {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        observations, rewards, terminated, truncated, infos = self._environments.step(np.asarray((action,), self._dtype))
+        observation = observations[0]
+        if terminated[0] or truncated[0]:
+            observation, self._begun = infos["final_obs"][0], observation
+        return observation, float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    def close(self) -> None:
+        self._environments.close()

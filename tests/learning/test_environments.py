@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Environment, Experiment
+from genkidama.experiment import Environment, Experiment, Wrapper
 from genkidama.learning.environments import default_threshold, make_environment
 from genkidama.plugs import check_environment
 from tests.environments import BANDIT_BEST, CORRIDOR_LENGTH, Bandit, Corridor, Endless, corridor_values
+from tests.vectorized import CORRIDORS, LATE_CORRIDORS
 
 
 def not_an_environment() -> str:
@@ -59,8 +63,11 @@ def test_an_environment_of_ones_own_is_named_by_an_import_string() -> None:
 @pytest.mark.parametrize(
     ("settings", "beginning"),
     [
-        (Environment(id="MoonLander-v3"), "cannot be built: NameNotFound: "),
-        (Environment(id="LunarLander-v99"), "cannot be built: VersionNotFound: "),
+        (Environment(id="MoonLander-v3"), "Gymnasium does not know it: Environment `MoonLander` doesn't exist"),
+        (
+            Environment(id="LunarLander-v99"),
+            "Gymnasium does not know it: Environment version `v99` for environment `LunarLander` doesn't exist",
+        ),
         (Environment(id="CartPole-v1", options={"gravity": 1}), "cannot be built: TypeError: "),
         (Environment(id="LunarLander-v3", options={"gravity": 5.0}), "cannot be built: "),
         (Environment(id="tests.environments:Bandit", options={"arms": 9}), "cannot be built: TypeError: "),
@@ -69,6 +76,11 @@ def test_an_environment_of_ones_own_is_named_by_an_import_string() -> None:
         (Environment(id="tests.environments:BANDIT_BEST"), "cannot be built: TypeError: 'tuple' object is not callable"),
         (Environment(id=f"{__name__}:not_an_environment"), "gives a str, expected a gymnasium.Env"),
         (Environment(id=f"{__name__}:Refusing"), "cannot be built: OSError: no display"),
+        (
+            Environment(id="ALE/Pnog-v5"),
+            "Gymnasium does not know it: Environment `Pnog` doesn't exist in namespace ALE. Did you mean: `Pong`?",
+        ),
+        (Environment(id="tests.casino:ALE/Pong-v5"), "cannot import 'tests.casino': "),
     ],
     ids=lambda argument: argument.id if isinstance(argument, Environment) else "",
 )
@@ -80,9 +92,9 @@ def test_what_cannot_be_built_is_told_in_one_line(settings: Environment, beginni
 
 
 def test_what_gymnasium_knows_passes_the_early_check_and_what_it_does_not_know_does_not() -> None:
-    for name in ("LunarLander-v3", "tests.environments:Bandit"):
+    for name in ("LunarLander-v3", "tests.environments:Bandit", "ALE/Pong-v5", "ale_py:ALE/Pong-v5", CORRIDORS):
         check_environment(Experiment(environment=Environment(id=name)))
-    for name in ("MoonLander-v3", "tests.environments:Casino"):
+    for name in ("MoonLander-v3", "tests.environments:Casino", "ALE/Pnog-v5"):
         with pytest.raises(ConfigurationError, match=f"^environment.id = '{name}': "):
             check_environment(Experiment(environment=Environment(id=name)))
 
@@ -92,6 +104,192 @@ def test_gymnasium_says_from_when_on_a_task_is_solved() -> None:
     assert default_threshold(Environment(id="Pendulum-v1")) is None
     assert default_threshold(Environment(id="tests.environments:Bandit")) is None
     assert default_threshold(Environment(id="MoonLander-v3")) is None
+    assert default_threshold(Environment(id="ALE/Pong-v5")) is None
+
+
+# Wrappers.
+
+ATARI = (Wrapper(name="AtariPreprocessing"), Wrapper(name="FrameStackObservation", options={"stack_size": 4}))
+
+
+class Doubled(gymnasium.RewardWrapper[Any, Any]):
+    """Pays twice as much, or `times` as much."""
+
+    def __init__(self, environment: gymnasium.Env[Any, Any], times: float = 2.0) -> None:
+        super().__init__(environment)
+        self._times = times
+
+    def reward(self, reward: Any) -> float:
+        return float(reward) * self._times
+
+
+class Breaking(gymnasium.Wrapper[Any, Any, Any, Any]):
+    def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
+        raise RuntimeError("the wrapping tears")
+
+
+def test_wrappers_are_put_around_from_the_innermost_on() -> None:
+    wrappers = (
+        Wrapper(name="TimeLimit", options={"max_episode_steps": 3}),
+        Wrapper(name=f"{__name__}:Doubled"),
+        Wrapper(name="ClipReward", options={"max_reward": 5.0}),
+        Wrapper(name=f"{__name__}:Doubled", options={"times": 10.0}),
+    )
+    environment = make_environment(Environment(id="tests.environments:Endless", options={"limit": 9}, wrappers=wrappers))
+    environment.reset(seed=0)
+    steps = [environment.step(np.zeros(1, np.float32)) for _ in range(3)]
+    assert [(step[1], step[2], step[3]) for step in steps] == [(20.0, False, False)] * 2 + [(20.0, False, True)]
+    assert [type(layer).__name__ for layer in layers(environment)] == ["Doubled", "ClipReward", "Doubled", "TimeLimit", "Endless"]
+
+
+def layers(environment: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
+    """From the outermost to the innermost."""
+    while isinstance(environment, gymnasium.Wrapper):
+        yield environment
+        environment = environment.env
+    yield environment
+
+
+def test_ale_with_wrappers_is_what_one_makes_by_hand() -> None:
+    environment = make_environment(Environment(id="ALE/Pong-v5", options={"frameskip": 1}, wrappers=ATARI))
+    by_hand = FrameStackObservation(AtariPreprocessing(gymnasium.make("ALE/Pong-v5", frameskip=1)), 4)
+    try:
+        assert environment.observation_space == gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+        np.testing.assert_array_equal(environment.reset(seed=3)[0], by_hand.reset(seed=3)[0])
+        for action in (0, 2, 3, 5):
+            np.testing.assert_array_equal(environment.step(action)[0], by_hand.step(action)[0])
+    finally:
+        environment.close()
+        by_hand.close()
+
+
+def test_opencv_has_no_threads_of_its_own() -> None:
+    import cv2
+
+    cv2.setNumThreads(2)
+    make_environment(Environment(id="ALE/Pong-v5", options={"frameskip": 1}, wrappers=ATARI)).close()
+    assert cv2.getNumThreads() == 1
+
+
+def test_what_a_wrapper_cannot_be_put_around_is_told_in_one_line() -> None:
+    settings = Environment(id="ALE/Pong-v5", wrappers=(Wrapper(name="TimeLimit", options={"max_episode_steps": 9}), *ATARI))
+    with pytest.raises(ConfigurationError) as caught:
+        make_environment(settings)
+    beginning = "environment.wrappers[1] = 'AtariPreprocessing': options = {}: cannot be put around <TimeLimit<"
+    assert str(caught.value).startswith(beginning)
+    assert "ValueError: Disable frame-skipping in the original env." in str(caught.value)
+    with pytest.raises(ConfigurationError, match=r"^environment.wrappers\[0\] = '.*:Breaking': .* RuntimeError: the wrapping tears$"):
+        make_environment(Environment(id="CartPole-v1", wrappers=(Wrapper(name=f"{__name__}:Breaking"),)))
+
+
+@pytest.mark.parametrize(
+    ("wrappers", "sentence"),
+    [
+        ((Wrapper(name="FrameStack"),), "environment.wrappers[0] = 'FrameStack': no wrapper of Gymnasium's; did you mean"),
+        (
+            (Wrapper(name="FlattenObservation"), Wrapper(name="tests.casino:Dealer")),
+            "environment.wrappers[1] = 'tests.casino:Dealer': cannot import",
+        ),
+    ],
+)
+def test_a_wrapper_that_does_not_exist_is_told_early_and_late(wrappers: tuple[Wrapper, ...], sentence: str) -> None:
+    settings = Environment(id="CartPole-v1", wrappers=wrappers)
+    for check in (make_environment, lambda settings: check_environment(Experiment(environment=settings))):
+        with pytest.raises(ConfigurationError, match=f"^{re.escape(sentence)}"):
+            check(settings)
+
+
+# Vectorized forms as plain environments.
+
+BREAKOUT = Environment(
+    id="ALE/Breakout-v5",
+    vectorized=True,
+    options={"reward_clipping": False, "episodic_life": True, "max_num_frames_per_episode": 240},
+)
+
+
+def test_one_environment_of_a_vectorized_form_is_a_plain_environment() -> None:
+    """Steps and resets of every kind, at any time."""
+    rng = np.random.default_rng(0)
+    plain, adapted = Corridor(), make_environment(Environment(id=CORRIDORS, vectorized=True))
+    assert adapted.observation_space == plain.observation_space and adapted.action_space == plain.action_space
+    np.testing.assert_array_equal(adapted.reset(seed=1)[0], plain.reset(seed=1)[0])
+    seen, over = set(), False
+    for _ in range(2000):
+        if over or rng.random() < 0.1:
+            seed = int(rng.integers(2**31)) if rng.random() < 0.5 else None
+            np.testing.assert_array_equal(adapted.reset(seed=seed)[0], plain.reset(seed=seed)[0])
+            seen.add((over, seed is None))
+        action = int(rng.integers(2))
+        (observation, *rest, _), (expected, *others, _) = adapted.step(action), plain.step(action)
+        np.testing.assert_array_equal(observation, expected)
+        assert rest == others
+        over = bool(others[1] or others[2])
+    assert seen == {(False, False), (False, True), (True, False), (True, True)}
+    adapted.close()
+
+
+@pytest.mark.parametrize("settings", [Environment(id=CORRIDORS, vectorized=True), BREAKOUT], ids=lambda settings: settings.id)
+def test_it_keeps_gymnasiums_rules(settings: Environment) -> None:
+    from gymnasium.utils.env_checker import check_env
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        check_env(make_environment(settings), skip_render_check=True)
+
+
+@pytest.mark.parametrize("seed", [5, 2**31 - 1, 2**31, 2**32 - 1])
+def test_an_episode_of_ales_vectorized_form_depends_on_its_seed_alone(seed: int) -> None:
+    environment = make_environment(BREAKOUT)
+
+    def episode(seed: int) -> list[Any]:
+        rng = np.random.default_rng(2)
+        observation, _ = environment.reset(seed=seed)
+        seen, over = [observation.tobytes()], False
+        while not over:
+            observation, reward, terminated, truncated, _ = environment.step(int(rng.integers(4)))
+            over = terminated or truncated
+            seen.append((observation.tobytes(), reward, terminated, truncated))
+        return seen
+
+    try:
+        first = episode(seed)
+        environment.reset()
+        other = episode(seed - 1)
+        assert episode(seed) == first != other
+    finally:
+        environment.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            Environment(id="LunarLander-v3", vectorized=True),
+            "environment.vectorized = True: 'LunarLander-v3' is not registered with a vectorized form of its own; set it to false",
+        ),
+        (
+            Environment(id="tests.environments:Bandit", vectorized=True),
+            "environment.vectorized = True: 'tests.environments:Bandit' is not registered with a vectorized form of its own; "
+            "set it to false",
+        ),
+        (
+            Environment(id=LATE_CORRIDORS, vectorized=True),
+            f"environment.vectorized = True: the vectorized form of {LATE_CORRIDORS!r} has the autoreset mode NEXT_STEP, "
+            "expected SAME_STEP; set it to false",
+        ),
+        (
+            Environment(id="ALE/Pong-v5", vectorized=True, options={"stack_number": 3}),
+            "environment.id = 'ALE/Pong-v5': cannot be built: TypeError: AtariVectorEnv.__init__() got an unexpected keyword argument "
+            "'stack_number'",
+        ),
+    ],
+    ids=lambda argument: argument.id if isinstance(argument, Environment) else "",
+)
+def test_what_cannot_be_vectorized_is_told_in_one_line(settings: Environment, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_environment(settings)
+    assert str(caught.value) == sentence
 
 
 # The tests' own environments, whose optima other tests rely on.

@@ -1,0 +1,115 @@
+"""Lanes: the environments that one agent steps together. Needs no torch."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, SupportsFloat, TypeAlias
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.experiment import Environment
+from genkidama.learning.environments import make_environment, make_vectorized
+
+__all__ = ["Lanes", "Step", "make_lanes"]
+
+Array = npt.NDArray[Any]
+
+#: One step of every lane: the observations to go on from (where an episode ended, the first of the next one), the
+#: rewards, which of them terminated, which were truncated, and the last observation of each episode that ended.
+Step: TypeAlias = tuple[list[Array], list[SupportsFloat], list[bool], list[bool], dict[int, Array]]
+
+
+class Lanes(Protocol):
+    """Environments, numbered from 0, each of which begins anew in the very step that ends its episode."""
+
+    #: How many there are.
+    count: int
+    #: Those of a single lane.
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+    def reset(self, seed: int) -> list[Array]:
+        """The first observations. Each lane has a seed of its own, which follows from this one."""
+        ...
+
+    def step(self, actions: list[Any]) -> Step:
+        """Takes one action in each lane. What it returns is good until the next step, which may overwrite all of it."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what the environments hold."""
+        ...
+
+
+def make_lanes(settings: Environment, count: int) -> Lanes:
+    """`count` environments, in their own vectorized form if `environment.vectorized` asks for it.
+
+    Raises:
+        ConfigurationError: as `make_environment`.
+    """
+    if settings.vectorized:
+        return _Vectorized(make_vectorized(settings, count), count)
+    return _InTurn([make_environment(settings) for _ in range(count)])
+
+
+def _first_seed(seed: int, count: int) -> int:
+    """The first of `count` consecutive seeds below 2³¹, far from those of neighbouring `seed`s."""
+    return int(np.random.SeedSequence(seed).generate_state(1)[0]) % (2**31 - count)
+
+
+class _InTurn:
+    """Single environments, stepped one after the other."""
+
+    def __init__(self, environments: list[gymnasium.Env[Any, Any]]) -> None:
+        self.count = count = len(environments)
+        self.observation_space, self.action_space = environments[0].observation_space, environments[0].action_space
+        self._environments = environments
+        self._steps = [(lane, environment.step) for lane, environment in enumerate(environments)]
+        # Filled anew in each step, because new lists would cost a fast environment several per cent of its speed.
+        self._result: Step = ([np.empty(0)] * count, [0.0] * count, [False] * count, [False] * count, {})
+
+    def reset(self, seed: int) -> list[Array]:
+        first = _first_seed(seed, self.count)
+        return [environment.reset(seed=first + lane)[0] for lane, environment in enumerate(self._environments)]
+
+    def step(self, actions: list[Any]) -> Step:
+        result = observations, rewards, terminations, truncations, finals = self._result
+        finals.clear()
+        for lane, step in self._steps:
+            observation, reward, terminated, truncated, _ = step(actions[lane])
+            rewards[lane], terminations[lane], truncations[lane] = reward, terminated, truncated
+            if terminated or truncated:
+                finals[lane] = observation
+                observation, _ = self._environments[lane].reset()
+            observations[lane] = observation
+        return result
+
+    def close(self) -> None:
+        for environment in self._environments:
+            environment.close()
+
+
+class _Vectorized:
+    """Environments in their own vectorized form, which steps them in one call."""
+
+    def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any], count: int) -> None:
+        self.count = count
+        self.observation_space, self.action_space = environments.single_observation_space, environments.single_action_space
+        self._environments = environments
+        self._dtype = environments.action_space.dtype
+
+    def reset(self, seed: int) -> list[Array]:
+        return list(self._environments.reset(seed=_first_seed(seed, self.count))[0])
+
+    def step(self, actions: list[Any]) -> Step:
+        observations, rewards, terminated, truncated, infos = self._environments.step(np.asarray(actions, self._dtype))
+        terminations, truncations = terminated.tolist(), truncated.tolist()
+        finals: dict[int, Array] = {}
+        if True in terminations or True in truncations:
+            last = infos["final_obs"]
+            finals = {lane: last[lane] for lane in range(self.count) if terminations[lane] or truncations[lane]}
+        return list(observations), rewards.tolist(), terminations, truncations, finals
+
+    def close(self) -> None:
+        self._environments.close()

@@ -1,0 +1,30 @@
+"""Environments with a vectorized form of their own, which Gymnasium knows once this module is imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from tests.environments import Corridor
+
+__all__ = ["CORRIDORS", "LATE_CORRIDORS"]
+
+#: As `environment.id`: `tests.environments:Corridor`, and several of them stepped by Gymnasium.
+CORRIDORS = "tests.vectorized:tests/Corridors-v0"
+
+#: The same, but these begin anew in the step after the one that ends an episode.
+LATE_CORRIDORS = "tests.vectorized:tests/LateCorridors-v0"
+
+
+def _corridors(num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    return SyncVectorEnv([Corridor] * num_envs, autoreset_mode=autoreset_mode)
+
+
+def _late_corridors(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    return _corridors(num_envs)
+
+
+gymnasium.register("tests/Corridors-v0", entry_point=Corridor, vector_entry_point=_corridors)
+gymnasium.register("tests/LateCorridors-v0", entry_point=Corridor, vector_entry_point=_late_corridors)
