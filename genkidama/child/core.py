@@ -24,15 +24,15 @@ import numpy.typing as npt
 import torch
 
 from genkidama.child.memory import SharedMemory
-from genkidama.child.records import EPISODE, FAILED, READY, RECORD, RECYCLED
+from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from genkidama.child.replay import ReplayTensor
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import make_learner
+from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model
-from genkidama.learning.optimizers import clip_gradient, make_optimizer
-from genkidama.learning.rollout import Rollout
+from genkidama.learning.optimizers import make_optimizer
+from genkidama.learning.rollout import Rollout, scaled
 from genkidama.machine import resident_bytes
 from genkidama.schedules import SCHEDULES
 
@@ -89,6 +89,8 @@ class SingleCore:
         self._terminated, self._truncated = replay.terminated[index], replay.truncated[index]
         self._observation: Any = None
         self._return, self._length = 0.0, 0
+        #: Steps of the episode that the orchestrator has heard of.
+        self._said = 0
         self._since_pull = 0
         self._discounted = 0.0
 
@@ -156,8 +158,8 @@ class SingleCore:
                     cuts.append(t - 1)
                     following.append(observation)
                 observation, _ = self._environment.reset()
-                self._report(EPISODE, episode_return, length)
-                episode_return, length = 0.0, 0
+                self._report(EPISODE, episode_return, length - self._said)
+                episode_return, length, self._said = 0.0, 0, 0
                 if not across:
                     break
                 self._pause()
@@ -166,22 +168,18 @@ class SingleCore:
             following.append(observation)
         self._memory.filled[self._index] = t
         self._observation, self._return, self._length = observation, episode_return, length
+        if length - self._said >= REPORT_STEPS:
+            self._report(PROGRESS, 0.0, length - self._said)
+            self._said = length
         return t, cuts, following
 
     def learn(self, steps: int, cuts: list[int], following: list[Array]) -> None:
         """Applies the learner's updates from the first `steps` rows of this core's share to θ_O."""
         rollout = self._rollout(steps, cuts, following)
         settings = self.experiment.optimizer
-        progress = float(self._memory.progress[0])
-        rate = SCHEDULES[settings.schedule](settings.learning_rate, settings.final_learning_rate, progress)
-        limit = self.algorithm.max_gradient_norm
-        gradient = self.model.gradient
-        for loss in self._learner.losses(rollout, self._torch_rng):
-            gradient.zero_()
-            loss.backward()
-            if limit:
-                clip_gradient(gradient, limit)
-            self._optimizer.step(gradient, rate)
+        rate = SCHEDULES[settings.schedule](settings.learning_rate, settings.final_learning_rate, rollout.progress)
+        losses = self._learner.losses(rollout, self._torch_rng)
+        for _ in updates(losses, self.model, self._optimizer, rate, self.algorithm.max_gradient_norm):
             if not self.algorithm.pull_steps:
                 self.pull()
 
@@ -195,7 +193,7 @@ class SingleCore:
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
         rewards = self._rewards[:steps]
         ends = (self._terminated[:steps] + self._truncated[:steps]) > 0.0
-        scaled = self._scaled(rewards, ends)
+        self._discount(rewards, ends)
         ends[-1] = True
         normalize = self.model.normalizer()
         if normalize is not None:
@@ -208,32 +206,29 @@ class SingleCore:
         return Rollout(
             torch.from_numpy(observations),
             torch.from_numpy(self._actions[:steps].astype(self.model.head.dtype)),
-            scaled,
+            scaled(rewards, self.experiment.environment, self.model.moments("returns")),
             ends,
             np.array(cuts, np.intp),
             torch.from_numpy(cut_observations),
+            progress=float(self._memory.progress[0]),
         )
 
-    def _scaled(self, rewards: Array, ends: Array) -> Array:
-        """Rewards as they are learned from: scaled and, if asked for, divided by the return's deviation."""
-        scale = self.experiment.environment.reward_scale
-        moments = self.model.moments("returns")
-        if moments is None:
-            return rewards * np.float32(scale)
+    def _discount(self, rewards: Array, ends: Array) -> None:
+        """Takes the discounted returns into the shared statistics, if there are any."""
+        shared = self.model.moments("returns", self._memory.weights)
+        if shared is None:
+            return
         discounted = np.empty_like(rewards)
         for t, (reward, end) in enumerate(zip(rewards.tolist(), ends.tolist(), strict=True)):
             self._discounted = discounted[t] = self.algorithm.gamma * self._discounted + reward
             if end:
                 self._discounted = 0.0
-        shared = self.model.moments("returns", self._memory.weights)
-        assert shared is not None
         shared.add(discounted[:, None])
-        return rewards * (np.float32(scale) / moments.mean_and_deviation()[1])
 
-    def _report(self, kind: int, episode_return: float, length: int) -> None:
+    def _report(self, kind: int, episode_return: float, steps: int) -> None:
         if self._memory.stop[0]:
             raise _Ended
-        self._line.send_bytes(RECORD.pack(kind, episode_return, length))
+        self._line.send_bytes(RECORD.pack(kind, episode_return, steps))
 
     def _pause(self) -> None:
         """The semaphore: lights this core's element and sleeps until the orchestrator releases all."""

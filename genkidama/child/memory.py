@@ -6,22 +6,65 @@ process that holds one: however a child dies, nothing is left behind.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
 from dataclasses import dataclass
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Layout", "SharedMemory"]
+__all__ = ["Block", "Layout", "Parts", "SharedMemory"]
 
 Array = npt.NDArray[Any]
 
 #: Parts start at cache lines, so that no two cores write to the same one.
 _LINE = 64
+
+
+class Parts(Protocol):
+    """What a block's arrays follow from. It travels to other processes with the block."""
+
+    def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Shape and type of each array, in their order."""
+        ...
+
+
+class Block:
+    """The arrays that a layout names, over one anonymous block.
+
+    An instance can be handed to a process that is being started, and is the same memory there.
+
+    Args:
+        layout: names, shapes and types.
+        descriptor: of a block that another process has made for the same layout; a new one is made if absent.
+    """
+
+    def __init__(self, layout: Parts, descriptor: int | None = None) -> None:
+        self.layout = layout
+        size = sum(_padded(_bytes(shape, dtype)) for shape, dtype in layout.parts().values())
+        self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
+        self._map = mmap.mmap(self.descriptor, size)
+        start = 0
+        for name, (shape, dtype) in layout.parts().items():
+            setattr(self, name, np.frombuffer(self._map, dtype, int(np.prod(shape)), start).reshape(shape))
+            start += _padded(_bytes(shape, dtype))
+
+    def __getstate__(self) -> tuple[Parts, Any]:
+        return self.layout, reduction.DupFd(self.descriptor)
+
+    def __setstate__(self, state: tuple[Parts, Any]) -> None:
+        layout, descriptor = state
+        Block.__init__(self, layout, descriptor.detach())
+
+    def close(self) -> None:
+        """Gives the descriptor back; the memory goes with the last array that views it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 @dataclass(frozen=True)
@@ -43,8 +86,7 @@ class Layout:
     #: Sets of optimizer state: 1 if the cores share it, else one a core.
     state_sets: int
 
-    def parts(self) -> dict[str, tuple[tuple[int, ...], type[Any]]]:
-        """Shape and type of each part, in their order."""
+    def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {
             "weights": ((self.size,), np.float32),
             "gradients": ((self.cores, self.trainable), np.float32),
@@ -58,8 +100,8 @@ class Layout:
         }
 
 
-class SharedMemory:
-    """The arrays. An instance can be handed to a process that is being started, and is the same memory there."""
+class SharedMemory(Block):
+    """What the cores of a child share."""
 
     #: θ_O, the child's weights: float32 (size,).
     weights: Array
@@ -80,32 +122,6 @@ class SharedMemory:
     #: Whether the cores should end: bool (1,).
     stop: Array
 
-    def __init__(self, layout: Layout) -> None:
-        self._open(layout, _anonymous_file(_total(layout)))
-
-    def _open(self, layout: Layout, descriptor: int) -> None:
-        self.layout = layout
-        self._descriptor = descriptor
-        self._map = mmap.mmap(descriptor, _total(layout))
-        start = 0
-        for name, (shape, dtype) in layout.parts().items():
-            count = int(np.prod(shape))
-            setattr(self, name, np.frombuffer(self._map, dtype, count, start).reshape(shape))
-            start += _padded(count * np.dtype(dtype).itemsize)
-
-    def __getstate__(self) -> tuple[Layout, Any]:
-        return self.layout, reduction.DupFd(self._descriptor)
-
-    def __setstate__(self, state: tuple[Layout, Any]) -> None:
-        layout, descriptor = state
-        self._open(layout, descriptor.detach())
-
-    def close(self) -> None:
-        """Gives the descriptor back; the memory goes with the last array that views it."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
 
 def _anonymous_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
@@ -121,5 +137,6 @@ def _padded(size: int) -> int:
     return -(-size // _LINE) * _LINE
 
 
-def _total(layout: Layout) -> int:
-    return sum(_padded(int(np.prod(shape)) * np.dtype(dtype).itemsize) for shape, dtype in layout.parts().values())
+def _bytes(shape: tuple[int, ...], dtype: Any) -> int:
+    size: int = np.dtype(dtype).itemsize
+    return math.prod(shape) * size

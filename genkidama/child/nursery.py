@@ -16,10 +16,9 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["EXPERIMENT_VARIABLE", "describe"]
+from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
 
-#: The environment variable in which the orchestrator hands the experiment (JSON) to the nursery.
-EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
+__all__ = ["describe"]
 
 
 def _warm_up(settings: dict[str, Any]) -> None:
@@ -78,7 +77,7 @@ def describe(experiment: Any, line: Connection) -> None:
         line.send(("error", f"network.name = {experiment.network.name!r}: cannot be built: {type(error).__name__}: {error}"))
 
 
-if EXPERIMENT_VARIABLE in os.environ:
+if os.environ.get(PRELOAD_VARIABLE) == __name__:  # in other nurseries, and whatever they fork, this would only load torch
     with suppress(Exception):  # `describe` meets the same error in a process that can report it
         _warm_up(json.loads(os.environ[EXPERIMENT_VARIABLE]))
     gc.collect()

@@ -1,4 +1,4 @@
-"""What a core says to its orchestrator, and how it is started; needs no torch until a core runs."""
+"""What a core or an agent says to its orchestrator, and how a core is started; needs no torch until a core runs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from multiprocessing.connection import Connection
 from genkidama.child.memory import SharedMemory
 from genkidama.experiment import Experiment
 
-__all__ = ["EPISODE", "FAILED", "READY", "RECORD", "RECYCLED", "start_core"]
+__all__ = ["EPISODE", "FAILED", "PROGRESS", "READY", "RECORD", "RECYCLED", "REPORT_STEPS", "start_core"]
 
-#: Kind, undiscounted return and length of the episode. An empty message means: I wait at the semaphore.
+#: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this return. PROGRESS: an
+#: episode goes on. FAILED is followed by the reason. An empty message means: I wait at the semaphore.
 RECORD = struct.Struct("<Bdq")
-READY, EPISODE, FAILED = range(3)
+READY, EPISODE, FAILED, PROGRESS = range(4)
 
-#: The exit code of a core that has grown too large and asks to be replaced.
+#: After so many steps of an episode that goes on there is a word about it: some last minutes.
+REPORT_STEPS = 256
+
+#: The exit code of a process that has grown too large and asks to be replaced.
 RECYCLED = 75
 
 

@@ -1,8 +1,8 @@
-"""The semaphore vector: how the cores of one child wait for each other.
+"""The semaphore vector: how the cores of one child wait for each other. What is said of cores holds for agents, too.
 
 One boolean a core, in shared memory. A core that has finished its episode lights its own element and
 sleeps; when all are lit, the child exchanges weights, darkens the elements and wakes the cores
-(thesis §4.6). A core that is dead or being restarted counts as lit, so that nobody waits for it.
+(thesis §4.6). A core that is dead, being restarted or not there yet counts as lit, so that nobody waits for it.
 
 This file holds the rules; the sleeping and waking is done by each core's pipe.
 """
@@ -22,7 +22,7 @@ class SemaphoreVector:
 
     Args:
         elements: bool, shape (C,), in shared memory; a core writes True to its own, nobody else does
-            but this object, in the orchestrator.
+            but this object, in the orchestrator. All are absent until they enter, those that never do for ever.
     """
 
     def __init__(self, elements: npt.NDArray[Any]) -> None:
@@ -31,7 +31,7 @@ class SemaphoreVector:
         self._absent = np.ones(len(elements), np.bool_)
 
     def light(self, core: int) -> None:
-        """The core is dead: its element is lit for it until it is back."""
+        """The core is dead or dismissed: its element is lit for it until it is back."""
         self._elements[core] = True
         self._absent[core] = True
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -19,7 +20,7 @@ import torch
 from genkidama.child.core import SingleCore
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.orchestrator import CoreOrchestrator
-from genkidama.child.records import EPISODE, RECORD
+from genkidama.child.records import EPISODE, PROGRESS, RECORD
 from genkidama.child.replay import ReplayTensor
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
@@ -66,9 +67,12 @@ def single(settings: Experiment, index: int = 0, cores: int = 1) -> Iterator[tup
     core = SingleCore(index, settings, memory, theirs, (1, 2, 3))
     core._observation, _ = core._environment.reset(seed=0)
     core.pull()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a core's process has it
     try:
         yield core, memory, ours
     finally:
+        torch.set_num_threads(threads)
         ours.close()
         theirs.close()
         memory.close()
@@ -140,6 +144,14 @@ def test_an_episode_longer_than_the_batch_is_learned_from_in_parts() -> None:
         assert core.collect()[:2] == (3, [2])
 
 
+def test_of_a_long_episode_there_is_a_word_now_and_then_and_each_step_is_told_once() -> None:
+    settings = experiment("Endless", {"limit": 5000}, algorithm=a3c(batch_size=500), child=FREE)
+    with single(settings) as (core, _, line):
+        for _ in range(10):
+            core.collect()
+        assert records(line) == [(PROGRESS, 0.0, 500)] * 9 + [(EPISODE, 5000.0, 500)]
+
+
 def test_the_replay_tensor_holds_the_environments_own_numbers_and_the_learner_gets_scaled_ones() -> None:
     settings = experiment("Endless", {"limit": 4}, environment={"reward_scale": 0.25}, algorithm=a3c(batch_size=6), child=FREE)
     with single(settings) as (core, memory, line):
@@ -167,6 +179,16 @@ def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_retur
         assert rollout.rewards.tolist() == pytest.approx([3.0 / returns.std()] * 6, rel=1e-4)
         returns = np.array([1, 1.5, 1.75, 1.875] * 3)
         assert memory.weights[part].tolist() == pytest.approx([12, returns.sum(), np.square(returns).sum()])
+
+
+def test_rewards_are_cut_after_they_are_scaled_and_the_replay_tensor_and_what_is_reported_are_not() -> None:
+    settings = experiment(
+        "Endless", {"limit": 4}, environment={"reward_scale": 3.0, "clip_rewards": 0.5}, algorithm=a3c(batch_size=6), child=FREE
+    )
+    with single(settings) as (core, memory, line):
+        assert core._rollout(*core.collect()).rewards.tolist() == [0.5] * 6
+        assert memory.replay[0, :, 2].tolist() == [1.0] * 6
+        assert records(line) == [(EPISODE, 4.0, 4)]
 
 
 def test_normalized_observations_are_learned_from_as_they_were_acted_on() -> None:
@@ -241,6 +263,29 @@ def test_the_learning_rate_follows_the_runs_progress(progress: float) -> None:
         np.testing.assert_allclose(memory.weights, start - (1.0 - 0.8 * progress) * memory.gradients[0], rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+def test_the_entropys_weight_follows_the_runs_progress(algorithm: str) -> None:
+    gradients = []
+    for progress, coefficients in (
+        (0.25, {"entropy_coefficient": 2.0, "final_entropy_coefficient": 1.0, "entropy_schedule": "linear"}),
+        (0.25, {"entropy_coefficient": 1.75}),
+        (0.25, {"entropy_coefficient": 2.0}),
+    ):
+        settings = experiment(
+            "Corridor",
+            algorithm={"name": algorithm, "batch_size": 32, "pull_steps": 10**9, **coefficients}
+            | ({"epochs": 1, "minibatch_size": 32} if algorithm == "ppo" else {}),
+            network={"hidden": [16], "initialization": "normal", "initial_deviation": 0.7},
+            child=FREE,
+        )
+        with single(settings) as (core, memory, _):
+            memory.progress[0] = progress
+            core.learn(*core.collect())
+            gradients.append(memory.gradients[0].copy())
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+    assert np.abs(gradients[0] - gradients[2]).max() > 1e-4
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_cores_share_the_optimizers_state_or_have_their_own(shared: bool) -> None:
     settings = experiment("Corridor", algorithm=a3c(batch_size=8), optimizer={"name": "adam", "shared": shared}, child=FREE)
@@ -274,6 +319,51 @@ def test_a_time_limit_costs_nothing_and_a_termination_ends_all(terminates: bool,
         with torch.no_grad():
             _, values = core.model.network(torch.zeros(1, 1))
         assert values.item() == pytest.approx(value, abs=0.02)
+
+
+class Sides(gymnasium.Env[Any, Any]):
+    """Episodes of one step: an image of bytes, bright at its left or at its right; naming the side pays 1."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (1, 6, 6), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._side = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._side = int(self.np_random.integers(2))
+        return sides()[self._side], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return sides()[self._side], float(action == self._side), True, False, {}
+
+
+def sides() -> np.ndarray:
+    images = np.zeros((2, 1, 6, 6), np.uint8)
+    images[0, 0, :, :3] = images[1, 0, :, 3:] = 255
+    return images
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+def test_a_core_learns_from_images_what_they_show(algorithm: str) -> None:
+    settings = experiment(
+        "Bandit",
+        environment={"id": f"{__name__}:Sides"},
+        network={"name": "convolutional", "convolutions": [[4, 3, 2], [4, 2, 1]], "hidden": [8], "activation": "relu"},
+        algorithm={"name": algorithm, "batch_size": 32} | ({"minibatch_size": 16} if algorithm == "ppo" else {}),
+        optimizer={"learning_rate": 0.01},
+        child=FREE,
+    )
+    with single(settings) as (core, memory, line):
+        for _ in range(100):
+            core.learn(*core.collect())
+            records(line)
+        assert {row.tobytes() for row in memory.replay[0, :, :36]} == {image.astype(np.float32).tobytes() for image in sides()}
+        with torch.no_grad():
+            outputs, values = core.model.network(torch.from_numpy(sides()))
+    assert (torch.softmax(outputs, 1).diagonal() > 0.9).all()
+    assert values.tolist() == pytest.approx([1.0, 1.0], abs=0.15)
 
 
 # Cores that are processes.
@@ -445,7 +535,7 @@ async def test_a_core_whose_word_comes_late_brings_no_exchange_about() -> None:
         await orchestrator.due()
         for exchange in range(100):
             assert len(orchestrator.take_work().returns) == (2 if exchange else 0)
-            orchestrator._heard(orchestrator._cores[exchange % 2], b"")
+            orchestrator._crew._heard(orchestrator._crew._members[exchange % 2], b"")
             orchestrator.release()
             await orchestrator.due()
 

@@ -1,0 +1,295 @@
+"""Crew: the processes of a backend, each with a line on which it says what it has done.
+
+Laws of this file:
+- The crew never computes: it sleeps until a process or a timer wakes it.
+- With `exchange = "episode"` an exchange is due when every element of the semaphore vector is lit;
+  with `"free"` whenever enough time or steps have passed, and nobody ever waits.
+- A process that dies is replaced, its element lit meanwhile. One that dies again and again before it
+  has done anything ends the child, with the reason that it gave.
+- At any time at most one process of an index lives: whatever an index owns in shared memory has one writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+import zlib
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.child.backend import Work
+from genkidama.child.records import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED
+from genkidama.child.semaphore import SemaphoreVector
+from genkidama.console import make_logger
+from genkidama.errors import EnvironmentFailure
+from genkidama.experiment import Experiment
+
+__all__ = ["Crew", "Fork"]
+
+#: Starts the process of an index, given the process' end of its line and the seed of its random numbers. It is
+#: called in threads, several at once. EOFError and OSError mean that it could not be started this time.
+Fork: TypeAlias = Callable[[int, Connection, tuple[int, ...]], ForkServerProcess]
+
+#: So many deaths of one process without a record of what it did between them mean that it will never live.
+_FATAL_DEATHS = 3
+
+#: How long to wait when a process cannot even be started: a nursery that was killed is only replaced once the system has noted its end.
+_RETRY_SECONDS = 0.2
+
+#: How long processes get to end by themselves before they are killed.
+_GRACE_SECONDS = 1.0
+
+log = make_logger()
+
+
+@dataclass
+class _Member:
+    """The crew's side of one process."""
+
+    index: int
+    process: ForkServerProcess
+    line: Connection
+    #: Deaths since the process last did anything.
+    deaths: int = 0
+    failure: str = ""
+    #: Whether it has come to the semaphore; until then its element is lit for it, but at the start.
+    present: bool = False
+
+
+class Crew:
+    """The processes 0 … count−1. One asyncio loop makes all calls, `begin` before `due` and `resize`.
+
+    Args:
+        experiment: all settings.
+        noun: what one of the processes is called in messages: `"core"`, `"agent"`.
+        name: the child's name; it makes its processes' random numbers differ from other children's.
+        fork: starts one.
+    """
+
+    def __init__(self, experiment: Experiment, noun: str, name: str, fork: Fork) -> None:
+        self._experiment, self._noun, self._name, self._fork = experiment, noun, name, fork
+        self._free = experiment.child.exchange == "free"
+        self._members: dict[int, _Member] = {}
+        self._count = self._births = self._version = 0
+        self._semaphore = SemaphoreVector(np.ones(0, np.bool_))
+        self._work = Work()
+        self._wake = asyncio.Event()
+        self._fatal: Exception | None = None
+        self._ending = False
+        #: By index: its last start or dismissal, under way or over.
+        self._changes: dict[int, asyncio.Task[None]] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """The process numbers of those that live."""
+        return [member.process.pid for member in self._members.values() if member.process.pid is not None]
+
+    async def begin(self, count: int, version: int, semaphore: npt.NDArray[Any]) -> None:
+        """Starts so many processes, which wait for each other.
+
+        Args:
+            count: at least 1.
+            version: the parent's, part of the seeds.
+            semaphore: bool, in shared memory: one element for each process that there may ever be. Those that have
+                no process count as absent.
+        """
+        self._count, self._version, self._semaphore = count, version, SemaphoreVector(semaphore)
+        for index in range(count):
+            self._semaphore.enter(index)
+        self._semaphore.release()  # nobody waits yet, so nobody is woken: at the start all wait for all
+        await self._start_all(range(count))
+
+    async def resize(self, count: int) -> list[int]:
+        """Starts processes, or dismisses those with the highest indices, until there are so many.
+
+        A new process takes part in exchanges from when it first comes to the semaphore. The line of one that is
+        dismissed is closed, after what it has said is counted; nobody waits for it any more or replaces it. If it
+        does not end by itself within a second it is killed.
+
+        Args:
+            count: at least 1, at most the semaphore's elements.
+
+        Returns:
+            Who was dismissed, for the caller to wake at once where they sleep in anything but a read of their line.
+        """
+        # Starts and dismissals that are under way come first. From here to the new count nothing else runs.
+        while changes := [task for index, task in self._changes.items() if index >= min(count, self._count) and not task.done()]:
+            await asyncio.wait(changes)
+        if self._ending:
+            return []
+        before, self._count = self._count, count
+        for index in range(count, before):
+            self._dismiss(index)
+        if self._semaphore.all_lit:
+            self._wake.set()
+        await self._start_all(range(before, count))
+        return list(range(count, before))
+
+    async def _start_all(self, indices: range) -> None:
+        # Shielded: a caller that is cancelled leaves no process behind that nobody knows; `shutdown` waits for the starts.
+        await asyncio.shield(asyncio.gather(*(self._change(index, self._start(index)) for index in indices)))
+
+    def _change(self, index: int, change: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self._changes[index] = asyncio.get_running_loop().create_task(change)
+        return self._changes[index]
+
+    async def _start(self, index: int, deaths: int = 0, failure: str = "") -> None:
+        self._births += 1
+        seed = (self._experiment.seed, zlib.crc32(self._name.encode()), index, self._births, self._version)
+        ours, theirs = multiprocessing.Pipe()
+        try:
+            with theirs:
+                process = await asyncio.to_thread(self._fork, index, theirs, seed)
+        except (EOFError, OSError) as error:  # the nursery has been killed; the next attempt starts another one
+            ours.close()
+            await asyncio.sleep(_RETRY_SECONDS)
+            self._replace(index, deaths + 1, failure, f"it cannot be started: {type(error).__name__}")
+            return
+        member = self._members[index] = _Member(index, process, ours, deaths, failure)
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._listen, member)
+        if self._ending:
+            self._hang_up(member)
+
+    def _listen(self, member: _Member) -> None:
+        """A process has said something, or is gone."""
+        try:
+            while member.line.poll():
+                self._heard(member, member.line.recv_bytes())
+        except (EOFError, OSError):
+            self._lost(member)
+
+    def _heard(self, member: _Member, record: bytes) -> None:
+        if not record:  # it waits at the semaphore, its element lit by itself
+            if not member.present:
+                member.present = True
+                self._semaphore.enter(member.index)
+            if self._semaphore.all_lit:
+                self._wake.set()
+            return
+        kind, episode_return, steps = RECORD.unpack_from(record)
+        if kind in (EPISODE, PROGRESS):
+            member.deaths = 0
+            self._work.steps += steps
+            if kind == EPISODE:
+                self._work.returns.append(episode_return)
+            if self._free and 0 < self._experiment.child.exchange_steps <= self._work.steps:
+                self._wake.set()
+        elif kind == FAILED:
+            member.failure = record[RECORD.size :].decode(errors="replace")
+
+    def _lost(self, member: _Member) -> None:
+        self._hang_up(member)
+        if self._ending:
+            return
+        member.process.join()
+        code = member.process.exitcode
+        deaths = member.deaths + 1
+        if code == RECYCLED:
+            deaths = 0
+        else:
+            log.warning(f"{self._noun} lost", **{self._noun: member.index}, exit_code=code, reason=member.failure or "killed")
+        del self._members[member.index]
+        if self._semaphore.all_lit:
+            self._wake.set()
+        self._replace(member.index, deaths, member.failure, member.failure or f"exit code {code}")
+
+    def _hang_up(self, member: _Member) -> None:
+        """Nobody listens to it or waits for it any more."""
+        asyncio.get_running_loop().remove_reader(member.line.fileno())
+        member.line.close()
+        self._semaphore.light(member.index)
+
+    def _replace(self, index: int, deaths: int, failure: str, reason: str) -> None:
+        """Starts a process again after its `deaths`-th death in a row, of `reason`; `failure` is what it has said itself."""
+        if self._ending or index >= self._count:
+            return
+        if deaths >= _FATAL_DEATHS:
+            self.fail(EnvironmentFailure(f"{self._noun} {index} died {deaths} times without ending an episode: {reason}"))
+            return
+        self._change(index, self._start(index, deaths, failure))
+
+    def _dismiss(self, index: int) -> None:
+        if index in self._members:
+            self._listen(self._members[index])  # which may find that it is gone
+        member = self._members.pop(index, None)
+        if member is not None:
+            self._hang_up(member)
+            self._change(index, asyncio.to_thread(_end, [member.process], time.monotonic() + _GRACE_SECONDS))
+
+    def fail(self, error: Exception) -> None:
+        """Training cannot go on: `due` raises this."""
+        self._fatal = error
+        self._wake.set()
+
+    async def due(self) -> None:
+        """Returns when an exchange is due; may be cancelled and called again.
+
+        Raises:
+            EnvironmentFailure: a process does not live long enough to do anything.
+            Exception: what `fail` was told.
+        """
+        settings = self._experiment.child
+        if self._free and settings.exchange_seconds:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), settings.exchange_seconds)
+        elif self._free:
+            await self._wake.wait()
+        else:
+            # A process lights its element first and then says so; by then the exchange may be under way or over.
+            while not self._semaphore.all_lit and self._fatal is None:
+                self._wake.clear()
+                await self._wake.wait()
+            for member in list(self._members.values()):
+                self._listen(member)  # what it did, it has said before it lit its element
+        self._wake.clear()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def take_work(self) -> Work:
+        """What the processes have done since the last call."""
+        work, self._work = self._work, Work()
+        return work
+
+    def release(self) -> None:
+        """Lets those that wait at the semaphore go on."""
+        if self._free:
+            return
+        for index in self._semaphore.release():
+            try:
+                self._members[index].line.send_bytes(b"")
+            except (OSError, KeyError):
+                continue  # it has just died; the reader of its line notices and lights its element
+
+    async def shutdown(self) -> None:
+        """Ends all processes and waits for their end, one second at most.
+
+        Their lines are closed; whoever sleeps elsewhere, or looks at a flag, is to be told before.
+        """
+        self._ending = True
+        deadline = time.monotonic() + _GRACE_SECONDS
+        for member in self._members.values():
+            if not member.line.closed:
+                self._hang_up(member)
+        if self._changes:
+            await asyncio.wait(self._changes.values())
+        processes = [member.process for member in self._members.values()]
+        await asyncio.to_thread(_end, processes, deadline)
+        self._members.clear()
+
+
+def _end(processes: list[ForkServerProcess], deadline: float) -> None:
+    """Waits for the end of these processes; those that live on at the deadline are killed."""
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        process.close()

@@ -1,0 +1,118 @@
+"""Nurseries: servers that have a module warm and fork processes from it on request.
+
+Each is a forkserver of its own, multiprocessing's code but not its one global server. So a program may have one that has
+imported torch and one that has not, and whatever else it does with multiprocessing knows nothing of either.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+import msgspec
+
+from genkidama.experiment import Experiment
+
+__all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "PRELOAD_VARIABLE", "Nursery"]
+
+#: The environment variables that tell a nursery which module it is there for, and with which experiment (JSON) to warm up.
+#: All that is forked from it inherits them, so a module that is preloaded compares the first with its own name.
+PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
+EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
+
+#: What numerical libraries read when they are loaded. One thread each: more only fight over the CPU.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
+
+_CORE_VARIABLES = {
+    **_ONE_THREAD,
+    # glibc takes large blocks from the kernel and gives them back: on its heap, torch's batches between an
+    # environment's small leftovers would fragment it by megabytes a second.
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    # Cores never use a GPU. If torch saw one, the backward pass in the nursery would start CUDA's autograd
+    # threads there, and what has threads must not be forked.
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+#: Starting a process changes for a moment what all threads of the program share.
+_lock = threading.Lock()
+
+
+class Nursery:
+    """A server process that is born when the first process is asked of it, and lives as long as this one or any of its own.
+
+    Args:
+        preload: the module that is imported in it. One that cannot be imported is left out, and nothing is warm.
+        variables: environment variables of the nursery and of all that is forked from it, besides those of this program.
+    """
+
+    def __init__(self, preload: str, variables: Mapping[str, str]) -> None:
+        self._preload, self._variables = preload, variables
+        self._server = forkserver.ForkServer()
+        self._server.set_forkserver_preload([preload])
+
+    @property
+    def pid(self) -> int | None:
+        """The nursery's process number, which multiprocessing tells nobody; None before it is born."""
+        number: int | None = getattr(self._server, "_forkserver_pid", None)
+        return number
+
+    def start(self, target: Callable[..., None], args: tuple[Any, ...], experiment: Experiment) -> ForkServerProcess:
+        """Starts a daemonic process that calls `target(*args)`, and returns as soon as it lives.
+
+        That takes milliseconds, but as long as importing and warming up where the nursery must be born first, which
+        then warms up with this experiment. May be called in several threads; they take turns.
+
+        Raises:
+            EOFError, OSError: the nursery is dead, killed or of what it imports. The next call starts another one.
+        """
+        process = multiprocessing.get_context("forkserver").Process(target=target, args=args, daemon=True)
+        with self._starting(experiment):
+            process.start()
+        return process
+
+    @contextmanager
+    def _starting(self, experiment: Experiment) -> Iterator[None]:
+        """Around every start of a process.
+
+        A nursery that is born now is told what to warm up with. Multiprocessing is kept from importing the
+        caller's main script in every process: they run code of this package only, so a research script needs
+        no `if __name__ == "__main__"`, and a process does not carry what the script imports. And Ctrl-C, which
+        reaches a whole terminal, interrupts nothing that is started here: the orchestrator decides what ends when.
+        """
+        with _lock:
+            resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, which the nursery's start would have it do
+            settings = msgspec.json.encode(experiment.to_dict()).decode()
+            variables = {**self._variables, PRELOAD_VARIABLE: self._preload, EXPERIMENT_VARIABLE: settings}
+            before = {name: os.environ.get(name) for name in variables}
+            os.environ.update(variables)
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = types.ModuleType("__main__")
+            # Multiprocessing looks its server up by this name, each time that a process is started.
+            connect = forkserver.connect_to_new_process
+            forkserver.connect_to_new_process = self._server.connect_to_new_process
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                forkserver.connect_to_new_process = connect
+                sys.modules["__main__"] = main
+                for name, value in before.items():  # whoever embeds a child has an environment of its own
+                    if value is None:
+                        del os.environ[name]
+                    else:
+                        os.environ[name] = value
+
+
+#: Where cores are born, with torch, and where agents are, without.
+CORES = Nursery("genkidama.child.nursery", _CORE_VARIABLES)
+AGENTS = Nursery("genkidama.child.ga3c.nursery", _ONE_THREAD)

@@ -1,0 +1,49 @@
+"""Processes of a crew that need no torch. Their nursery has this module warm."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+
+import genkidama.child.nursery  # noqa: F401  # the other nursery's module: here it must not warm up
+from genkidama.child.memory import SharedMemory
+from genkidama.child.records import EPISODE, PROGRESS, RECORD
+
+__all__ = ["look", "work"]
+
+#: The process that has imported this module.
+_IMPORTED_IN = os.getpid()
+
+
+def look(line: Connection) -> None:
+    """Sends what a process finds when it is born: its nursery, whether this module was warm, whether torch is, its variables."""
+    line.send((os.getppid(), os.getpid() != _IMPORTED_IN, "torch" in sys.modules, dict(os.environ)))
+
+
+def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
+    """Follows a plan until the line ends.
+
+    `"episodes"`: one of 5 + 5 + 2 steps between two exchanges; `"progress"`: five steps now and then of an episode without an
+    end; `"fall"`: falls after five; `"die"`: before any; `"deaf"`: comes to the semaphore and hears nothing for a minute.
+    """
+    try:
+        while plan == "progress":
+            line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
+            time.sleep(0.001)
+        if plan == "fall":
+            line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
+        if plan in ("fall", "die"):
+            sys.exit(3)
+        while True:
+            memory.semaphore[index] = True
+            line.send_bytes(b"")
+            line.recv_bytes()
+            if plan == "deaf":
+                time.sleep(60.0)
+            line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
+            line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
+            line.send_bytes(RECORD.pack(EPISODE, 12.0, 2))
+    except (EOFError, OSError):
+        return

@@ -1,0 +1,311 @@
+"""Crew and Nursery with real processes: who is started and dismissed, what is counted, and what is warm where."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import zlib
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+import psutil
+import pytest
+
+from genkidama.child.backend import Work
+from genkidama.child.crew import Crew
+from genkidama.child.forkserver import CORES, Nursery
+from genkidama.child.memory import Layout, SharedMemory
+from genkidama.errors import EnvironmentFailure
+from genkidama.experiment import Experiment
+from tests.child.crewmates import look, work
+from tests.helpers import PATIENCE, ROOT, eventually, small, until
+
+#: A nursery without torch.
+LIGHT = Nursery("tests.child.crewmates", {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"})
+
+#: How many elements the semaphore of each crew here has.
+ELEMENTS = 4
+
+
+class Yard:
+    """Starts the processes of a crew, and knows all that were started."""
+
+    def __init__(self, experiment: Experiment, plans: tuple[str, ...]) -> None:
+        self.experiment, self._plans = experiment, plans
+        self.memory = SharedMemory(Layout(ELEMENTS, steps=1, columns=1, size=1, trainable=1, state_rows=0, state_sets=1))
+        #: Index, seed and process number of each.
+        self.started: list[tuple[int, tuple[int, ...], int]] = []
+        #: Whoever was started while another of its index lived.
+        self.doubles: list[int] = []
+        #: Nobody is started while this is not set.
+        self.gate = threading.Event()
+        self.gate.set()
+        self.asked = 0
+
+    def fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
+        self.asked += 1
+        assert self.gate.wait(PATIENCE)
+        if any(other == index for other, _, _ in self.living()):
+            self.doubles.append(index)
+        plan = self._plans[min(index, len(self._plans) - 1)]
+        process = LIGHT.start(work, (index, self.memory, line, plan), self.experiment)
+        assert process.pid is not None
+        self.started.append((index, seed, process.pid))
+        return process
+
+    def living(self) -> list[tuple[int, tuple[int, ...], int]]:
+        return [started for started in self.started if psutil.pid_exists(started[2])]
+
+    def pid(self, index: int) -> int:
+        """Of the last one that was started."""
+        return next(pid for other, _, pid in reversed(self.started) if other == index)
+
+
+@asynccontextmanager
+async def begun(count: int, *plans: str, **child: Any) -> AsyncIterator[tuple[Crew, Yard]]:
+    """A crew of so many, the first of which follows the first plan and so on, the rest the last one; ended without a trace."""
+    experiment = small(child=child or {"exchange": "episode"})
+    yard = Yard(experiment, plans)
+    crew = Crew(experiment, "agent", "crew", yard.fork)
+    try:
+        await crew.begin(count, 7, yard.memory.semaphore)
+        yield crew, yard
+    finally:
+        yard.gate.set()
+        async with asyncio.timeout(10):
+            await crew.shutdown()
+        yard.memory.close()
+    assert not yard.living() and not yard.doubles
+
+
+async def turn(crew: Crew) -> Work:
+    async with asyncio.timeout(PATIENCE):
+        await crew.due()
+    done = crew.take_work()
+    crew.release()
+    return done
+
+
+async def full_turn(crew: Crew, count: int) -> None:
+    """Exchanges until so many have played between two of them."""
+    async with asyncio.timeout(PATIENCE):
+        while len((await turn(crew)).returns) != count:
+            pass
+
+
+# More and fewer.
+
+
+async def test_those_that_are_added_take_part_and_the_semaphores_other_elements_hold_nobody_up() -> None:
+    async with begun(1, "episodes") as (crew, yard):
+        assert await turn(crew) == Work()
+        assert await turn(crew) == Work(12, [12.0])
+        assert await crew.resize(3) == []
+        assert sorted(index for index, _, _ in yard.started) == [0, 1, 2]
+        await full_turn(crew, 3)
+        for _ in range(5):
+            assert await turn(crew) == Work(36, [12.0] * 3)
+        assert yard.memory.semaphore[3]
+
+
+async def test_those_that_are_dismissed_end_and_are_neither_waited_for_nor_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    async with begun(3, "episodes") as (crew, yard):
+        await full_turn(crew, 3)
+        stays = yard.pid(0)
+        assert await crew.resize(1) == [1, 2]
+        assert crew.pids == [stays]
+        await turn(crew)  # with what the two have said before
+        for _ in range(5):
+            assert await turn(crew) == Work(12, [12.0])
+        await eventually(lambda: len(yard.living()) == 1)
+        assert yard.memory.semaphore[1:].all()
+        assert len(yard.started) == 3
+    assert "lost" not in capsys.readouterr().err
+
+
+async def test_what_those_that_are_dismissed_have_done_is_counted() -> None:
+    async with begun(3, "episodes") as (crew, yard):
+        await full_turn(crew, 3)
+        until(lambda: yard.memory.semaphore.all())  # all wait again; nobody has listened since
+        assert await crew.resize(1) == [1, 2]
+        assert await turn(crew) == Work(36, [12.0] * 3)
+
+
+async def test_an_exchange_is_due_when_the_one_that_all_wait_for_is_dismissed() -> None:
+    async with begun(2, "episodes", "deaf") as (crew, yard):
+        await turn(crew)
+        waiting = asyncio.ensure_future(turn(crew))
+        await eventually(lambda: yard.memory.semaphore[0])
+        assert not waiting.done()
+        assert await crew.resize(1) == [1]
+        assert await waiting == Work(12, [12.0])
+
+
+async def test_one_that_does_not_end_is_killed_before_another_takes_its_place() -> None:
+    async with begun(2, "episodes", "deaf") as (crew, yard):
+        await turn(crew)  # now the second hears nothing
+        deaf = yard.pid(1)
+        assert await crew.resize(1) == [1]
+        assert psutil.pid_exists(deaf)
+        assert await crew.resize(2) == []
+        assert not psutil.pid_exists(deaf) and psutil.pid_exists(yard.pid(1))
+        assert len(crew.pids) == 2
+
+
+async def test_one_that_is_just_being_replaced_can_be_dismissed() -> None:
+    async with begun(2, "episodes") as (crew, yard):
+        await full_turn(crew, 2)
+        yard.gate.clear()
+        os.kill(yard.pid(1), signal.SIGKILL)
+        await eventually(lambda: yard.asked == 3)
+        resizing = asyncio.ensure_future(crew.resize(1))
+        await turn(crew)
+        await turn(crew)
+        assert not resizing.done()
+        yard.gate.set()
+        assert await resizing == [1]
+        assert crew.pids == [yard.pid(0)]
+        await eventually(lambda: len(yard.living()) == 1)
+
+
+async def test_one_that_dies_and_is_dismissed_at_once_is_not_replaced() -> None:
+    async with begun(2, "episodes") as (crew, yard):
+        await full_turn(crew, 2)
+        os.kill(yard.pid(1), signal.SIGKILL)
+        until(lambda: not psutil.pid_exists(yard.pid(1)))  # and the crew has not heard of it
+        assert await crew.resize(1) == [1]
+        await turn(crew)
+        for _ in range(5):
+            assert await turn(crew) == Work(12, [12.0])
+        assert yard.asked == 2
+
+
+async def test_a_resize_that_is_given_up_leaves_nobody_behind() -> None:
+    async with begun(1, "episodes") as (crew, yard):
+        yard.gate.clear()
+        resizing = asyncio.ensure_future(crew.resize(3))
+        await eventually(lambda: yard.asked == 3)
+        resizing.cancel()
+        await asyncio.wait((resizing,))
+        assert resizing.cancelled()
+    assert len(yard.started) == 3  # and `begun` has seen that all are gone
+
+
+async def test_whoever_is_being_started_at_the_end_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genkidama.child.crew._GRACE_SECONDS", 2 * PATIENCE)  # they end by themselves
+    async with begun(2, "episodes") as (crew, yard):
+        yard.gate.clear()
+        os.kill(yard.pid(1), signal.SIGKILL)
+        await eventually(lambda: yard.asked == 3)
+        resizing, ending = asyncio.ensure_future(crew.resize(1)), asyncio.ensure_future(crew.shutdown())
+        await asyncio.sleep(0)
+        yard.gate.set()
+        async with asyncio.timeout(PATIENCE):
+            await ending
+        assert await resizing == []
+        assert len(yard.started) == 3 and not yard.living() and not crew.pids
+
+
+async def test_random_numbers_differ_by_child_index_birth_and_version() -> None:
+    async with begun(2, "episodes") as (crew, yard):
+        await crew.resize(3)
+        seeds = [seed for _, seed, _ in sorted(yard.started)]
+    name = zlib.crc32(b"crew")
+    assert seeds == [(yard.experiment.seed, name, index, index + 1, 7) for index in range(3)]
+
+
+# Progress.
+
+
+async def test_steps_of_episodes_that_go_on_make_an_exchange_due() -> None:
+    async with begun(2, "progress", exchange="free", exchange_seconds=0.0, exchange_steps=200) as (crew, _):
+        for _ in range(3):
+            done = await turn(crew)
+            assert done.steps >= 200 and done.steps % 5 == 0
+            assert done.returns == []
+
+
+async def test_who_makes_progress_may_die_again_and_again() -> None:
+    async with begun(1, "fall", exchange="free", exchange_seconds=0.01) as (crew, yard):
+        steps = 0
+        while steps < 30:
+            steps += (await turn(crew)).steps
+        assert len(yard.started) >= 6
+
+
+async def test_who_makes_none_ends_the_child_under_the_name_of_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    async with begun(1, "die") as (crew, yard):
+        with pytest.raises(EnvironmentFailure, match=r"^agent 0 died 3 times without ending an episode: exit code 3$"):
+            await turn(crew)
+        assert len(yard.started) == 3
+    assert '"agent": 0, "exit_code": 3, "reason": "killed", "event": "agent lost"' in capsys.readouterr().err
+
+
+async def test_a_backend_may_say_that_training_cannot_go_on() -> None:
+    async with begun(1, "deaf") as (crew, _):
+        await turn(crew)
+        waiting = asyncio.ensure_future(crew.due())
+        await asyncio.sleep(0)
+        crew.fail(EnvironmentFailure("the model is gone"))
+        with pytest.raises(EnvironmentFailure, match="the model is gone"):
+            await asyncio.wait_for(waiting, PATIENCE)
+
+
+# Nurseries.
+
+
+def born(nursery: Nursery) -> tuple[int, bool, bool, dict[str, str]]:
+    """What a process of this nursery finds; see `look`."""
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        process = nursery.start(look, (theirs,), small())
+        assert ours.poll(PATIENCE)
+        found: tuple[int, bool, bool, dict[str, str]] = ours.recv()
+        process.join()
+        process.close()
+    return found
+
+
+def test_a_program_may_have_a_nursery_with_torch_and_one_without() -> None:
+    parent, warm, torch, variables = born(CORES)
+    assert (parent, warm, torch) == (CORES.pid, False, True)
+    assert (variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]) == ("1", "")
+    parent, warm, torch, light = born(LIGHT)
+    assert (parent, warm, torch) == (LIGHT.pid, True, False)
+    assert light["GENKIDAMA_TEST_LIGHT"] == "1"
+    for name in ("MALLOC_MMAP_THRESHOLD_", "CUDA_VISIBLE_DEVICES"):
+        assert light.get(name) == os.environ.get(name)
+    assert CORES.pid != LIGHT.pid and born(CORES)[0] == CORES.pid
+
+
+def test_starts_leave_the_program_as_it_was_and_get_into_nobodys_way() -> None:
+    def state() -> tuple[Any, ...]:
+        return dict(os.environ), sys.modules["__main__"], signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    before, asked = state(), [CORES, LIGHT] * 8
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # the threads take turns in the middle of everything
+    try:
+        with ThreadPoolExecutor(len(asked)) as threads:
+            assert [found[0] for found in threads.map(born, asked)] == [nursery.pid for nursery in asked]
+    finally:
+        sys.setswitchinterval(interval)
+    assert state() == before
+    assert forkserver.connect_to_new_process == forkserver._forkserver.connect_to_new_process
+
+
+def test_a_nursery_that_was_killed_is_born_again() -> None:
+    first = born(LIGHT)[0]
+    os.kill(first, signal.SIGKILL)
+    until(lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE)  # a start before the system has noted its end would fail
+    parent, warm, *_ = born(LIGHT)
+    assert parent == LIGHT.pid != first and warm
