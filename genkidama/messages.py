@@ -17,7 +17,10 @@ Laws of this file:
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Mapping
+from itertools import islice
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -43,6 +46,7 @@ __all__ = [
     "decode_reply",
     "decode_request",
     "encode",
+    "permitted_measures",
     "size_limit",
 ]
 
@@ -52,7 +56,7 @@ PROTOCOL = 1
 #: The largest message before a network's size is known: a signature of some ten thousand parameters.
 HANDSHAKE_LIMIT = 1 << 20
 
-#: Room beside the vector for the map: 4,096 episode returns are 36 KiB.
+#: Room beside the vector for the map: 4,096 episode returns are 36 KiB, 32 measures at most 1.4 KiB.
 _HEADER_LIMIT = 1 << 17
 
 _LENGTH = struct.Struct("<I")
@@ -62,6 +66,15 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 #: NumPy knows no more than 32 dimensions; the limit keeps a hostile shape's product small.
 Shape = Annotated[list[Count], msgspec.Meta(max_length=32)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+
+#: A line of the history has these keys beside the measures.
+_RESERVED = ("time", "event", "child", "trial")
+_MEASURE = re.compile(rf"^(?!(?:{'|'.join(_RESERVED)})\Z)[a-z][a-z0-9_]{{0,31}}\Z")
+_LARGEST_MEASURE, _MOST_MEASURES = 1e30, 32
+Measures = Annotated[
+    dict[Annotated[str, msgspec.Meta(pattern=_MEASURE.pattern)], Annotated[float, msgspec.Meta(ge=-_LARGEST_MEASURE, le=_LARGEST_MEASURE)]],
+    msgspec.Meta(max_length=_MOST_MEASURES),
+]
 
 
 class Message(msgspec.Struct, tag_field="type", tag=str.lower, kw_only=True, omit_defaults=True):
@@ -120,6 +133,8 @@ class Push(Message):
     returns: list[float] = []
     #: In a search, the trial's number.
     trial: Count | None = None
+    #: Figures of the backend's own, for the history; `permitted_measures` says which there may be.
+    measures: Measures = {}
     vector: np.ndarray | None = None
 
 
@@ -173,6 +188,13 @@ _TAGS = {kind.__struct_config__.tag for kind in Request.__args__ + Reply.__args_
 def size_limit(size: int) -> int:
     """The largest message, in bytes, of a network with `size` numbers."""
     return _HEADER_LIMIT + size * DTYPE.itemsize
+
+
+def permitted_measures(figures: Mapping[str, float]) -> dict[str, float]:
+    """Those of a backend's figures that a push may carry, the first 32: finite, within ±1e30, and named with a–z, 0–9 and `_`,
+    a letter first, at most 32 characters, but not `time`, `event`, `child` or `trial`."""
+    permitted = ((name, float(value)) for name, value in figures.items() if _MEASURE.match(name) and abs(value) <= _LARGEST_MEASURE)
+    return dict(islice(permitted, _MOST_MEASURES))
 
 
 def encode(message: Request | Reply) -> bytes:

@@ -324,6 +324,11 @@ class ParameterServer:
             if trial.number is not None:
                 event["trial"] = trial.number
             self._events.append(event)
+        if message.measures and not record.exchanges % self.experiment.parent.history_every:
+            # Every n-th of each child, not of all: its figures are a sample, and children that push in turns are all in it.
+            self._events.append(
+                {"time": now, "event": trial.experiment["child"]["backend"], "child": child, **_number(trial), **message.measures}
+            )
         if self.search is not None and isinstance(trial, SearchTrial):
             self.search.heard(trial, now)
             self.search.advance(trial, now)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from itertools import pairwise
+from statistics import fmean
 from typing import Any, TextIO
 
 from genkidama.experiment import Experiment
@@ -70,6 +71,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def _rate(value: float) -> str:
+    """A number a second, with a decimal where it is small."""
+    return f"{value:,.0f}" if value >= 10.0 else f"{value:.1f}"
+
+
 class Progress(_Line):
     """Follows a run's history and prints one line about it, over and over on a terminal.
 
@@ -80,8 +86,10 @@ class Progress(_Line):
 
     def __init__(self, experiment: Experiment, file: TextIO | None = None) -> None:
         self._stop, self._name, self._algorithm = experiment.stop, experiment.environment.id, experiment.algorithm.name
+        self._backend = experiment.child.backend
         super().__init__(file)
-        self._children: set[str] = set()
+        #: The newest measures of each child that is there.
+        self._children: dict[str, dict[str, Any]] = {}
         self._began: float | None = None
         self._share_before: float | None = None
         self._last: dict[str, Any] = {}
@@ -95,12 +103,15 @@ class Progress(_Line):
             case "resume":
                 self.say(f"training {self._name} with {self._algorithm}: run {event['run']} goes on from version {event['version']}")
             case "join":
-                self._children.add(event["child"])
+                self._children[event["child"]] = {}
                 self._began = event["time"] if self._began is None else self._began
             case "leave":
-                self._children.discard(event["child"])
+                self._children.pop(event["child"], None)
             case "refused":
                 self.say(f"refused {event.get('child') or 'a connection'}: {event['reason']}")
+            case self._backend:
+                if event["child"] in self._children:
+                    self._children[event["child"]] = event
             case "exchange":
                 self._last = event
                 if self._share_before is None:
@@ -126,11 +137,19 @@ class Progress(_Line):
             goal = f" of {self._stop.mean_return:g}" if self._stop.mean_return is not None else ""
             parts.append(f"mean return {mean:7.1f}{goal}")
         parts += [f"update {last['update']:,.0f}", f"{last['episodes']:,} episodes", f"{last['steps']:,} steps"]
-        parts += [f"{self.steps_per_second:,.0f}/s", f"{len(self._children)} children", duration(elapsed)]
+        parts += [f"{self.steps_per_second:,.0f}/s", *self._measures(), f"{len(self._children)} children", duration(elapsed)]
         done = (share or 0.0) - (self._share_before or 0.0)  # by this process: a resumed run begins with a share
         if share is not None and done > 0.02:
             parts.append(f"at most {duration(elapsed * (1 - share) / done)} left")
         return " · ".join(parts)
+
+    def _measures(self) -> list[str]:
+        """Predictions and training batches a second of all children, and their mean lag, as far as a backend measures them."""
+        found = {key: [child[key] for child in self._children.values() if key in child] for key in ("pps", "tps", "lag")}
+        parts = [f"{key.upper()} {_rate(sum(found[key]))}" for key in ("pps", "tps") if found[key]]
+        if found["lag"]:
+            parts.append(f"lag {fmean(found['lag']):.1f}")
+        return parts
 
     @property
     def _elapsed(self) -> float:

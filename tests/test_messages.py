@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -28,6 +29,7 @@ from genkidama.messages import (
     decode_reply,
     decode_request,
     encode,
+    permitted_measures,
     size_limit,
 )
 from genkidama.weights import DTYPE, Signature
@@ -44,6 +46,7 @@ plain_values = st.recursive(
     max_leaves=8,
 )
 shapes = st.lists(counts, max_size=32)
+measures = st.dictionaries(st.from_regex(r"\A[a-z][a-z0-9_]{6,31}\Z"), st.floats(-1e30, 1e30), max_size=32)
 
 hellos = st.builds(
     Hello, protocol=st.integers(-(2**63), 2**63), name=names, session=st.text(min_size=1, max_size=64), software=st.text(max_size=64)
@@ -55,6 +58,7 @@ pushes = st.builds(
     sequence=st.integers(1, 2**53),
     steps=counts,
     returns=st.lists(st.floats(allow_nan=False), max_size=5),
+    measures=measures,
     vector=vectors,
 )
 leaves = st.builds(Leave, reason=st.text(max_size=200))
@@ -108,7 +112,11 @@ def defaults(message: Message) -> dict[str, Any]:
     """What a reader takes for the fields that a map leaves out."""
     fields = {field.name: field for field in msgspec.structs.fields(message)}
     fields.pop("vector", None)
-    return {name: [] if name == "returns" else field.default for name, field in fields.items() if not field.required}
+    return {
+        name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for name, field in fields.items()
+        if not field.required
+    }
 
 
 def test_a_push_byte_by_byte() -> None:
@@ -126,6 +134,14 @@ def test_a_push_byte_by_byte() -> None:
     )
     assert bytes(encode(push)) == expected
     assert parts(decode_request(expected)) == parts(push)
+
+
+def test_measures_stand_behind_what_a_push_without_any_says() -> None:
+    plain = Push(version=7, sequence=300, steps=2, returns=[1.5])
+    measured = msgspec.structs.replace(plain, measures={"pps": 2.5, "lag": 1.0})
+    fields, _ = oracle_decode(bytes(encode(measured)))
+    assert fields.pop("measures") == {"pps": 2.5, "lag": 1.0}
+    assert oracle_encode(fields) == bytes(encode(plain)) == bytes(encode(msgspec.structs.replace(measured, measures={})))
 
 
 @given(requests)
@@ -182,7 +198,8 @@ def test_what_is_encoded_is_a_copy() -> None:
 
 @pytest.mark.parametrize("size", [1, 2949, 250_000])
 def test_the_size_limit_holds_a_push_with_thousands_of_returns(size: int) -> None:
-    push = Push(version=2**53, sequence=2**53, steps=2**53, returns=[-1.25e300] * 4096, vector=np.zeros(size, DTYPE))
+    measures = {f"{number:x>32}": -1.25e29 for number in range(32)}
+    push = Push(version=2**53, sequence=2**53, steps=2**53, returns=[-1.25e300] * 4096, measures=measures, vector=np.zeros(size, DTYPE))
     assert size * 4 < len(encode(push)) <= size_limit(size) == 2**17 + 4 * size
 
 
@@ -227,6 +244,19 @@ PUSH = {"type": "push", "version": 0, "sequence": 1}
             "malformed",
             "a 'push' that cannot be read: Expected `float`, got `str` - at `$.returns[0]`",
         ),
+        (oracle_encode(PUSH | {"measures": [1.0]}), "malformed", None),
+        (oracle_encode(PUSH | {"measures": {"pps": "1"}}), "malformed", None),
+        (
+            oracle_encode(PUSH | {"measures": {"pps": 1e31}}),
+            "malformed",
+            "a 'push' that cannot be read: Expected `float` <= 1e+30 - at `$.measures[...]`",
+        ),
+        (
+            oracle_encode(PUSH | {"measures": {f"m{number}": 0.0 for number in range(33)}}),
+            "malformed",
+            "a 'push' that cannot be read: Expected `object` of length <= 32 - at `$.measures`",
+        ),
+        (struct.pack("<I", 46) + oracle_encode(PUSH | {"measures": {}})[4:-1] + b"\xdf\xff\xff\xff\xff", "malformed", None),
         (oracle_encode(PUSH | {"vector": [1.0]}), "malformed", "a 'push' that cannot be read: a vector is never part of the map"),
         (oracle_encode(PUSH | {"vector": b"\0\0\0\0"}), "malformed", "a 'push' that cannot be read: a vector is never part of the map"),
         (oracle_encode(PUSH) + bytes(8), "length", None),
@@ -250,6 +280,44 @@ def test_what_is_no_request_is_told(frame: bytes, code: str, reason: str | None)
     found = refused(decode_request, frame)
     assert found == (code, reason or found[1])
     assert len(found[1].splitlines()) == 1
+
+
+# The measures of a backend.
+
+
+@pytest.mark.parametrize("name", ["time", "event", "child", "trial", "", "1st", "_pps", "PPS", "p p", "pps\n", "größe", "p" * 33])
+def test_a_name_that_is_taken_or_badly_formed_is_no_measures(name: str) -> None:
+    assert permitted_measures({"pps": 1.0, name: 2.0}) == {"pps": 1.0}
+    assert refused(decode_request, oracle_encode(PUSH | {"measures": {name: 2.0}}))[0] == "malformed"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1.1e30, -(10**400)])
+def test_a_figure_that_is_not_finite_or_too_large_is_no_measure(value: float) -> None:
+    assert permitted_measures({"lag": value, "pps": 1.0}) == {"pps": 1.0}
+
+
+def test_measures_are_plain_floats_and_the_first_32() -> None:
+    figures = {f"m{number}": kind(number) for number, kind in enumerate([int, float, np.float32, np.float64] * 9)}
+    assert permitted_measures(figures) == {f"m{number}": float(number) for number in range(32)}
+    push = Push(version=0, sequence=1, measures=permitted_measures(figures))
+    assert parts(decode_request(bytes(encode(push)))) == parts(push)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["timer", "events", "time", "trial", "z9_"]) | st.text("ab_1A\n", max_size=3),
+        st.floats() | st.sampled_from([1e30, -1e30]) | st.integers(-(2**63), 2**64 - 1),
+        max_size=4,
+    )
+)
+def test_what_is_permitted_is_what_a_parent_reads(figures: dict[str, float]) -> None:
+    read = {}
+    for name, value in figures.items():
+        with suppress(ProtocolError):
+            push = decode_request(oracle_encode(PUSH | {"measures": {name: value}}))
+            assert isinstance(push, Push)
+            read |= push.measures
+    assert permitted_measures(figures) == read
 
 
 def test_a_child_refuses_what_only_a_child_says() -> None:

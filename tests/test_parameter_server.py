@@ -477,6 +477,56 @@ def test_the_history_may_be_thinned() -> None:
     assert [event["version"] for event in server.take_events()] == [3, 6]
 
 
+# The measures of a backend.
+
+
+def measured(sequence: int, **measures: float) -> Push:
+    return Push(version=0, sequence=sequence, vector=vector(0, 0, 0), measures=measures)
+
+
+def test_measures_are_a_line_of_the_history_behind_their_exchange() -> None:
+    server = make(child_backend="ga3c")
+    enter(server, "a")
+    server.handle("a", measured(1, pps=2950.0, tps=590.0), 1)
+    server.handle("a", push(2, 0, 0, 0), 2)
+    exchanged, measures, second = server.take_events()
+    assert (exchanged["event"], exchanged["version"], second["event"], second["version"]) == ("exchange", 1, "exchange", 2)
+    assert measures == {"time": 1, "event": "ga3c", "child": "a", "pps": 2950.0, "tps": 590.0}
+    assert not {"pps", "tps", "measures"} & exchanged.keys()
+
+
+def test_measures_of_a_plug_are_an_event_with_its_import_string() -> None:
+    server = make(child_backend="my.package:Backend")
+    enter(server, "a")
+    server.handle("a", measured(1, temperature=61.5), 1)
+    assert server.take_events()[-1] == {"time": 1, "event": "my.package:Backend", "child": "a", "temperature": 61.5}
+
+
+def test_measures_of_a_push_that_is_repeated_refused_or_too_late_are_no_line() -> None:
+    server = make(stop_updates=2)
+    enter(server, "a")
+    replies = [
+        server.handle("a", measured(1, pps=1.0), 1),
+        server.handle("a", measured(1, pps=1.0), 2),
+        server.handle("a", msgspec.structs.replace(measured(2, pps=2.0), vector=vector(NAN, 0, 0)), 3),
+        server.handle("a", measured(2, pps=3.0), 4),
+        server.handle("a", measured(3, pps=4.0), 5),
+    ]
+    assert [type(reply) for reply in replies] == [Weights, Weights, Refusal, Weights, Weights]
+    assert [event["pps"] for event in server.take_events() if event["event"] == "hogwild"] == [1.0, 3.0]
+
+
+def test_measures_are_thinned_child_by_child() -> None:
+    server = make(parent_history_every=2)
+    enter(server, "a", "b")
+    for sequence in range(1, 6):
+        for child in "ab":
+            server.handle(child, measured(sequence, pps=sequence), sequence)
+    events = server.take_events()
+    assert {event["child"] for event in events if event["event"] == "exchange"} == {"b"}  # every second of all
+    assert [(event["child"], event["pps"]) for event in events if event["event"] == "hogwild"] == [("a", 2), ("b", 2), ("a", 4), ("b", 4)]
+
+
 # Going on.
 
 

@@ -24,9 +24,13 @@ def join(time: float, child: str = "pi") -> dict[str, Any]:
     return {"time": time, "event": "join", "child": child}
 
 
-def told(*events: dict[str, Any], **stop: Any) -> tuple[Progress, io.StringIO]:
+def measures(time: float, child: str = "pi", backend: str = "hogwild", **figures: float) -> dict[str, Any]:
+    return {"time": time, "event": backend, "child": child, **figures}
+
+
+def told(*events: dict[str, Any], backend: str = "hogwild", **stop: Any) -> tuple[Progress, io.StringIO]:
     file = io.StringIO()
-    progress = Progress(small(stop=stop), file)
+    progress = Progress(small(stop=stop, child={"backend": backend}), file)
     for event in events:
         progress(event)
     return progress, file
@@ -88,6 +92,43 @@ def test_children_come_and_go() -> None:
     leave = {"time": 3.0, "event": "leave", "child": "a", "reason": "stopped"}
     progress, _ = told(join(0.0, "a"), join(1.0, "b"), leave, exchange(4.0))
     assert "1 children" in progress.line()
+
+
+@pytest.mark.parametrize("backend", ["hogwild", "ga3c", "my.package:Backend"])
+def test_measures_stand_behind_the_speed_whichever_the_backend(backend: str) -> None:
+    figures = measures(2.0, backend=backend, pps=2950.4, tps=590.0, lag=1.24, trainers=2.0)
+    progress, _ = told(join(0.0), exchange(2.0), figures, backend=backend)
+    assert " · 0/s · PPS 2,950 · TPS 590 · lag 1.2 · 1 children · " in progress.line()
+
+
+def test_rates_are_summed_and_the_lag_is_averaged_over_what_the_children_said_last() -> None:
+    progress, _ = told(
+        *(join(0.0, child) for child in "abc"),
+        measures(1.0, "a", pps=7000.0, tps=7000.0, lag=7000.0),
+        measures(2.0, "a", pps=1000.0, tps=4.25, lag=1.0),
+        measures(2.0, "b", pps=500.5, lag=2.0),
+        exchange(4.0),
+    )
+    assert " · PPS 1,500 · TPS 4.2 · lag 1.5 · 3 children · " in progress.line()  # c has said nothing
+
+
+def test_the_measures_of_a_child_that_leaves_go_with_it() -> None:
+    leave = {"time": 3.0, "event": "leave", "child": "a", "reason": "stopped"}
+    figures = [join(0.0, "a"), join(1.0, "b"), measures(2.0, "a", pps=900.0, lag=9.0), measures(2.0, "b", pps=100.0)]
+    progress, _ = told(*figures, leave, exchange(4.0))
+    assert " · PPS 100 · 1 children · " in progress.line()
+    for event in (join(5.0, "a"), measures(6.0, "nobody", pps=5.0)):  # it returns, and is not what it was
+        progress(event)
+    assert " · PPS 100 · 2 children · " in progress.line()
+    progress(join(7.0, "b"))  # a parent that was killed has seen nobody leave
+    assert " · 0/s · 2 children · " in progress.line()
+
+
+def test_measures_that_the_line_does_not_show_leave_it_as_it_is() -> None:
+    plain, _ = told(join(0.0), exchange(2.0))
+    other, _ = told(join(0.0), exchange(2.0), measures(2.0, predictors=2.0))
+    foreign, _ = told(join(0.0), exchange(2.0), measures(2.0, backend="ga3c", pps=9.0))
+    assert plain.line() == other.line() == foreign.line()
 
 
 def test_the_start_and_refusals_are_lines_of_their_own() -> None:

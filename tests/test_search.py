@@ -69,7 +69,14 @@ class Node:
         return self.trial
 
     def say(
-        self, now: float = 0.0, *, value: float = 0.0, steps: int = 10, returns: tuple[float, ...] = (), trial: int | None = -1
+        self,
+        now: float = 0.0,
+        *,
+        value: float = 0.0,
+        steps: int = 10,
+        returns: tuple[float, ...] = (),
+        trial: int | None = -1,
+        measures: dict[str, float] | None = None,
     ) -> Reply:
         self.sequence += 1
         number = self.trial if trial == -1 else trial
@@ -79,6 +86,7 @@ class Node:
             steps=steps,
             returns=list(returns),
             trial=number,
+            measures=measures or {},
             vector=vector(value, value, value),
         )
         return self.server.handle(self.name, push, now)
@@ -312,6 +320,21 @@ def test_each_node_has_its_own_trial_and_nobody_blends() -> None:
     a.say(value=6.0, steps=1)
     trials = searching(server).trials
     assert [(trials[n].vector.tolist(), trials[n].version) for n in (0, 1)] == [([6.0] * 3, 2), ([8.0] * 3, 1)]  # type: ignore[union-attr]
+
+
+def test_measures_name_their_trial_and_its_backend() -> None:
+    server = make()
+    for number, backend in enumerate(("hogwild", "ga3c")):
+        searching(server).offer(number, {"child.backend": backend}, 0.0)
+    nodes = [Node(server, "a"), Node(server, "b")]
+    assert [node.enter() for node in nodes] == [0, 1]
+    server.take_events()
+    for node in nodes:
+        node.push(1.0, 2.0, measures={"pps": 7.0})
+    assert events(server, "hogwild", "ga3c") == [
+        {"time": 2.0, "event": "hogwild", "child": "a", "trial": 0, "pps": 7.0},
+        {"time": 2.0, "event": "ga3c", "child": "b", "trial": 1, "pps": 7.0},
+    ]
 
 
 def test_trials_may_have_different_networks() -> None:

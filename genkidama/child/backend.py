@@ -15,6 +15,12 @@ from genkidama.weights import Signature, Vector
 
 __all__ = ["Backend", "Work", "make_backend"]
 
+#: The module and the class of each backend that has a name.
+_BUILT_IN = {
+    "hogwild": ("genkidama.child.orchestrator", "CoreOrchestrator"),
+    "ga3c": ("genkidama.child.ga3c.backend", "GA3C"),
+}
+
 
 @dataclass
 class Work:
@@ -24,10 +30,13 @@ class Work:
     steps: int = 0
     #: Undiscounted return of each finished episode.
     returns: list[float] = field(default_factory=list)
+    #: Figures of the backend's own about this time, for the parent's history: rates, means, sizes. At most 32, named with
+    #: a–z, 0–9 and `_` as `genkidama.messages.permitted_measures` says; NaN and infinity stand for none and are left out.
+    measures: dict[str, float] = field(default_factory=dict)
 
 
 class Backend(Protocol):
-    """What a backend promises; `CoreOrchestrator` is the one that is built in.
+    """What a backend promises; `CoreOrchestrator` (`"hogwild"`) and `GA3C` (`"ga3c"`) are built in.
 
     One asyncio loop makes all calls, in the order of the methods below, `due` to `release` over and
     over. A backend of one's own is a class with these methods and this constructor, named by
@@ -95,7 +104,7 @@ class Backend(Protocol):
 
 
 def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
-    """The backend that `child.backend` names.
+    """The backend that `child.backend` names; nothing of the others is imported.
 
     Raises:
         ConfigurationError: an import string that leads nowhere.
@@ -106,6 +115,7 @@ def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
         if not callable(kind):
             raise ConfigurationError(f"child.backend = {experiment.child.backend!r}: is no class")
     else:
-        kind = import_module("genkidama.child.orchestrator").CoreOrchestrator
+        module, name_there = _BUILT_IN[experiment.child.backend]
+        kind = getattr(import_module(module), name_there)
     backend: Backend = kind(experiment, cores, name)
     return backend

@@ -31,7 +31,7 @@ from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment, Role
 from genkidama.machine import available_cores, loop_factory, on_signals
-from genkidama.messages import Leave, Push, Refusal, Weights, Welcome
+from genkidama.messages import Leave, Push, Refusal, Weights, Welcome, permitted_measures
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Child"]
@@ -78,6 +78,7 @@ class Child:
         self._sequence = 0
         self._unanswered: Work | None = None
         self._work = Work()
+        self._told_of_measures = False
         self._over = ""
         self._failure: BaseException | None = None
         #: In a search: the trial that is trained, whether there is another after it, how many before it failed in a row.
@@ -228,7 +229,8 @@ class Child:
         returns = [value for value in work.returns if math.isfinite(value) and abs(value) <= _LARGEST_RETURN]
         if len(returns) < len(work.returns):
             log.warning("returns that are NaN or infinite are not reported", child=self.name, count=len(work.returns) - len(returns))
-        self._work = Work(self._work.steps + work.steps, (self._work.returns + returns)[-_MOST_RETURNS:])
+        measures = self._permitted(work.measures) or self._work.measures  # of the newest time that has any
+        self._work = Work(self._work.steps + work.steps, (self._work.returns + returns)[-_MOST_RETURNS:], measures)
         connection = self._connection
         if connection is None:
             return
@@ -242,6 +244,7 @@ class Child:
             steps=self._unanswered.steps,
             returns=self._unanswered.returns,
             trial=self._trial,
+            measures=self._unanswered.measures,
             vector=sent,
         )
         try:
@@ -264,6 +267,15 @@ class Child:
             self._connection = None
             connection.transport.abort()
             raise
+
+    def _permitted(self, figures: dict[str, float]) -> dict[str, float]:
+        """The measures that a push may carry. That there are others is said once, unless they are NaN or infinite."""
+        measures = permitted_measures(figures)
+        left_out = [name for name, value in figures.items() if name not in measures and abs(value) < math.inf]
+        if left_out and not self._told_of_measures:
+            self._told_of_measures = True
+            log.warning("measures that the protocol does not permit are not reported", child=self.name, measures=left_out)
+        return measures
 
     def _accept(self, reply: Weights, sent: Vector, backend: Backend) -> None:
         assert self.experiment is not None

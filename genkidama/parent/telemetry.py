@@ -10,14 +10,19 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
+from genkidama.plugs import is_plug
+
 __all__ = ["SUMMARY_SECONDS", "EventLog"]
 
 #: Refusals of one kind are summed up at most this often: a child gone mad must not fill a disk.
 SUMMARY_SECONDS = 1.0
 
+#: Come with every exchange or phase: too many to be read. A backend's measures are an event with the backend's name.
+_SILENT = frozenset({"exchange", "report", "hogwild", "ga3c"})
+
 
 class EventLog:
-    """Logs the events of a run's history, all but the exchanges and a search's reports.
+    """Logs the events of a run's history, all but the exchanges, the backends' measures and a search's reports.
 
     The first refusal of a kind is logged at once; further ones are counted and summed up.
     """
@@ -33,7 +38,7 @@ class EventLog:
         """Logs what is worth a line, and the summaries that are due at `now` (seconds)."""
         for event in events:
             kind = event["event"]
-            if kind in ("exchange", "report"):
+            if kind in _SILENT or is_plug(kind):
                 continue
             if kind == "refused":
                 self._refused(event, now)

@@ -6,6 +6,8 @@ Most run in one event loop, with a backend that learns nothing, so that weights 
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import signal
 import socket
 import threading
@@ -19,14 +21,17 @@ import pytest
 
 from genkidama import checkpoint as checkpoints
 from genkidama.child import client, uplink
-from genkidama.child.backend import make_backend
+from genkidama.child.backend import Work, make_backend
 from genkidama.child.client import Child
+from genkidama.child.ga3c.backend import GA3C
+from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment, Role
 from genkidama.messages import PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Request, Weights, Welcome
 from genkidama.parent import Parent
+from genkidama.progress import Progress
 from genkidama.weights import DTYPE, Signature
-from tests.helpers import Answer, FakeParent, Serving, constant, eventually, history, running, url
+from tests.helpers import Answer, ConstantBackend, FakeParent, Serving, constant, eventually, history, running, small, url
 
 
 @pytest.fixture(autouse=True)
@@ -241,6 +246,97 @@ async def test_a_push_whose_reply_got_lost_is_sent_again_under_its_number() -> N
     assert fourth.sequence == 2
     assert fourth.steps >= 10  # everything since, the time without an answer included
     assert len(parent.connections) == 3
+
+
+# The measures of a backend.
+
+
+class MeasuringBackend(ConstantBackend):
+    """Reports `number`, how often it was asked, `pps` and `lag`; what `network.options.strange` says is added."""
+
+    asked = 0
+
+    def take_work(self) -> Work:
+        work = super().take_work()
+        self.asked += 1
+        strange = self.experiment.network.options.get("strange", {})
+        work.measures = {"number": self.asked, "pps": np.float32(250.0), "lag": float("nan"), **strange}
+        return work
+
+
+def measuring(**sections: dict[str, Any]) -> Experiment:
+    return constant(**sections, child={"backend": f"{__name__}:MeasuringBackend"})
+
+
+async def test_measures_end_up_in_the_history_and_in_the_progress_line(tmp_path: Path) -> None:
+    settings = measuring()
+    async with running(settings, tmp_path) as parent:
+        async with Serving(child_of(parent, "a")) as a, Serving(child_of(parent, "b")) as b:
+            await a.exchanged(5)
+            await b.exchanged(5)
+        assert not parent.server.refusals
+    lines = history(tmp_path, f"{__name__}:MeasuringBackend")
+    for child in "ab":
+        exchanges = [line for line in history(tmp_path, "exchange") if line["child"] == child]
+        assert [line for line in lines if line["child"] == child] == [
+            {"time": exchange["time"], "event": settings.child.backend, "child": child, "number": number, "pps": 250.0}
+            for number, exchange in enumerate(exchanges, start=1)
+        ]
+        assert len(exchanges) >= 5
+    progress = Progress(settings, io.StringIO())
+    shown = set()
+    for line in history(tmp_path):
+        progress(line)
+        if line["event"] == settings.child.backend:
+            shown.add(progress.line().partition(" · PPS ")[2].partition(" · ")[0])
+    assert "500" in shown and "PPS" not in progress.line()  # both have left
+
+
+async def test_a_run_goes_on_in_a_history_that_holds_measures(tmp_path: Path) -> None:
+    settings = measuring()
+    for _ in range(2):
+        async with running(settings, tmp_path) as parent, Serving(child_of(parent)) as serving:
+            await serving.exchanged(2)
+    assert len(history(tmp_path, "resume")) == 1
+    assert len(history(tmp_path, settings.child.backend)) == len(history(tmp_path, "exchange")) >= 4
+
+
+async def test_a_push_that_is_sent_again_carries_the_measures_that_it_carried_and_the_next_the_newest() -> None:
+    async with Scripted(measuring(), push=[None, None]) as parent, Serving(Child(parent.url, name="pi")):
+        pushes = parent.of(Push)
+        await eventually(lambda: len(pushes()) >= 4)
+    first, second, third, fourth = pushes()[:4]
+    assert first.measures == second.measures == third.measures == {"number": 1.0, "pps": 250.0}
+    assert fourth.measures["number"] == 1 + fourth.steps / 10 >= 4
+
+
+async def test_measures_wait_for_the_next_push_if_there_are_no_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take_work(backend: MeasuringBackend) -> Work:
+        backend.asked += 1
+        return Work(steps=1, measures={"number": 2.0} if backend.asked == 2 else {})
+
+    monkeypatch.setattr(MeasuringBackend, "take_work", take_work)
+    async with Scripted(measuring(), push=[None, None]) as parent, Serving(Child(parent.url, name="pi")):
+        pushes = parent.of(Push)
+        await eventually(lambda: len(pushes()) >= 5)
+    assert [push.measures for push in pushes()[:5]] == [{}, {}, {}, {"number": 2.0}, {}]
+
+
+async def test_measures_that_are_not_permitted_are_left_out_and_spoken_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strange = {"time": 1.0, "PPS": 1.0, "large": 1e31, "infinite": float("inf")}
+    async with running(measuring(network={"options": {"strange": strange}}), tmp_path) as parent:
+        async with Serving(child_of(parent)) as serving:
+            await serving.exchanged(4)
+        assert not parent.server.refusals
+    assert all(line.keys() == {"time", "event", "child", "number", "pps"} for line in history(tmp_path, measuring().child.backend))
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if "not permit" in line]
+    assert [line["measures"] for line in said] == [["time", "PPS", "large"]]
+
+
+def test_a_backend_is_made_by_its_name() -> None:
+    assert type(make_backend(small(), 1, "pi")) is CoreOrchestrator
+    assert type(make_backend(small(child={"backend": "ga3c"}), 1, "pi")) is GA3C
+    assert type(make_backend(measuring(), 1, "pi")) is MeasuringBackend
 
 
 # A parent that talks nonsense.

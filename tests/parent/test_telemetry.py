@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import structlog
 from structlog.testing import CapturingLogger
 
+from genkidama.child.backend import _BUILT_IN
 from genkidama.console import make_logger
+from genkidama.experiment import Experiment
+from genkidama.messages import PROTOCOL, Hello, Join, Push
+from genkidama.parameter_server import ParameterServer
 from genkidama.parent.telemetry import EventLog
+from genkidama.weights import DTYPE
 
 
 def refused(code: str = "finite", child: str = "pi") -> dict[str, Any]:
@@ -34,6 +40,19 @@ def lines(capture: CapturingLogger) -> list[dict[str, Any]]:
 def test_exchanges_are_not_logged(log: EventLog, capture: CapturingLogger) -> None:
     log.report([{"time": 0.0, "event": "exchange"}, {"time": 0.0, "event": "join", "child": "pi"}], 0.0)
     assert lines(capture) == [{"event": "join", "child": "pi"}]
+
+
+@pytest.mark.parametrize("backend", [*_BUILT_IN, "tests.helpers:ConstantBackend"])
+def test_measures_are_not_logged(log: EventLog, capture: CapturingLogger, backend: str) -> None:
+    experiment = Experiment().with_settings({"child.backend": backend})
+    server = ParameterServer(experiment)
+    server.handle("pi", Hello(protocol=PROTOCOL, name="pi", session="s"), 0.0)
+    server.handle("pi", Join(signature=[("w", [1])]), 0.0)
+    server.handle("pi", Push(version=0, sequence=1, measures={"pps": 1.0}, vector=np.zeros(1, DTYPE)), 0.0)
+    events = server.take_events()
+    assert [event["event"] for event in events] == ["join", "exchange", backend]
+    log.report(events, 0.0)
+    assert [line["event"] for line in lines(capture)] == ["join"]
 
 
 def test_the_first_refusal_of_a_code_is_logged_and_the_rest_summed_up(log: EventLog, capture: CapturingLogger) -> None:
