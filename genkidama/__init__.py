@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from genkidama.blending import blend
     from genkidama.checkpoint import Checkpoint
     from genkidama.child.client import Child
+    from genkidama.child.ga3c.backend import GA3C
     from genkidama.child.orchestrator import CoreOrchestrator
     from genkidama.cluster import train
     from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
     from genkidama.evaluation import Evaluation, evaluate
     from genkidama.experiment import Experiment
     from genkidama.learning.heads import head_for
-    from genkidama.learning.networks import ActorCritic, Network
+    from genkidama.learning.networks import ActorCritic, Convolutional, Network
     from genkidama.parameter_server import ParameterServer
     from genkidama.parent.server import Parent
     from genkidama.run import Run
@@ -41,10 +42,12 @@ _HOMES = {
     "Checkpoint": "genkidama.checkpoint",
     "Child": "genkidama.child.client",
     "ConfigurationError": "genkidama.errors",
+    "Convolutional": "genkidama.learning.networks",
     "CoreOrchestrator": "genkidama.child.orchestrator",
     "EnvironmentFailure": "genkidama.errors",
     "Evaluation": "genkidama.evaluation",
     "Experiment": "genkidama.experiment",
+    "GA3C": "genkidama.child.ga3c.backend",
     "GenkidamaError": "genkidama.errors",
     "Network": "genkidama.learning.networks",
     "ParameterServer": "genkidama.parameter_server",
@@ -63,10 +66,12 @@ __all__ = [
     "Checkpoint",
     "Child",
     "ConfigurationError",
+    "Convolutional",
     "CoreOrchestrator",
     "EnvironmentFailure",
     "Evaluation",
     "Experiment",
+    "GA3C",
     "GenkidamaError",
     "Network",
     "ParameterServer",

@@ -469,6 +469,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
     if algorithm.vtrace and (algorithm.name == "ppo" or child.backend == "hogwild"):
         key, value = ("algorithm.name", "ppo") if algorithm.name == "ppo" else ("child.backend", "hogwild")
         raise ConfigurationError(f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c, but {key} = {value!r}")
+    if algorithm.vtrace and algorithm.epsilon:
+        raise ConfigurationError(f"{source}: algorithm.vtrace = True: knows the policy's own actions only; set algorithm.epsilon to 0")
     if experiment.environment.vectorized and experiment.environment.wrappers:
         name = experiment.environment.wrappers[0].name
         raise ConfigurationError(

@@ -72,11 +72,11 @@ async def turns(backend: Backend, episodes: int) -> None:
 # The contract.
 
 
-@pytest.fixture(params=["hogwild-episode", "hogwild-free", CONSTANT])
+@pytest.fixture(params=["hogwild-episode", "hogwild-free", "ga3c-episode", "ga3c-free", f"{CONSTANT}-free"])
 def plugged(request: pytest.FixtureRequest) -> Experiment:
     """An experiment for each backend that there is."""
-    name, _, exchange = request.param.partition("-") if request.param.startswith("hogwild") else (request.param, "", "free")
-    return small(child={"backend": name, "exchange": exchange})
+    name, _, exchange = request.param.rpartition("-")
+    return small(child={"backend": name, "exchange": exchange}, ga3c={"agents": 2})
 
 
 class TestContract:
@@ -220,7 +220,7 @@ async def test_with_episodes_the_cores_rest_during_an_exchange() -> None:
 async def test_free_cores_never_wait() -> None:
     settings = small(environment={"id": "tests.tiny:Faulty"}, child={"exchange_seconds": 3600.0})
     async with begun(settings, cores=2) as orchestrator:
-        await eventually(lambda: len(orchestrator._counts.returns) > 50)
+        await eventually(lambda: len(orchestrator._crew._work.returns) > 50)
 
 
 async def test_a_free_exchange_is_due_after_so_many_steps() -> None:

@@ -1,0 +1,300 @@
+"""GA3C: a child's agents and the engine that predicts and trains for them. The backend `"ga3c"`.
+
+Laws of this file:
+- It never computes and imports no torch: it sleeps until an agent, the engine or a timer wakes it.
+- An exchange is due as with Hogwild: after so much time or so many steps with `exchange = "free"`; with `"episode"`
+  when every agent has ended an episode in each of its environments, and waits. Trainers never wait.
+- An agent that dies is replaced. So is the engine: on a CPU nothing is lost with it, on a GPU what it has
+  learned since the last exchange. Who dies again and again without getting anywhere ends the child, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.adjustment import Adjustment, Setting
+from genkidama.blending import blend
+from genkidama.child.backend import Work
+from genkidama.child.crew import Crew
+from genkidama.child.forkserver import AGENTS
+from genkidama.child.ga3c.launch import EngineProcess, pipe
+from genkidama.child.ga3c.queues import put, ring, take, waiting
+from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots, do_nothing, start_agent
+from genkidama.console import make_logger
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.weights import DTYPE, Signature, Vector
+
+__all__ = ["GA3C"]
+
+#: N_A for each core, if `ga3c.agents` is "auto".
+_AGENTS_PER_CORE = 8
+
+#: So many deaths of the engine without an update between them mean that it will never live.
+_FATAL_DEATHS = 3
+
+log = make_logger()
+
+
+class GA3C:
+    """Owns a child's agents and its engine. See `Backend` for what each method promises.
+
+    Args:
+        experiment: all settings.
+        cores: CPU cores that the child may use, at least 1; how many agents there are follows from it if `ga3c.agents` is "auto".
+        name: the child's name; it makes its agents' random numbers differ from other children's.
+    """
+
+    def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
+        if cores < 1:
+            raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+        self.experiment = experiment
+        settings = self._settings = experiment.ga3c
+        many = min(-(-_AGENTS_PER_CORE * cores // settings.environments), settings.max_agents)
+        agents = many if settings.agents == "auto" else settings.agents
+        #: N_P, N_T and N_A as they are now.
+        self.setting = Setting(settings.predictors, settings.trainers, agents)
+        #: What the dynamic adjustment has tried, a row a window; None if it is off.
+        self.adjustment: Adjustment | None = None
+        self._crew = Crew(experiment, "agent", name, self._fork)
+        self._predictions, self._training = pipe(), pipe()
+        self._bells = [pipe() for _ in range(settings.max_agents)]
+        self._engine: EngineProcess | None = None
+        self._slots: Slots | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._adjusting: asyncio.Task[None] | None = None
+        self._deaths = self._updates_at_death = 0
+        self._counted = np.zeros(len(Count), np.int64)
+        self._counted_at = 0.0
+        self._on_device = False
+
+    @property
+    def slots(self) -> Slots:
+        assert self._slots is not None, "startup() comes first"
+        return self._slots
+
+    @property
+    def pids(self) -> list[int]:
+        """The process numbers of the agents that live."""
+        return self._crew.pids
+
+    async def startup(self) -> Signature:
+        # The nursery imports the environment while the engine imports torch.
+        nursery, warming = AGENTS.pid, asyncio.ensure_future(asyncio.to_thread(self._warm_up))
+        self._engine = self._launch()
+        try:
+            entries, vector, facts, device = await self._engine.describe(self.experiment)
+            await asyncio.shield(warming)
+        finally:
+            while not warming.done():  # whoever is told to stop, or cannot go on, does not wait for that
+                with suppress(ProcessLookupError):
+                    if (born := AGENTS.pid) is not None and born != nursery:
+                        os.kill(born, signal.SIGKILL)
+                await asyncio.wait((warming,), timeout=0.1)
+        self.signature = Signature.of(entries)
+        self._on_device = device != "cpu"
+        settings = self._settings
+        self._slots = Slots(
+            SlotLayout(
+                agents=settings.max_agents,
+                environments=settings.environments,
+                rollouts=settings.rollouts,
+                steps=self.experiment.algorithm.batch_size,
+                size=self.signature.size,
+                # Threads that leave are counted in their rows to the end, while others take their places.
+                threads=2 * (max(settings.predictors, settings.max_predictors) + max(settings.trainers, settings.max_trainers)),
+                **facts,
+            )
+        )
+        self.slots.weights[:] = np.frombuffer(vector, DTYPE)
+        self._engine.attach(self.slots)
+        return self.signature
+
+    def _warm_up(self) -> None:
+        with suppress(EOFError, OSError):  # it died of the environment; agents will, too, and say so
+            process = AGENTS.start(do_nothing, (), self.experiment)
+            process.join()
+            process.close()
+
+    def _launch(self) -> EngineProcess:
+        ends = (*self._predictions, *self._training, *(bell for _, bell in self._bells))
+        return EngineProcess([end.fileno() for end in ends], self._engine_lost)
+
+    async def begin(self, weights: Vector | None, version: int = 0) -> None:
+        if weights is not None:
+            self.slots.weights[:] = weights
+        self._put_to_work()
+        await self._crew.begin(self.setting.agents, version, self.slots.semaphore)
+        self._counted_at = time.monotonic()
+        if self._settings.dynamic:
+            most = Setting(self._settings.max_predictors, self._settings.max_trainers, self._settings.max_agents)
+            self.adjustment = Adjustment(self.setting, most, np.random.default_rng((self.experiment.seed, version)))
+            self._adjusting = asyncio.get_running_loop().create_task(self._adjust(self.adjustment))
+
+    def _put_to_work(self) -> None:
+        assert self._engine is not None
+        self._engine.tell("reset")
+        self._engine.tell("resize", self.setting.predictors, self.setting.trainers)
+
+    def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
+        self.slots.stop[index] = False
+        ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])
+        return AGENTS.start(start_agent, (index, self.experiment, self.slots, ends, line, seed), self.experiment)
+
+    # The engine.
+
+    def _engine_lost(self, reason: str, alive: bool) -> None:
+        """It says that it cannot go on, or is gone."""
+        updates = self.slots.updates
+        self._deaths = 1 if updates > self._updates_at_death else self._deaths + 1
+        self._updates_at_death = updates
+        if alive:
+            self._crew.fail(EnvironmentFailure(f"training cannot go on: {reason}"))
+        elif self._deaths >= _FATAL_DEATHS:
+            self._crew.fail(EnvironmentFailure(f"the process that holds the model died {self._deaths} times without an update: {reason}"))
+        else:
+            log.warning("engine lost", reason=reason)
+            self._restart = asyncio.get_running_loop().create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        """Another engine goes on with the weights and the work that it finds in the shared memory."""
+        slots = self.slots
+        engine = self._engine = self._launch()
+        try:
+            await engine.describe(self.experiment)
+        except EnvironmentFailure:
+            self._engine_lost(f"exit code {engine.popen.returncode}", False)
+            return
+        except ConfigurationError as error:  # it was built before: a device is gone, or a module
+            self._engine_lost(str(error), True)
+            return
+        # What the lost one had taken from the queues is put there again. By now every agent sleeps, so nothing is put twice.
+        for (queue, _), size in ((self._predictions, len(slots.asked)), (self._training, len(slots.busy))):
+            if waiting(queue.fileno()):
+                take(queue.fileno(), 2 * size)
+        engine.attach(slots)
+        self._put_to_work()
+        put(self._predictions[1].fileno(), np.flatnonzero(slots.asked != slots.answered).tolist())
+        put(self._training[1].fileno(), np.flatnonzero(slots.busy).tolist())
+
+    # The dynamic adjustment.
+
+    async def _adjust(self, adjustment: Adjustment) -> None:
+        while True:
+            before, began = self._rollouts(), time.monotonic()
+            await asyncio.sleep(self._settings.window_seconds)
+            rate = (self._rollouts() - before) / (time.monotonic() - began)
+            await self._apply(adjustment.judge(rate))
+
+    def _rollouts(self) -> int:
+        return int(self.slots.counters[:, Count.ROLLOUTS].sum())
+
+    async def _apply(self, setting: Setting) -> None:
+        before, self.setting = self.setting, setting
+        assert self._engine is not None
+        if setting[:2] != before[:2]:
+            self._engine.tell("resize", setting.predictors, setting.trainers)
+        if setting.agents != before.agents:
+            self._wake(await self._crew.resize(setting.agents))
+
+    def _wake(self, agents: list[int]) -> None:
+        """Has these agents see that they should end."""
+        self.slots.stop[agents] = True
+        for agent in agents:
+            ring(self._bells[agent][1].fileno())
+
+    # Exchanges.
+
+    async def due(self) -> None:
+        await self._crew.due()
+        if self._on_device and self._engine is not None:
+            await self._engine.publish()
+
+    def snapshot(self) -> Vector:
+        return self.slots.weights.copy()
+
+    def take_work(self) -> Work:
+        work = self._crew.take_work()
+        return Work(work.steps, work.returns, self._measures())
+
+    def _measures(self) -> dict[str, float]:
+        """What was done since the last call, a second, and how long the queues are."""
+        counters, now = self.slots.counters.sum(0), time.monotonic()
+        done, seconds = counters - self._counted, now - self._counted_at
+        self._counted, self._counted_at = counters, now
+        predictions, batches, rollouts, steps, updates, lag = done.tolist()
+        return {
+            "tps": rollouts / seconds,
+            "pps": predictions / seconds,
+            "updates": updates / seconds,
+            **dict(zip(Setting._fields, self.setting, strict=True)),
+            "queue_prediction": waiting(self._predictions[0].fileno()),
+            "queue_training": waiting(self._training[0].fileno()),
+            # A mean of nothing is no figure: NaN is left out.
+            "prediction_batch": predictions / batches if batches else math.nan,
+            "training_batch": steps / updates if updates else math.nan,
+            "lag": lag / steps if steps else math.nan,
+        }
+
+    def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
+        if not beta:
+            return
+        slots = self.slots
+        if self.experiment.child.exchange == "free" or self._on_device:
+            change = (parent - sent) * DTYPE.type(beta)  # what was learned meanwhile is kept
+            slots.weights += change
+            if self._on_device and self._engine is not None:
+                slots.change[:] = change[: len(slots.change)]
+                self._engine.tell("change")
+        else:
+            blend(slots.weights, parent, beta)
+
+    def reset(self, weights: Vector) -> None:
+        slots = self.slots
+        slots.state[:] = 0.0
+        slots.clock[:] = 0.0
+        slots.weights[:] = weights
+        if self._on_device and self._engine is not None:
+            self._engine.tell("reset")
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        slots = self.slots
+        return {"weights": slots.weights.copy(), "state": slots.state.copy(), "clock": slots.clock.copy()}
+
+    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        for name, array in state.items():
+            ours = getattr(self.slots, name)
+            if ours.shape == array.shape:  # another optimizer starts with fresh momenta
+                ours[:] = array
+
+    def set_progress(self, progress: float) -> None:
+        self.slots.progress[0] = progress
+
+    def release(self) -> None:
+        self._crew.release()
+
+    async def shutdown(self) -> None:
+        for task in (self._adjusting, self._restart):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
+        if self._slots is not None:
+            self._wake(list(range(self._slots.layout.agents)))
+        await self._crew.shutdown()
+        if self._engine is not None:
+            await self._engine.end()
+        for end in (*self._predictions, *self._training, *(end for bell in self._bells for end in bell)):
+            end.close()
+        if self._slots is not None:
+            self._slots.close()

@@ -1,0 +1,138 @@
+"""The backend's side of the engine process: starting it, talking to it, noticing its end. Imports no torch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection
+from typing import Any
+
+from genkidama.child.ga3c.slots import Slots
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.experiment import Experiment
+
+__all__ = ["EngineProcess"]
+
+#: Each thread of the engine computes on one core: more would fight over the cores with each other and with the agents.
+_VARIABLES = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
+
+#: How long an engine that is told to end may take before it is killed.
+_GRACE_SECONDS = 1.0
+
+
+class EngineProcess:
+    """One engine process, running.
+
+    Args:
+        descriptors: what it inherits: the queues' and bells' ends, in the engine's order.
+        lost: called when it says that training cannot go on, or is gone without having been told to, with the reason and
+            whether it is still there.
+    """
+
+    def __init__(self, descriptors: Sequence[int], lost: Callable[[str, bool], None]) -> None:
+        self._lost = lost
+        self._control, theirs = Pipe()
+        with theirs:
+            inherited = [theirs.fileno(), *descriptors]
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "genkidama.child.ga3c.engine", *map(str, inherited)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                env={**os.environ, **_VARIABLES, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+            )
+        self._published: asyncio.Future[None] | None = None
+
+    async def describe(self, experiment: Experiment) -> tuple[Any, ...]:
+        """What the engine has built: signature entries, the vector's bytes, facts, the device's type.
+
+        Raises:
+            ConfigurationError: it cannot build what the experiment names.
+            EnvironmentFailure: it died of it.
+        """
+        # In a thread, because a whole vector comes, and event loops have sockets that they watch not wait for the rest of a message.
+        told = asyncio.ensure_future(asyncio.to_thread(self._be_told, experiment))
+        try:
+            kind, *description = await asyncio.shield(told)
+        except asyncio.CancelledError:
+            self.popen.kill()  # whoever is told to stop does not wait until torch is imported
+            await asyncio.wait((told,))
+            told.exception()
+            raise
+        except (EOFError, OSError):
+            code = self.popen.wait()
+            raise EnvironmentFailure(
+                f"the process that holds the model died with exit code {code}; "
+                f"try `{sys.executable} -c 'import torch'` on this machine, and the environment {experiment.environment.id!r} by itself"
+            ) from None
+        if kind == "error":
+            raise ConfigurationError(description[0])
+        asyncio.get_running_loop().add_reader(self._control.fileno(), self._listen)
+        return tuple(description)
+
+    def _be_told(self, experiment: Experiment) -> tuple[Any, ...]:
+        self._control.send(experiment.to_dict())
+        description: tuple[Any, ...] = self._control.recv()
+        return description
+
+    def attach(self, slots: Slots) -> None:
+        """Gives it the shared memory."""
+        self._control.send(slots.layout)
+        reduction.send_handle(self._control, slots.descriptor, self.popen.pid)
+
+    def tell(self, *message: Any) -> None:
+        """Has it do something that needs no answer. If it has just died, that is noticed elsewhere."""
+        with suppress(OSError):
+            self._control.send(message)
+
+    async def publish(self) -> None:
+        """Has it copy weights and optimizer state into the shared memory, and waits until that is done, or it is gone."""
+        if not self._control.closed:
+            self._published = asyncio.get_running_loop().create_future()
+            self.tell("publish")
+            await self._published
+
+    def _listen(self) -> None:
+        try:
+            while self._control.poll():
+                kind, *words = self._control.recv()
+                if kind == "failed":
+                    self._lost(words[0], True)
+                else:
+                    self._release()
+        except (EOFError, OSError):
+            self._close()
+            self._release()
+            self._lost(f"exit code {self.popen.wait()}", False)
+
+    def _release(self) -> None:
+        if self._published is not None and not self._published.done():
+            self._published.set_result(None)
+
+    def _close(self) -> None:
+        if not self._control.closed:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+
+    async def end(self) -> None:
+        """Ends the process: it does so by itself when nobody talks to it any more."""
+        self._close()
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self.popen.wait, _GRACE_SECONDS)
+        self.kill()
+        self.popen.wait()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+
+
+def pipe() -> tuple[Connection, Connection]:
+    """A one-way pipe: the end to read, the end to write."""
+    reader, writer = Pipe(duplex=False)
+    return reader, writer

@@ -1,0 +1,163 @@
+"""What the agents and the engine of a child share: rollouts in slots, the weights, and counters.
+
+An agent owns E lanes, one environment each. A lane has K slots, a slot one rollout of up to T steps. A step's place
+in the flat arrays is its row: (lane · K + slot) · T + t.
+
+Laws of this file:
+- A slot belongs to its agent until its index is put into the training queue, `busy` from then on, and to its agent
+  again when a trainer has copied it and darkened `busy`.
+- A prediction is asked for by `position` (the row where the observation lies), then `asked` + 1, then the lane's index in
+  the prediction queue. It is answered by what stands at that row, then `answered` = `asked`. So a request of an agent that
+  has died meanwhile, or one that is read twice, does no harm.
+- Each thread counts in a row of its own of `counters`; who wants a sum, adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.child.memory import Block
+from genkidama.experiment import Experiment
+
+__all__ = ["Count", "Ends", "SlotLayout", "Slots", "do_nothing", "start_agent"]
+
+Array = npt.NDArray[Any]
+
+
+class Count(IntEnum):
+    """The columns of `Slots.counters`."""
+
+    PREDICTIONS = 0
+    PREDICTION_BATCHES = 1
+    #: Rollouts taken from the training queue.
+    ROLLOUTS = 2
+    #: Steps that were trained on.
+    STEPS = 3
+    UPDATES = 4
+    #: Updates between acting and learning, summed over these steps.
+    LAG = 5
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """The sizes that the memory follows from."""
+
+    #: N_A, at most.
+    agents: int
+    #: E: lanes of an agent.
+    environments: int
+    #: K: slots of a lane.
+    rollouts: int
+    #: T: steps of a slot.
+    steps: int
+    observation_shape: tuple[int, ...]
+    #: NumPy's name of the observations' type.
+    observation_type: str
+    #: Numbers of an action.
+    action_columns: int
+    #: Numbers of the weight vector.
+    size: int
+    #: How many of them are trainable.
+    trainable: int
+    #: Vectors of optimizer state.
+    state_rows: int
+    #: Threads that count.
+    threads: int
+
+    def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        lanes = self.agents * self.environments
+        slots = lanes * self.rollouts
+        rows = slots * self.steps
+        return {
+            "weights": ((self.size,), np.float32),
+            "change": ((self.trainable,), np.float32),
+            "state": ((self.state_rows, self.trainable), np.float32),
+            "clock": ((1,), np.float64),
+            "observations": ((rows, *self.observation_shape), self.observation_type),
+            "actions": ((rows, self.action_columns), np.float32),
+            "values": ((rows,), np.float32),
+            "log_mu": ((rows,), np.float32),
+            "born": ((rows,), np.int64),
+            "rewards": ((rows,), np.float32),
+            "discounted": ((rows,), np.float32),
+            "lengths": ((slots,), np.int64),
+            "bootstraps": ((slots,), np.float32),
+            "cut": ((slots,), np.bool_),
+            "busy": ((slots,), np.bool_),
+            "position": ((lanes,), np.int64),
+            "asked": ((lanes,), np.int64),
+            "answered": ((lanes,), np.int64),
+            "counters": ((self.threads, len(Count)), np.int64),
+            "semaphore": ((self.agents,), np.bool_),
+            "stop": ((self.agents,), np.bool_),
+            "progress": ((1,), np.float64),
+        }
+
+
+class Slots(Block):
+    """The arrays; `SlotLayout` gives their shapes."""
+
+    layout: SlotLayout
+    #: θ_C, or on a GPU the copy of it that was published last.
+    weights: Array
+    #: What an exchange adds to the weights of a GPU.
+    change: Array
+    #: Optimizer state, and steps so far; on a GPU a copy as `weights`.
+    state: Array
+    clock: Array
+    #: By row: what the agent saw; what it did, V(s), log μ(a|s) and the number of updates when it was predicted.
+    observations: Array
+    actions: Array
+    values: Array
+    log_mu: Array
+    born: Array
+    #: By row: reward, and the discounted return of the episode so far, as the environment gives them.
+    rewards: Array
+    discounted: Array
+    #: By slot: steps; V of the observation after the last of them; whether the episode could go on there; see the laws.
+    lengths: Array
+    bootstraps: Array
+    cut: Array
+    busy: Array
+    #: By lane: see the laws.
+    position: Array
+    asked: Array
+    answered: Array
+    #: By thread and `Count`.
+    counters: Array
+    #: By agent: the semaphore vector, and whether it should end.
+    semaphore: Array
+    stop: Array
+    #: How much of the run is done.
+    progress: Array
+
+    @property
+    def updates(self) -> int:
+        """How many updates there were."""
+        return int(self.counters[:, Count.UPDATES].sum())
+
+
+@dataclass(frozen=True)
+class Ends:
+    """An agent's ends of the pipes; they can be handed to a process that is being started."""
+
+    predictions: Connection
+    training: Connection
+    bell: Connection
+
+
+def start_agent(index: int, experiment: Experiment, slots: Slots, ends: Ends, line: Connection, seed: tuple[int, ...]) -> None:
+    """The first function of an agent process, which has come from the nursery with its environment imported."""
+    from genkidama.child.ga3c.agent import run_agent
+
+    run_agent(index, experiment, slots, ends, line, seed)
+
+
+def do_nothing() -> None:
+    """What the first process of a nursery does, which is started for the nursery's sake."""
