@@ -82,7 +82,7 @@ class Environment(_Section, frozen=True):
     wrappers: tuple[Wrapper, ...] = ()
     """What is put around it, the innermost first: `{ name = "FrameStackObservation", options = { stack_size = 4 } }`, …."""
     vectorized: bool = False
-    """Whether its own vectorized form is taken (ALE has one), which does the preprocessing itself: `options` are for that, `wrappers` none."""
+    """Whether its own vectorized form (ALE has one) is taken, which does the preprocessing: `options` are for that, `wrappers` none."""
     normalize_observations: bool = False
     """Subtract the running mean of the observations and divide by their standard deviation."""
     normalize_rewards: bool = False
@@ -97,7 +97,7 @@ class Network(_Section, frozen=True):
     """`[network]`: what acts and values."""
 
     name: Annotated[str, _plug("actor-critic", "convolutional")] = "actor-critic"
-    """`"actor-critic"` (perceptrons for vectors), `"convolutional"` (for images, channels first), or `"module:Class"`, a subclass of `Network`."""
+    """`"actor-critic"` (for vectors), `"convolutional"` (for images, channels first), or `"module:Class"`, a subclass of `Network`."""
     convolutions: Annotated[tuple[tuple[Natural, Natural, Natural], ...], _M(min_length=1)] = ((16, 8, 4), (32, 4, 2))
     """`convolutional`: channels, kernel and stride of each convolution."""
     hidden: Annotated[tuple[Natural, ...], _M(min_length=1)] = (128,)
@@ -474,7 +474,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
     if experiment.environment.vectorized and experiment.environment.wrappers:
         name = experiment.environment.wrappers[0].name
         raise ConfigurationError(
-            f"{source}: environment.wrappers: {name!r} cannot be put around a vectorized environment; take out environment.vectorized or the wrappers"
+            f"{source}: environment.wrappers: {name!r} cannot be put around a vectorized environment; "
+            "take out environment.vectorized or the wrappers"
         )
     ga3c = experiment.ga3c
     for key in ("predictors", "trainers", "agents"):

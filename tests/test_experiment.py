@@ -246,8 +246,9 @@ def test_an_experiment_is_frozen() -> None:
 # What is wrong, and the one line that says so.
 
 ALGORITHM = (
-    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, final_entropy_coefficient, gae_lambda, gamma, "
-    "max_gradient_norm, minibatch_size, name, normalize_advantages, options, pull_steps, reduction, value_coefficient, vtrace, vtrace_c, vtrace_rho"
+    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, final_entropy_coefficient, gae_lambda, "
+    "gamma, max_gradient_norm, minibatch_size, name, normalize_advantages, options, pull_steps, reduction, value_coefficient, "
+    "vtrace, vtrace_c, vtrace_rho"
 )
 CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps"
 PLUG = "or an import string 'module:Name'"
@@ -314,6 +315,26 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             {"child": {"exchange": "free", "exchange_seconds": 0}},
             "child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them",
         ),
+        (
+            {"algorithm": {"name": "a3c", "vtrace": True}},
+            "algorithm.vtrace = True: is for a3c with the backend ga3c, but child.backend = 'hogwild'",
+        ),
+        (
+            {"algorithm": {"vtrace": True}, "child": {"backend": "ga3c"}},
+            "algorithm.vtrace = True: is for a3c with the backend ga3c, but algorithm.name = 'ppo'",
+        ),
+        (
+            {"algorithm": {"name": "a3c", "vtrace": True, "epsilon": 0.1}, "child": {"backend": "ga3c"}},
+            "algorithm.vtrace = True: knows the policy's own actions only; set algorithm.epsilon to 0",
+        ),
+        (
+            {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},
+            "environment.wrappers: 'ClipReward' cannot be put around a vectorized environment; "
+            "take out environment.vectorized or the wrappers",
+        ),
+        ({"ga3c": {"agents": 65}}, "ga3c.agents = 65: at most ga3c.max_agents = 64 is allowed"),
+        ({"ga3c": {"trainers": 5}}, "ga3c.trainers = 5: at most ga3c.max_trainers = 4 is allowed"),
+        ({"ga3c": {"device": "gpu"}}, "ga3c.device = 'gpu': expected 'auto', 'cpu', 'cuda' or 'cuda:N'"),
         (
             {"parent": {"checkpoint_seconds": 0}},
             "parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them",

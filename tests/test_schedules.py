@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.experiment import Optimizer
+from genkidama.experiment import Algorithm, Optimizer
 from genkidama.schedules import SCHEDULES, constant, linear
 
 rates = st.floats(0.0, 1e30)
@@ -31,5 +31,6 @@ def test_linear_stays_between_its_ends_and_never_turns(start: float, end: float,
     assert (linear(start, end, later) - linear(start, end, earlier)) * (1 if end >= start else -1) >= -slack
 
 
-def test_every_schedule_that_a_file_may_name_exists() -> None:
-    assert set(SCHEDULES) == set(typing.get_args(typing.get_type_hints(Optimizer)["schedule"]))
+@pytest.mark.parametrize(("section", "key"), [(Optimizer, "schedule"), (Algorithm, "entropy_schedule")])
+def test_every_schedule_that_a_file_may_name_exists(section: type, key: str) -> None:
+    assert set(SCHEDULES) == set(typing.get_args(typing.get_type_hints(section)[key]))
