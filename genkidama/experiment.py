@@ -235,7 +235,7 @@ class GA3CSettings(_Section, frozen=True):
     """Where the model is: `"cpu"`, `"cuda"`, `"cuda:N"`; `"auto"` means a GPU if there is one."""
     agents: Natural | Literal["auto"] = "auto"
     """N_A: agent processes; `"auto"` means eight for each core that the child may use."""
-    environments: Natural = 1
+    environments: Annotated[int, _M(ge=1, le=1024)] = 1
     """Environments of an agent; several share its process and the cost of asking."""
     predictors: Natural = 1
     """N_P: threads that predict."""

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "child.cores": naturals | st.just("auto"),
     "ga3c.device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
     "ga3c.agents": st.integers(1, 64) | st.just("auto"),
-    "ga3c.environments": naturals,
+    "ga3c.environments": st.integers(1, 1024),
     "ga3c.predictors": st.integers(1, 4),
     "ga3c.trainers": st.integers(1, 4),
     "ga3c.prediction_batch": naturals,
@@ -128,7 +127,14 @@ def value_of(experiment: Experiment, key: str) -> Any:
     value: Any = experiment
     for part in key.split("."):
         value = getattr(value, part)
-    return json.loads(msgspec.json.encode(value))
+    return as_given(value)
+
+
+def as_given(value: Any) -> Any:
+    """A setting as TOML has it: lists and tables."""
+    if isinstance(value, tuple):
+        return [as_given(part) for part in value]
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
 
 
 def test_every_setting_is_tried_here() -> None:

@@ -41,7 +41,7 @@ __all__ = ["SingleCore", "run_core"]
 Array = npt.NDArray[Any]
 
 
-#: A core that has grown by so much since its start asks to be replaced. Environments leak: Box2D keeps 1.6 KiB
+#: A core that has grown by so much since the first look at it asks to be replaced. Environments leak: Box2D keeps 1.6 KiB
 #: of every LunarLander episode, which is gigabytes a day. All that a core has learned is in the shared
 #: memory, and a fork of the nursery takes milliseconds, so replacing it costs one unfinished episode.
 _GROWTH_BYTES = 24 << 20
@@ -101,13 +101,16 @@ class SingleCore:
             self._report(READY, 0.0, 0)
             self._pause()
             self.pull()
-            limit, batches = resident_bytes() + _GROWTH_BYTES, 0
+            limit = batches = 0
             while not self._memory.stop[0]:
                 if self._line.poll():
                     raise _Ended  # nothing is ever sent to a core that does not wait: this is the line's end
                 batches += 1
-                if not batches % _LOOK_BATCHES and resident_bytes() > limit:
-                    return RECYCLED
+                if not batches % _LOOK_BATCHES:
+                    # A large network takes its memory, shared pages included, in the first batches: that is no leak.
+                    limit = limit or resident_bytes() + _GROWTH_BYTES
+                    if resident_bytes() > limit:
+                        return RECYCLED
                 steps, cuts, following = self.collect()
                 self.learn(steps, cuts, following)
                 self._since_pull += steps

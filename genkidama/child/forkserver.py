@@ -32,15 +32,22 @@ EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
 #: What numerical libraries read when they are loaded. One thread each: more only fight over the CPU.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
 
-_CORE_VARIABLES = {
-    **_ONE_THREAD,
-    # glibc takes large blocks from the kernel and gives them back: on its heap, torch's batches between an
-    # environment's small leftovers would fragment it by megabytes a second.
-    "MALLOC_MMAP_THRESHOLD_": "65536",
+
+def _of_cores(experiment: Experiment) -> dict[str, str]:
     # Cores never use a GPU. If torch saw one, the backward pass in the nursery would start CUDA's autograd
     # threads there, and what has threads must not be forked.
-    "CUDA_VISIBLE_DEVICES": "",
-}
+    variables = {**_ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
+    if experiment.network.name != "convolutional":
+        # glibc takes large blocks from the kernel and gives them back: on its heap, torch's batches between an
+        # environment's small leftovers would fragment it by megabytes a second. With images that would cost a
+        # third of the speed: nearly all of their blocks are large, and each would be given back every time.
+        variables["MALLOC_MMAP_THRESHOLD_"] = "65536"
+    return variables
+
+
+def _of_agents(_: Experiment) -> dict[str, str]:
+    return _ONE_THREAD
+
 
 #: Starting a process changes for a moment what all threads of the program share.
 _lock = threading.Lock()
@@ -51,10 +58,11 @@ class Nursery:
 
     Args:
         preload: the module that is imported in it. One that cannot be imported is left out, and nothing is warm.
-        variables: environment variables of the nursery and of all that is forked from it, besides those of this program.
+        variables: environment variables, for an experiment, of the nursery and of all that is forked from it, besides those
+            of this program. A nursery keeps those it was born with.
     """
 
-    def __init__(self, preload: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, preload: str, variables: Callable[[Experiment], Mapping[str, str]]) -> None:
         self._preload, self._variables = preload, variables
         self._server = forkserver.ForkServer()
         self._server.set_forkserver_preload([preload])
@@ -91,7 +99,7 @@ class Nursery:
         with _lock:
             resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, which the nursery's start would have it do
             settings = msgspec.json.encode(experiment.to_dict()).decode()
-            variables = {**self._variables, PRELOAD_VARIABLE: self._preload, EXPERIMENT_VARIABLE: settings}
+            variables = {**self._variables(experiment), PRELOAD_VARIABLE: self._preload, EXPERIMENT_VARIABLE: settings}
             before = {name: os.environ.get(name) for name in variables}
             os.environ.update(variables)
             main = sys.modules["__main__"]
@@ -114,5 +122,5 @@ class Nursery:
 
 
 #: Where cores are born, with torch, and where agents are, without.
-CORES = Nursery("genkidama.child.nursery", _CORE_VARIABLES)
-AGENTS = Nursery("genkidama.child.ga3c.nursery", _ONE_THREAD)
+CORES = Nursery("genkidama.child.nursery", _of_cores)
+AGENTS = Nursery("genkidama.child.ga3c.nursery", _of_agents)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from genkidama.errors import ConfigurationError
 from genkidama.experiment import Algorithm
 from genkidama.learning.a3c import A3C
 from genkidama.learning.model import Model
@@ -38,10 +39,15 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     """The learner that `[algorithm]` names.
 
     Raises:
-        ConfigurationError: an import string that leads nowhere.
+        ConfigurationError: an import string that leads nowhere, or to something that cannot be built.
     """
     kind: Any = load_plug(algorithm.name, "algorithm.name") if is_plug(algorithm.name) else LEARNERS[algorithm.name]
-    learner: Learner = kind(algorithm, model)
+    try:
+        learner: Learner = kind(algorithm, model)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a learner of the user's own may raise anything
+        raise ConfigurationError(f"algorithm.name = {algorithm.name!r}: cannot be built: {type(error).__name__}: {error}") from error
     return learner
 
 

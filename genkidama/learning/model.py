@@ -148,7 +148,12 @@ def _build(experiment: Experiment, environment: Spaces) -> Network:
         raise ConfigurationError(f"network.name = {settings.name!r}: expected a subclass of genkidama.Network")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
-        return kind(_seen(experiment, environment.observation_space), environment.action_space, settings)
+        try:
+            return kind(_seen(experiment, environment.observation_space), environment.action_space, settings)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # a network of the user's own may raise anything
+            raise ConfigurationError(f"network.name = {settings.name!r}: cannot be built: {type(error).__name__}: {error}") from error
 
 
 def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:

@@ -30,7 +30,7 @@ from tests.child.crewmates import look, work
 from tests.helpers import PATIENCE, ROOT, eventually, small, until
 
 #: A nursery without torch.
-LIGHT = Nursery("tests.child.crewmates", {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"})
+LIGHT = Nursery("tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"})
 
 #: How many elements the semaphore of each crew here has.
 ELEMENTS = 4

@@ -97,6 +97,7 @@ class Agent:
                     # Its slots are part of what it resides in, and all of them were used by the time of the first look.
                     limit = limit or resident_bytes() + _GROWTH_BYTES
                     if resident_bytes() > limit:
+                        self._report(PROGRESS, 0.0)
                         return RECYCLED
         except (_Ended, EOFError, BrokenPipeError, ConnectionResetError):
             pass

@@ -70,6 +70,8 @@ class GA3C:
         self._crew = Crew(experiment, "agent", name, self._fork)
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
+        for _, end in self._bells:
+            os.set_blocking(end.fileno(), False)  # an agent that hangs must not hold up who rings for it
         self._engine: EngineProcess | None = None
         self._slots: Slots | None = None
         self._restart: asyncio.Task[None] | None = None

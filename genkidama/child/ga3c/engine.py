@@ -151,18 +151,18 @@ def main() -> int:
     control = Connection(number)
     torch.set_num_threads(1)
     try:
-        engine = Engine(Experiment.from_dict(control.recv()), control)
+        try:
+            engine = Engine(Experiment.from_dict(control.recv()), control)
+        except ConfigurationError as error:
+            control.send(("error", str(error)))
+            return 1
         control.send(engine.description())
-    except ConfigurationError as error:
-        control.send(("error", str(error)))
-        return 1
-    try:
         layout: SlotLayout = control.recv()
         slots = Slots(layout, reduction.recv_handle(control))
         predictions, predictions_in, training, training_in, *bells = descriptors
         engine.attach(slots, (predictions, predictions_in, training, training_in), bells)
         engine.serve()
-    except (EOFError, ConnectionResetError):  # the child is gone, or needs no engine any more
+    except (EOFError, ConnectionResetError, BrokenPipeError):  # the child is gone, or needs no engine any more
         sys.stdout.flush()
         os._exit(0)  # threads that sleep in a read of a queue end with the process only
     return 0
