@@ -56,6 +56,8 @@ def experiment(options: argparse.Namespace, **changes: Any) -> Experiment:
             "network.convolutions": [[16 * wide, 8, 4], [32 * wide, 4, 2]],
             "network.hidden": [256 * wide],
             "ga3c.dynamic": False,
+            "ga3c.predictors": 1,
+            "ga3c.trainers": 1,
             "ga3c.device": options.device,
             "child.exchange_seconds": 1.0,
         }
