@@ -44,6 +44,9 @@ _AGENTS_PER_CORE = 8
 #: So many deaths of the engine without an update between them mean that it will never live.
 _FATAL_DEATHS = 3
 
+#: What a change has stirred up, agents that start above all, settles for this share of a window before that begins.
+_SETTLING = 0.25
+
 log = make_logger()
 
 
@@ -193,9 +196,11 @@ class GA3C:
     # The dynamic adjustment.
 
     async def _adjust(self, adjustment: Adjustment) -> None:
+        window = self._settings.window_seconds
         while True:
+            await asyncio.sleep(_SETTLING * window)
             before, began = self._rollouts(), time.monotonic()
-            await asyncio.sleep(self._settings.window_seconds)
+            await asyncio.sleep(window)
             rate = (self._rollouts() - before) / (time.monotonic() - began)
             await self._apply(adjustment.judge(rate))
 

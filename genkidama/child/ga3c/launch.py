@@ -45,6 +45,7 @@ class EngineProcess:
                 pass_fds=inherited,
                 env={**os.environ, **_VARIABLES, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
             )
+        self._attached = False
         self._published: asyncio.Future[None] | None = None
 
     async def describe(self, experiment: Experiment) -> tuple[Any, ...]:
@@ -80,18 +81,21 @@ class EngineProcess:
         return description
 
     def attach(self, slots: Slots) -> None:
-        """Gives it the shared memory."""
-        self._control.send(slots.layout)
-        reduction.send_handle(self._control, slots.descriptor, self.popen.pid)
+        """Gives it the shared memory; from now on it can be told things."""
+        with suppress(OSError):
+            self._control.send(slots.layout)
+            reduction.send_handle(self._control, slots.descriptor, self.popen.pid)
+        self._attached = True
 
     def tell(self, *message: Any) -> None:
-        """Has it do something that needs no answer. If it has just died, that is noticed elsewhere."""
-        with suppress(OSError):
-            self._control.send(message)
+        """Has it do something that needs no answer. One that has just died, which is noticed elsewhere, or is not attached does nothing."""
+        if self._attached:
+            with suppress(OSError):
+                self._control.send(message)
 
     async def publish(self) -> None:
         """Has it copy weights and optimizer state into the shared memory, and waits until that is done, or it is gone."""
-        if not self._control.closed:
+        if self._attached and not self._control.closed:
             self._published = asyncio.get_running_loop().create_future()
             self.tell("publish")
             await self._published

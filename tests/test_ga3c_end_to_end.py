@@ -1,0 +1,79 @@
+"""GA3C through a Parent: real processes and sockets, and real Atari games."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genkidama.cluster import train
+from genkidama.experiment import Experiment
+from genkidama.run import Run
+from tests.helpers import ROOT, history, small
+
+KEYS = {
+    *("tps", "pps", "updates", "predictors", "trainers", "agents"),
+    *("queue_prediction", "queue_training", "prediction_batch", "training_batch", "lag"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def ga3c(**sections: dict[str, Any]) -> Experiment:
+    settings: dict[str, Any] = {
+        "algorithm": {"name": "a3c", "batch_size": 5},
+        "child": {"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.2},
+        "ga3c": {"agents": 2, "training_batch": 20, "dynamic": False},
+    }
+    return small(**{name: {**settings.get(name, {}), **section} for name, section in {**settings, **sections}.items()})
+
+
+def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_history() -> None:
+    settings = ga3c(
+        optimizer={"learning_rate": 3e-3},
+        algorithm={"entropy_coefficient": 0.01},
+        ga3c={"agents": 2, "dynamic": True, "window_seconds": 0.5, "max_agents": 4},
+        stop={"mean_return": 60.0, "seconds": 60.0},
+    )
+    run = train(settings, children=2, cores=1, out="runs/two", episodes=0)
+    stop = history(run.path, "stop")[-1]
+    assert "mean return" in stop["reason"], stop  # a random policy scores 22
+    lines = history(run.path, "ga3c")
+    assert {line["child"] for line in lines} == {"child-1", "child-2"}
+    for line in lines:
+        assert set(line) - {"event", "time", "child"} <= KEYS
+    last = lines[-1]
+    assert last["pps"] > 0 and last["tps"] > 0 and last["lag"] >= 0
+    assert len({(line["predictors"], line["trainers"], line["agents"]) for line in lines}) > 1  # the dynamic adjustment
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    run = train(ga3c(stop={"updates": 5}), children=1, cores=1, out="runs/on", episodes=0)
+    version = Run.open(run.path).load().snapshot.version
+    assert version >= 5
+    train(ga3c(stop={"updates": 10}), children=1, cores=1, resume=run.path, episodes=0)
+    assert Run.open(run.path).load().snapshot.version >= 10
+    assert [line["version"] for line in history(run.path, "resume")] == [version]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("example", ["pong", "breakout", "pong-vectorized"])
+def test_atari_trains_end_to_end(example: str) -> None:
+    settings = Experiment.load(ROOT / f"examples/atari/{example}.toml")
+    changes = {"ga3c.agents": 2, "stop.seconds": 30.0, "ga3c.environments": 2, "ga3c.window_seconds": 2.0}
+    run = train(settings.with_settings(changes), children=1, cores=2, out=f"runs/{example}", episodes=0)
+    snapshot = run.load().snapshot
+    assert snapshot.steps > 1000 and snapshot.episodes > 0
+    signature = run.load().signature
+    if "pong" in example:
+        assert signature.size == 1_005_623
+    assert history(run.path, "ga3c")[-1]["updates"] > 0
+    returns = [line["mean_return"] for line in history(run.path, "exchange") if line["mean_return"] is not None]
+    low, high = (-21.0, 21.0) if "pong" in example else (0.0, 900.0)
+    assert all(low <= value <= high for value in returns) and returns
