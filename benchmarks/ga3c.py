@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -73,7 +74,7 @@ async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
     try:
         await backend.startup()
         await backend.begin(None)
-        steps, began, windows = 0, 0.0, []
+        began, windows, reports = 0.0, [], []
         warm = time.perf_counter() + WARM
         while True:
             await backend.due()
@@ -81,13 +82,16 @@ async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
             backend.release()
             now = time.perf_counter()
             if began:
-                steps += work.steps
                 windows.append(work.measures)
+                if work.steps:
+                    reports.append((now, work.steps))
                 if now - began >= seconds:
                     break
             elif now >= warm:
                 began = now
-        result = {"steps": steps / (now - began)}
+        # Steps are told some hundred at a time: what counts is what was told between the first and the last word.
+        told = sum(steps for _, steps in reports[1:])
+        result = {"steps": told / (reports[-1][0] - reports[0][0]) if len(reports) > 1 else math.nan}
         for name in windows[0]:
             values = [window[name] for window in windows if window[name] == window[name]]
             result[name] = sum(values) / max(1, len(values))
