@@ -11,7 +11,6 @@ On a CPU the model's vector is the shared memory itself. On a GPU it has its own
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import traceback
@@ -146,7 +145,6 @@ def _device(name: str) -> torch.device:
 
 def main() -> int:
     """The life of an engine process; returns its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the orchestrator decides
     number, *descriptors = map(int, sys.argv[1:])
     control = Connection(number)
     torch.set_num_threads(1)

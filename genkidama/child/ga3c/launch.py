@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -37,14 +38,19 @@ class EngineProcess:
     def __init__(self, descriptors: Sequence[int], lost: Callable[[str, bool], None]) -> None:
         self._lost = lost
         self._control, theirs = Pipe()
-        with theirs:
-            inherited = [theirs.fileno(), *descriptors]
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "genkidama.child.ga3c.engine", *map(str, inherited)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=inherited,
-                env={**os.environ, **_VARIABLES, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-            )
+        # Ctrl-C reaches a whole terminal, from the first moment on; the orchestrator decides what ends when.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with theirs:
+                inherited = [theirs.fileno(), *descriptors]
+                self.popen = subprocess.Popen(
+                    [sys.executable, "-m", "genkidama.child.ga3c.engine", *map(str, inherited)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=inherited,
+                    env={**os.environ, **_VARIABLES, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._attached = False
         self._published: asyncio.Future[None] | None = None
 
