@@ -475,8 +475,8 @@ def test_what_is_no_network_is_refused_in_one_line(name: str, sentence: str) -> 
     assert str(caught.value) == f"network.name = '{__name__}:{name}': {sentence}"
 
 
-def test_an_error_of_ones_own_constructor_comes_through() -> None:
-    with pytest.raises(RuntimeError, match="no weights today"):
+def test_an_error_of_ones_own_constructor_is_told_with_the_setting_that_named_it() -> None:
+    with pytest.raises(ConfigurationError, match=f"network.name = '{__name__}:Unready': cannot be built: RuntimeError: no weights today"):
         own("Unready")
 
 
