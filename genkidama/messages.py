@@ -255,13 +255,14 @@ def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Re
 
 def _explain(header: memoryview, error: Exception) -> ProtocolError:
     """Whether the bytes are no map at all, or a message of a type that does not exist here."""
+    words = " ".join(str(error).split())  # they quote what was sent, line breaks included
     try:
         tag = _tag.decode(header).type
     except (msgspec.DecodeError, RecursionError, ValueError):
-        return ProtocolError("malformed", f"the map cannot be read: {error}")
+        return ProtocolError("malformed", f"the map cannot be read: {words}")
     if tag not in _TAGS:
         return ProtocolError("unknown", f"a message of type {tag[:40]!r}, which protocol {PROTOCOL} does not have")
-    return ProtocolError("malformed", f"a {tag!r} that cannot be read: {error}")
+    return ProtocolError("malformed", f"a {tag!r} that cannot be read: {words}")
 
 
 def _aligned(offset: int) -> int:

@@ -325,6 +325,13 @@ def test_a_child_refuses_what_only_a_child_says() -> None:
     assert refused(decode_reply, oracle_encode({"type": "weights", "version": 1, "progress": 1.5}))[0] == "malformed"
 
 
+def test_a_reason_is_one_line_whatever_it_quotes() -> None:
+    header = b"\x82\xa4type\xa4\njoi\xa9signature\x90"
+    code, reason = refused(decode_request, struct.pack("<I", len(header)) + header)
+    assert code == "malformed"
+    assert reason.startswith("the map cannot be read: Invalid value") and len(reason.splitlines()) == 1
+
+
 def test_what_lies_too_deep_is_refused() -> None:
     deep = b"\x81\xa1a" * 5000 + b"\xc0"
     welcome = msgpack.packb({"type": "welcome", "protocol": 1, "experiment": 0})[:-1] + deep
