@@ -326,7 +326,7 @@ def test_a_child_refuses_what_only_a_child_says() -> None:
 
 
 def test_a_reason_is_one_line_whatever_it_quotes() -> None:
-    header = b"\x82\xa4type\xa4\njoi\xa9signature\x90"
+    header = b"\x82\xa4type\xa4\njoin\xa9signature\x90"
     code, reason = refused(decode_request, struct.pack("<I", len(header)) + header)
     assert code == "malformed"
     assert reason.startswith("the map cannot be read: Invalid value") and len(reason.splitlines()) == 1
