@@ -75,7 +75,7 @@ async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
         await backend.startup()
         await backend.begin(None)
         began, windows, reports = 0.0, [], []
-        warm = time.perf_counter() + WARM
+        warm, before = time.perf_counter() + WARM, {}
         while True:
             await backend.due()
             work = backend.take_work()
@@ -88,16 +88,27 @@ async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
                 if now - began >= seconds:
                     break
             elif now >= warm:
-                began = now
+                began, before = now, cpu_seconds(backend)
         # Steps are told some hundred at a time: what counts is what was told between the first and the last word.
         told = sum(steps for _, steps in reports[1:])
         result = {"steps": told / (reports[-1][0] - reports[0][0]) if len(reports) > 1 else math.nan}
         for name in windows[0]:
             values = [window[name] for window in windows if window[name] == window[name]]
             result[name] = sum(values) / max(1, len(values))
+        for name, spent in cpu_seconds(backend).items():
+            result[f"{name} µs"] = (spent - before[name]) / (now - began) / result["pps"] * 1e6
         return result
     finally:
         await backend.shutdown()
+
+
+def cpu_seconds(backend: Backend) -> dict[str, float]:
+    """User and system time of GA3C's agents and of its engine, as far as they live."""
+    if not isinstance(backend, GA3C):
+        return {}
+    assert backend._engine is not None
+    pids = {"agents": backend.pids, "engine": [backend._engine.popen.pid]}
+    return {name: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in numbers) for name, numbers in pids.items()}
 
 
 def drive(settings: Experiment, seconds: float) -> dict[str, float]:
@@ -224,7 +235,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
         environment = part("environment", settings, 1, part_seconds)
         found = drive(settings, options.seconds)
         row["GA3C"] = found["pps"]
-        row |= {name: found[name] for name in ("tps", "updates", "prediction_batch", "training_batch", "lag")}
+        row |= {name: found[name] for name in ("tps", "updates", "prediction_batch", "training_batch", "lag", "agents µs", "engine µs")}
         environment = (environment + part("environment", settings, 1, part_seconds)) / 2
         forward = part("forward", settings, max(1, round(found["prediction_batch"])), part_seconds)
         batch = max(1, round(found["training_batch"]))

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from genkidama.child.memory import SharedMemory
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.child.records import EPISODE, FAILED, GROWTH_BYTES, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from genkidama.child.replay import ReplayTensor
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
@@ -39,12 +39,6 @@ from genkidama.schedules import SCHEDULES
 __all__ = ["SingleCore", "run_core"]
 
 Array = npt.NDArray[Any]
-
-
-#: A core that has grown by so much since the first look at it asks to be replaced. Environments leak: Box2D keeps 1.6 KiB
-#: of every LunarLander episode, which is gigabytes a day. All that a core has learned is in the shared
-#: memory, and a fork of the nursery takes milliseconds, so replacing it costs one unfinished episode.
-_GROWTH_BYTES = 24 << 20
 
 #: How many batches pass between two looks at the memory.
 _LOOK_BATCHES = 128
@@ -108,7 +102,7 @@ class SingleCore:
                 batches += 1
                 if not batches % _LOOK_BATCHES:
                     # A large network takes its memory, shared pages included, in the first batches: that is no leak.
-                    limit = limit or resident_bytes() + _GROWTH_BYTES
+                    limit = limit or resident_bytes() + GROWTH_BYTES
                     if resident_bytes() > limit:
                         return RECYCLED
                 steps, cuts, following = self.collect()

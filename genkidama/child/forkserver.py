@@ -22,7 +22,7 @@ import msgspec
 
 from genkidama.experiment import Experiment
 
-__all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "PRELOAD_VARIABLE", "Nursery"]
+__all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "ONE_THREAD", "PRELOAD_VARIABLE", "Nursery"]
 
 #: The environment variables that tell a nursery which module it is there for, and with which experiment (JSON) to warm up.
 #: All that is forked from it inherits them, so a module that is preloaded compares the first with its own name.
@@ -30,23 +30,23 @@ PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
 
 #: What numerical libraries read when they are loaded. One thread each: more only fight over the CPU.
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
 
 
 def _of_cores(experiment: Experiment) -> dict[str, str]:
     # Cores never use a GPU. If torch saw one, the backward pass in the nursery would start CUDA's autograd
     # threads there, and what has threads must not be forked.
-    variables = {**_ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
+    variables = {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
     if experiment.network.name != "convolutional":
         # glibc takes large blocks from the kernel and gives them back: on its heap, torch's batches between an
         # environment's small leftovers would fragment it by megabytes a second. With images that would cost a
-        # third of the speed: nearly all of their blocks are large, and each would be given back every time.
+        # quarter of the speed: nearly all of their blocks are large, and each would be given back every time.
         variables["MALLOC_MMAP_THRESHOLD_"] = "65536"
     return variables
 
 
 def _of_agents(_: Experiment) -> dict[str, str]:
-    return _ONE_THREAD
+    return ONE_THREAD
 
 
 #: Starting a process changes for a moment what all threads of the program share.

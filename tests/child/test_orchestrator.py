@@ -310,6 +310,16 @@ async def test_a_core_killed_while_it_waits_keeps_nobody_waiting() -> None:
         await turns(orchestrator, 20)
 
 
+async def test_a_large_network_is_no_leak() -> None:
+    """What it takes in its first batches is more than what a leaking core is replaced for."""
+    settings = small(network={"hidden": [1200, 1200], "activation": "relu"}, algorithm={"name": "a3c", "batch_size": 2})
+    async with begun(settings, cores=1) as orchestrator:
+        pids = orchestrator.pids
+        while orchestrator.memory.clock[0] < 270:  # the memory is looked at every 128 batches
+            await turn(orchestrator)
+        assert orchestrator.pids == pids
+
+
 async def test_a_core_that_fails_now_and_then_does_not_end_the_child() -> None:
     async with begun(faulty(fault="raise", after=3), cores=1) as orchestrator:  # each life has three episodes
         await turns(orchestrator, 15)

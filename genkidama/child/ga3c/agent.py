@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from genkidama.child.ga3c.queues import put
 from genkidama.child.ga3c.slots import Ends, Slots
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.child.records import EPISODE, FAILED, GROWTH_BYTES, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.actions import converter
@@ -34,10 +34,6 @@ from genkidama.machine import resident_bytes
 __all__ = ["Agent", "run_agent"]
 
 Array = npt.NDArray[Any]
-
-#: An agent that has grown by so much asks to be replaced, as a core does: environments leak.
-_GROWTH_BYTES = 24 << 20
-
 
 #: How many steps pass between two looks at the memory.
 _LOOK_STEPS = 4096
@@ -95,7 +91,7 @@ class Agent:
                     self._report(PROGRESS, 0.0)
                 if not steps % _LOOK_STEPS:
                     # Its slots are part of what it resides in, and all of them were used by the time of the first look.
-                    limit = limit or resident_bytes() + _GROWTH_BYTES
+                    limit = limit or resident_bytes() + GROWTH_BYTES
                     if resident_bytes() > limit:
                         self._report(PROGRESS, 0.0)
                         return RECYCLED

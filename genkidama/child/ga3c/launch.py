@@ -13,14 +13,12 @@ from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
+from genkidama.child.forkserver import ONE_THREAD
 from genkidama.child.ga3c.slots import Slots
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 
 __all__ = ["EngineProcess"]
-
-#: Each thread of the engine computes on one core: more would fight over the cores with each other and with the agents.
-_VARIABLES = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
 
 #: How long an engine that is told to end may take before it is killed.
 _GRACE_SECONDS = 1.0
@@ -47,7 +45,7 @@ class EngineProcess:
                     [sys.executable, "-m", "genkidama.child.ga3c.engine", *map(str, inherited)],
                     stdin=subprocess.DEVNULL,
                     pass_fds=inherited,
-                    env={**os.environ, **_VARIABLES, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                    env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
                 )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -33,7 +33,7 @@ __all__ = ["Predictor", "Shared", "Trainer"]
 Array = npt.NDArray[Any]
 
 #: How much a predictor yields to the agents that share its cores (`nice`). While they go on, more requests gather, and one
-#: pass over twelve observations costs a third less a step than one over seven.
+#: pass over twelve observations costs a quarter less a step than one over seven.
 _NICENESS = 10
 
 #: Predictions between two looks at the running statistics of the observations.
