@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.child.ga3c.agent import _GROWTH_BYTES, _LOOK_STEPS
+from genkidama.child.ga3c.agent import _LOOK_STEPS
 from genkidama.child.ga3c.queues import waiting
 from genkidama.child.ga3c.slots import start_agent
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.child.records import EPISODE, FAILED, GROWTH_BYTES, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from tests.child.ga3c.numbered import Numbered, Step, story
 from tests.child.ga3c.yard import GAMMA, Acting, Submitted, Yard, acting
 from tests.helpers import PATIENCE, ROOT
@@ -317,7 +317,7 @@ def test_one_that_is_to_end_before_it_has_begun_does_not_begin() -> None:
 
 
 def test_one_that_has_grown_too_large_asks_to_be_replaced() -> None:
-    with acting(numbered(**ENDLESS, leak=2 * _GROWTH_BYTES // _LOOK_STEPS)) as (yard, agent):
+    with acting(numbered(**ENDLESS, leak=2 * GROWTH_BYTES // _LOOK_STEPS)) as (yard, agent):
         yard.serve(2 * _LOOK_STEPS - 1)
         yard.answer()
         assert agent.ended() == RECYCLED
