@@ -209,6 +209,12 @@ class ParentSettings(_Section, frozen=True):
     """How many children may be connected at once."""
     max_parameters: Natural = 100_000_000
     """The largest network that is accepted, in numbers; it bounds the size of a message."""
+    tokens_file: str = ""
+    """Who may join: a file of lines `NAME TOKEN`, `*` for any name, read again at every handshake; empty lets everybody in."""
+    certificate_file: str = ""
+    """PEM certificate, and those between it and its authority; with `key_file` the parent speaks `wss://`."""
+    key_file: str = ""
+    """PEM private key of that certificate."""
 
 
 class ChildSettings(_Section, frozen=True):
@@ -225,7 +231,7 @@ class ChildSettings(_Section, frozen=True):
     exchange_steps: Count = 0
     """`free`: exchange every so many steps of the child; 0 means by seconds only."""
     cores: Natural | Literal["auto"] = "auto"
-    """Core processes of a child; `"auto"` means one for each CPU core that it may use."""
+    """Core processes of a child; `"auto"` means one for each CPU core that it may use, as far as they fit into the memory there is."""
 
 
 class GA3CSettings(_Section, frozen=True):
@@ -411,13 +417,17 @@ class Role(_Section, frozen=True):
     """A child machine's own settings: `child/child.toml`. Everything else comes from its parent."""
 
     parent: Annotated[str, _M(pattern=r"^wss?://[^\s/]+", extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"})] = "ws://127.0.0.1:8765"
-    """Where the parent listens: `ws://HOST:PORT`."""
+    """Where the parent listens: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate."""
     name: Annotated[str, _M(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": _NAME})] = ""
     """What this child is called; empty means the machine's name, numbered if that is taken."""
     cores: Natural | Literal["auto", "experiment"] = "experiment"
-    """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU core."""
+    """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU core, as far as memory allows."""
     state: str = ""
     """A directory for this child's own weights and optimizer state, so that it resumes after a restart; empty means none."""
+    token_file: str = ""
+    """A file with the token by which the parent knows this child; the environment variable GENKIDAMA_TOKEN goes before it."""
+    ca_file: str = ""
+    """PEM certificates of the authority that signed the parent's certificate; empty means those that this machine trusts."""
 
     @classmethod
     def load(cls, path: str | Path) -> Role:

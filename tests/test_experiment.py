@@ -85,6 +85,9 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.silence_seconds": positive,
     "parent.max_children": naturals,
     "parent.max_parameters": naturals,
+    "parent.tokens_file": st.text(max_size=20),
+    "parent.certificate_file": st.text(max_size=20),
+    "parent.key_file": st.text(max_size=20),
     "child.beta": fractions,
     "child.backend": st.sampled_from(["hogwild", "ga3c", "mine:Backend"]),
     "child.exchange": st.sampled_from(["episode", "free"]),
@@ -437,7 +440,7 @@ def test_a_role_by_values(tmp_path: Path) -> None:
         ('name = "my pi"', f"name = 'my pi': {NAME}"),
         ('cores = "many"', "cores = 'many': expected one of 'auto', 'experiment', or int >= 1"),
         ("cores = 0", "cores = 0: expected int >= 1"),
-        ("beta = 0.5", "beta = 0.5: no such setting; known here: cores, name, parent, state"),
+        ("beta = 0.5", "beta = 0.5: no such setting; known here: ca_file, cores, name, parent, state, token_file"),
     ],
 )
 def test_a_role_that_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, line: str) -> None:

@@ -15,23 +15,27 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+import numpy.typing as npt
 from websockets.asyncio.client import ClientConnection
 from websockets.frames import CloseCode
 
 from genkidama.child import uplink
 from genkidama.child.backend import Backend, Work, make_backend
 from genkidama.child.state import load_state, save_state
-from genkidama.child.uplink import FAILURES, Refused, Uplink, ask, check, join
+from genkidama.child.uplink import FAILURES, Refused, Uplink, ask, check, join, read_token
 from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment, Role
 from genkidama.machine import available_cores, loop_factory, on_signals
 from genkidama.messages import Leave, Push, Refusal, Weights, Welcome, permitted_measures
+from genkidama.systemd import supervised
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Child"]
@@ -60,16 +64,27 @@ class Child:
     """One machine that trains.
 
     Args:
-        parent: `ws://HOST:PORT`.
+        parent: `ws://HOST:PORT` or `wss://HOST:PORT`.
         name: unique among the parent's children; the machine's name if empty, numbered if that is taken.
-        cores: core processes; None takes what the experiment says, `"auto"` one for each CPU core.
+        cores: core processes; None takes what the experiment says, `"auto"` as many as the CPU has cores and the memory has room for.
         state: a directory for this child's own state, None for none.
+        token: by which the parent knows this child; empty for none.
+        ca_file: PEM certificates of the authority that signed the parent's; None means the system's.
 
     `await child.serve()` trains until the parent says that the run is over or `stop()` is called.
     """
 
-    def __init__(self, parent: str, *, name: str = "", cores: int | str | None = None, state: str | Path | None = None) -> None:
-        self._uplink = Uplink(parent, name)
+    def __init__(
+        self,
+        parent: str,
+        *,
+        name: str = "",
+        cores: int | str | None = None,
+        state: str | Path | None = None,
+        token: str = "",
+        ca_file: str | None = None,
+    ) -> None:
+        self._uplink = Uplink(parent, name, token=token, ca_file=ca_file)
         self._cores = None if cores == "experiment" else cores
         self._state = Path(state) if state else None
         self._stopping = asyncio.Event()
@@ -88,14 +103,22 @@ class Child:
         self._gave_back = False
         self._failures = 0
         self._told_to_stop = False
+        self._using = 0
+        self._exchanged = math.nan
+        self._saving: asyncio.Future[None] | None = None
         #: Set by `serve`.
         self.experiment: Experiment | None = None
         self.backend: Backend | None = None
 
     @classmethod
     def from_role(cls, role: Role) -> Child:
-        """A child as its own TOML describes it."""
-        return cls(role.parent, name=role.name, cores=role.cores, state=role.state or None)
+        """A child as its own TOML, and for its token the environment, describe it.
+
+        Raises:
+            ConfigurationError: the token's or the authority's file cannot be used.
+        """
+        token = read_token(role)
+        return cls(role.parent, name=role.name, cores=role.cores, state=role.state or None, token=token, ca_file=role.ca_file)
 
     @property
     def parent(self) -> str:
@@ -107,19 +130,38 @@ class Child:
         """What this child is called; a number may be added when the parent is first met."""
         return self._uplink.name
 
+    @property
+    def status(self) -> str:
+        """How training stands, in a few words for who asks the service manager."""
+        waiting = f"waiting for {self.parent}" + (f": {self._uplink.problem}" if self._uplink.problem else "")
+        if self.experiment is None or self.backend is None:
+            return waiting
+        training = f"training {self.experiment.environment.id} on {self._using} core{'s'[: self._using != 1]}, version {self._version}"
+        if self._connection is None and self._version:
+            return f"{training}, {waiting}"
+        seconds = time.monotonic() - self._exchanged
+        return training if math.isnan(seconds) else f"{training}, last exchange {seconds:.0f} s ago"
+
     def run(self) -> None:
-        """`serve`, in an event loop of its own and, in the main thread, with SIGTERM and SIGINT as `stop`. Blocks.
+        """`serve`, in an event loop of its own and, in the main thread, with SIGTERM and SIGINT as `stop`, and systemd told. Blocks.
 
         Raises:
             GenkidamaError: as `serve`.
         """
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             main = threading.current_thread() is threading.main_thread()
-            runner.run(self._serve_with_signals() if main else self.serve())
+            runner.run(self._serve_as_service() if main else self.serve())
 
-    async def _serve_with_signals(self) -> None:
-        with on_signals(lambda _: self.stop()):
-            await self.serve()
+    async def _serve_as_service(self) -> None:
+        async with supervised(lambda: self.status) as notify:
+
+            def stop(_: object) -> None:
+                notify("STOPPING=1")
+                self.stop()
+
+            with on_signals(stop):
+                notify("READY=1")  # a parent that is not there yet is waited for, which is nothing wrong
+                await self.serve()
 
     def stop(self) -> None:
         """Ends training: a last push, a goodbye, no process and no shared memory left."""
@@ -190,11 +232,12 @@ class Child:
         self._failure, self.backend = None, None
 
     async def _build(self, connection: ClientConnection, experiment: Experiment) -> None:
-        cores = self._core_count(experiment)
-        self.backend = make_backend(experiment, cores, self.name)
+        self._using = cores = self._core_count(experiment)
+        self.backend = make_backend(self._as_told(experiment), cores, self.name)
         signature = await self._until_stopped(self.backend.startup())
         if signature is not None:
-            log.info("training", child=self.name, cores=cores, parameters=signature.size, environment=experiment.environment.id)
+            self._using = getattr(self.backend, "cores", cores)  # it may have taken fewer
+            log.info("training", child=self.name, cores=self._using, parameters=signature.size, environment=experiment.environment.id)
             await self._train(connection, signature, self.backend)
 
     async def _train(self, connection: ClientConnection, signature: Signature, backend: Backend) -> None:
@@ -279,7 +322,7 @@ class Child:
 
     def _accept(self, reply: Weights, sent: Vector, backend: Backend) -> None:
         assert self.experiment is not None
-        self._version = reply.version
+        self._version, self._exchanged = reply.version, time.monotonic()
         if reply.vector is not None:
             backend.blend(sent, reply.vector, self.experiment.child.beta)
         backend.set_progress(reply.progress)
@@ -413,7 +456,7 @@ class Child:
                 if self._connection is not None:
                     await ask(self._connection, Leave(reason=self._over or "stopped"))
         if self._state is not None:
-            self._save(signature, backend)
+            await self._save(signature, backend)
 
     # The child's own state.
 
@@ -435,13 +478,20 @@ class Child:
     async def _keep_state(self, signature: Signature, backend: Backend) -> None:
         while self._state is not None:
             await asyncio.sleep(_STATE_SECONDS)
-            self._save(signature, backend)
+            await self._save(signature, backend)
 
-    def _save(self, signature: Signature, backend: Backend) -> None:
+    async def _save(self, signature: Signature, backend: Backend) -> None:
+        """In a thread, since an SD card may take its time. One that is cut off here goes on there, and the next waits for it."""
+        if self._saving is not None:
+            await asyncio.wait((self._saving,))
+        self._saving = asyncio.ensure_future(asyncio.to_thread(self._write_state, self._state_key(signature), backend.state()))
+        await asyncio.shield(self._saving)
+
+    def _write_state(self, key: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
         path = self._state_file()
         assert path is not None
         try:
-            save_state(path, self._state_key(signature), backend.state())
+            save_state(path, key, arrays)
         except EnvironmentFailure as error:
             log.error("state not saved", child=self.name, reason=str(error))
 
@@ -473,8 +523,14 @@ class Child:
         return task
 
     def _core_count(self, experiment: Experiment) -> int:
-        cores = experiment.child.cores if self._cores is None else self._cores
-        return available_cores() if cores == "auto" else int(cores)
+        cores = self._as_told(experiment).child.cores
+        return available_cores() if cores == "auto" else cores
+
+    def _as_told(self, experiment: Experiment) -> Experiment:
+        """With what this machine's owner says about its cores, by which a backend knows whether fewer are as good."""
+        if self._cores is None:
+            return experiment
+        return msgspec.structs.replace(experiment, child=msgspec.structs.replace(experiment.child, cores=self._cores))
 
 
 async def _then_true(work: Coroutine[Any, Any, None]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from genkidama.console import fail, stop_at_eof
@@ -14,13 +15,18 @@ from genkidama.parent.server import Parent
 from genkidama.plugs import check_environment
 from genkidama.settings import parse_settings
 
+_FILES = ("tokens_file", "certificate_file", "key_file")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 0, 1 (this machine cannot) or 2 (the user's mistake)."""
     options = _parser().parse_args(arguments)
     try:
         experiment = Experiment.load(options.experiment).with_settings(parse_settings(options.set))
-        check_environment(experiment)
+        given = {f"parent.{key}": getattr(options, key) for key in _FILES if getattr(options, key) is not None}
+        experiment = experiment.with_settings(given, source="the command line")
+        if find_spec("gymnasium") is not None:  # a machine that only holds weights needs none; its children will say what is wrong
+            check_environment(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.until_eof:
             stop_at_eof()
@@ -36,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", metavar="HOST:PORT", help="where to listen, also [IPV6]:PORT or fd://N (default: the experiment's)")
     parser.add_argument("--out", metavar="DIR", type=Path, help="the run's directory; a run in it goes on (default: a new one under runs/)")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, as child.exchange=free; repeatable")
+    parser.add_argument("--tokens-file", metavar="FILE", help="who may join: lines of NAME TOKEN (default: the experiment's)")
+    parser.add_argument("--certificate-file", metavar="FILE", help="PEM certificate; with --key-file the parent speaks wss://")
+    parser.add_argument("--key-file", metavar="FILE", help="its PEM private key")
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     return parser
 

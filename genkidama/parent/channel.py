@@ -8,7 +8,7 @@ it is. Whatever is not so simple goes the ordinary way: other messages, fragment
 not read, bytes that are no message.
 
 This is the one file that knows how websockets works inside: `process_event`, `recv_messages`,
-`paused`, `transport` and `protocol` of its asyncio connection.
+`paused`, `transport` and `protocol` of its asyncio connection, `send_response` of its protocol.
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ from typing import Any, TypeAlias, cast
 
 from websockets.asyncio.server import ServerConnection
 from websockets.frames import Frame, Opcode
+from websockets.http11 import Response
 from websockets.protocol import Event, State
 
-__all__ = ["Answer", "Channel"]
+import genkidama
+from genkidama.messages import PROTOCOL
+from genkidama.tokens import ANY
+
+__all__ = ["SERVER", "Answer", "Channel"]
 
 #: Gives the reply to a message, or None if the message must go the ordinary way.
 Answer: TypeAlias = Callable[[bytes], bytes | None]
+
+#: Who answers, in the header `Server` of every HTTP answer.
+SERVER = f"genkidama/{genkidama.__version__} protocol/{PROTOCOL}"
 
 #: RFC 6455 §5.2: a whole binary message, with its length in 7, 16 or 64 bits; what a server sends is not masked.
 _FINAL_BINARY = 0x82
@@ -47,6 +55,10 @@ class Channel(ServerConnection):
         super().__init__(*args, **options)
         #: To be set while a coroutine awaits `recv` and all messages before have been answered, and only then.
         self.answer: Answer | None = None
+        #: The name that the connection's token is for, `*` for any.
+        self.admitted = ANY
+        self._send_response = self.protocol.send_response
+        self.protocol.send_response = self._sign_response  # type: ignore[method-assign]  # also of what its parser refuses
         self._made = made
         self._lost = lost
         self._since = self.loop.time()
@@ -69,6 +81,10 @@ class Channel(ServerConnection):
                     return
             self.answer = None  # this message waits now, and those behind it must not overtake it
         super().process_event(event)
+
+    def _sign_response(self, response: Response) -> None:
+        response.headers["Server"] = SERVER
+        self._send_response(response)
 
     def _write(self, content: bytes) -> None:
         length = len(content)

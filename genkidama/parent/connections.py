@@ -1,12 +1,13 @@
 """Who speaks on which connection, and what becomes of one that says something wrong.
 
 Laws of this file:
+- Who needs a token and has none that the parent knows gets an HTTP answer and no websocket. A token of one name admits that name.
 - A connection's first message is a `Hello`; the name in it is the connection's for good. In a search a node
   says hello again on the same connection whenever it has no trial.
 - Every message gets exactly one reply. A refusal before the join ends the connection with code 1008;
   after it, only bytes that are no message do.
-- A name belongs to one connection at a time. The same child (name and session) on a new connection
-  takes its name over, and the end of the old connection means nothing any more.
+- A name belongs to one connection at a time. The same child (name and session, or name and a token of its own) on a new
+  connection takes its name over, and the end of the old connection means nothing any more.
 - Nothing waits between the decoding of a message and the reply's encoding.
 """
 
@@ -16,17 +17,22 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
+from websockets.http11 import Request as HttpRequest
+from websockets.http11 import Response as HttpResponse
 from websockets.protocol import State
 
 from genkidama.errors import ProtocolError
 from genkidama.messages import HANDSHAKE_LIMIT, Hello, Join, Leave, Push, Refusal, Reply, Request, decode_request, encode, size_limit
 from genkidama.parameter_server import ParameterServer
+from genkidama.parent.admission import Admission, answer
 from genkidama.parent.channel import Channel
+from genkidama.tokens import ANY
 
 __all__ = ["Connections"]
 
@@ -65,6 +71,8 @@ class Connections:
     ) -> None:
         #: The children that have said hello and neither left nor lost their connection.
         self.children: dict[str, ServerConnection] = {}
+        #: Knows the tokens; None lets everybody in.
+        self.admission: Admission | None = None
         self._server = server
         self._now = now
         self._pushed = pushed
@@ -76,6 +84,15 @@ class Connections:
         """For websockets' `create_connection`."""
         return Channel(self._open.add, self._lost, *args, **options)
 
+    def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
+        """For websockets' `process_request`."""
+        assert isinstance(connection, Channel)
+        connection.admitted, response = answer(connection, request, self.admission)
+        if response is not None and response.status_code == HTTPStatus.UNAUTHORIZED:
+            reason = (response.body or b"").decode().strip()
+            self._server.refuse(_address(connection), ProtocolError("token", reason), self._now())
+        return response
+
     async def handle(self, connection: ServerConnection) -> None:
         """Serves one connection until it ends."""
         assert isinstance(connection, Channel)
@@ -83,6 +100,8 @@ class Connections:
         name = ""
         try:
             hello = await self._first(connection)
+            _check_name(hello.name, connection.admitted)
+            self._make_way(hello, connection.admitted)
             reply = self._server.handle(peer, hello, self._now())
             if isinstance(reply, Refusal):
                 await _turn_away(connection, reply)
@@ -175,6 +194,12 @@ class Connections:
         self._pushed(now)
         return encode(reply)
 
+    def _make_way(self, hello: Hello, admitted: str) -> None:
+        """A token of its own proves who this is: its machine has started again, without a goodbye, before the parent has missed it."""
+        known = self._server.children.get(hello.name)
+        if admitted == hello.name and known is not None and known.connected and known.session != hello.session:
+            self._server.disconnected(hello.name, "it has started again", self._now())
+
     def _take_over(self, name: str, connection: ServerConnection) -> None:
         old = self.children.get(name)
         self.children[name] = connection
@@ -194,6 +219,14 @@ class Connections:
         if connection.request is None and seconds >= self.open_seconds:
             error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
             self._server.refuse(_address(connection), error, self._now())
+
+
+def _check_name(name: str, admitted: str) -> None:
+    if admitted not in (ANY, name):
+        raise ProtocolError(
+            "token",
+            f"this token is for {admitted!r}, and this child says it is {name!r}; name it {admitted!r}, or give it a token of its own",
+        )
 
 
 def _decode(frame: str | bytes) -> Request:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
+import ssl
 import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from websockets.asyncio.server import Server, serve
@@ -28,8 +29,12 @@ from genkidama.machine import loop_factory, on_signals
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.address import explain, parse_listen
+from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
 from genkidama.parent.records import Records, make_directory
+from genkidama.parent.telemetry import describe
+from genkidama.systemd import Notify, supervised
+from genkidama.tokens import is_loopback
 
 __all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
 
@@ -74,17 +79,23 @@ class Parent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._stopped = ""
+        self._notify: Notify = lambda *_: None
         self._offset = time.time() - time.monotonic()
 
     async def startup(self) -> None:
         """Binds the address, opens the directory, takes up the run in it if there is one, and lets children in.
 
         Raises:
-            ConfigurationError: `listen` is no address, or the directory holds a run of another network.
+            ConfigurationError: `listen` is no address, certificate, key or tokens cannot be used, or the directory holds a
+                run of another network.
             EnvironmentFailure: the port is in use, the directory cannot be written, …; nothing is left open.
         """
         self._loop = asyncio.get_running_loop()
-        websockets = await self._bind()
+        settings = self.experiment.parent
+        context = make_context(settings.certificate_file, settings.key_file)
+        if settings.tokens_file:
+            self._connections.admission = Admission(settings.tokens_file, self._log)
+        websockets = await self._bind(context)
         try:
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
@@ -102,6 +113,9 @@ class Parent:
         self._websockets = websockets
         host, port = self.address
         self._log.info("listening", host=host, port=port, out=str(self.out))
+        if not settings.tokens_file and not is_loopback(host):
+            reason = "whoever reaches this address may join and change the weights; give parent.tokens_file"
+            self._log.warning("no tokens", host=host, reason=reason)
 
     async def serve(self) -> None:
         """Returns when the run is over and its children have left, or when `stop` was called."""
@@ -136,6 +150,7 @@ class Parent:
         """
         if self._websockets is None or self._records is None:
             return
+        self._notify("STOPPING=1")
         websockets, self._websockets = self._websockets, None
         records, self._records = self._records, None
         if self.server.stop:
@@ -145,14 +160,17 @@ class Parent:
             records.note("stop", reason=self._stopped or "stopped", **version)
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
-        await websockets.wait_closed()
+        with suppress(TimeoutError):  # of TLS handshakes that never end websockets knows nothing, and Python waits for them
+            async with asyncio.timeout(CLOSE_SECONDS + 1.0):
+                await websockets.wait_closed()
         await records.finish()
 
     def run(self) -> None:
         """Starts, serves and shuts down in an event loop of its own: uvloop's where it is installed.
 
         In the main thread, SIGTERM and SIGINT end it in order, and a second one ends the process at
-        once. In another thread signals are left alone, and only `stop` ends it early.
+        once; systemd, if it has started the process, is told how it goes. In another thread signals
+        are left alone, and only `stop` ends it early.
 
         Raises:
             ConfigurationError, EnvironmentFailure: as `startup` and `shutdown`.
@@ -172,13 +190,20 @@ class Parent:
         return time.monotonic() + self._offset
 
     async def _live(self) -> None:
-        main = threading.current_thread() is threading.main_thread()
-        with on_signals(self._signalled) if main else nullcontext():
-            await self.startup()
-            try:
-                await self.serve()
-            finally:
-                await self.shutdown()
+        if threading.current_thread() is not threading.main_thread():
+            await self._live_once()
+            return
+        with on_signals(self._signalled):
+            async with supervised(lambda: describe(self.server, self.now())) as self._notify:
+                await self._live_once()
+
+    async def _live_once(self) -> None:
+        await self.startup()
+        self._notify("READY=1")
+        try:
+            await self.serve()
+        finally:
+            await self.shutdown()
 
     def _signalled(self, number: signal.Signals) -> None:
         self.stop(number.name)
@@ -186,7 +211,7 @@ class Parent:
             asyncio.get_running_loop().remove_signal_handler(each)
             signal.signal(each, signal.SIG_DFL)  # the next one ends the process, whatever it waits for
 
-    async def _bind(self) -> Server:
+    async def _bind(self, context: ssl.SSLContext | None) -> Server:
         silence = self.experiment.parent.silence_seconds
         ping = min(_PING_SECONDS, silence / 2)
         try:
@@ -194,7 +219,10 @@ class Parent:
                 self._connections.handle,
                 **parse_listen(self.listen),
                 create_connection=self._connections.create,  # type: ignore[arg-type]
+                process_request=self._connections.admit,
+                server_header=None,  # the connections sign every answer themselves
                 start_serving=False,
+                ssl=context,
                 compression=None,  # weights do not deflate
                 open_timeout=self._connections.open_seconds,
                 ping_interval=ping,

@@ -10,9 +10,10 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
+from genkidama.parameter_server import ParameterServer
 from genkidama.plugs import is_plug
 
-__all__ = ["SUMMARY_SECONDS", "EventLog"]
+__all__ = ["SUMMARY_SECONDS", "EventLog", "describe"]
 
 #: Refusals of one kind are summed up at most this often: a child gone mad must not fill a disk.
 SUMMARY_SECONDS = 1.0
@@ -72,3 +73,17 @@ class EventLog:
     def _summarize(self, code: str) -> None:
         last = self._last.pop(code)
         self._logger.warning("refused", code=code, count=self._held.pop(code), last_child=last["child"], last_reason=last["reason"])
+
+
+def describe(server: ParameterServer, now: float) -> str:
+    """How a run stands, in a few words for who asks the service manager: `3 children, version 1234, mean return 201.3, 41 %`."""
+    connected = len(server.connected)
+    if (search := server.search) is not None:
+        return f"{connected} node{'s'[: connected != 1]}, {len(search.trials)} of {search.settings.trials} trials: {search}"
+    trial, stop = server.trial, server.experiment.stop
+    parts = [f"{connected} child{'ren' if connected != 1 else ''}", f"version {trial.version}"]
+    if trial.mean_return is not None:
+        parts.append(f"mean return {trial.mean_return:.1f}")
+    if stop.updates or stop.episodes or stop.seconds:
+        parts.append(f"{100 * server.progress(now):.0f} %")
+    return ", ".join(parts)

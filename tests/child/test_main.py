@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 from genkidama.child.__main__ import main
 from genkidama.experiment import Experiment
 from genkidama.messages import PROTOCOL, Refusal
+from tests.certificates import Authority, needs_openssl
 from tests.helpers import FakeParent, Started, constant, eventually, running, small, starting, until, url
+from tests.services import service_manager
 
 Start = Callable[..., Started]
 
@@ -44,15 +47,27 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
     [
         ([], "error: where is the parent? give --parent ws://HOST:PORT or a child's TOML\n"),
         (["--parent", "nonsense"], "error: the command line: parent = 'nonsense': expected ws://HOST:PORT or wss://HOST:PORT\n"),
-        (["--parent", "ws://pi:99999"], "error: parent = 'ws://pi:99999': expected ws://HOST:PORT: Port out of range 0-65535\n"),
+        (
+            ["--parent", "ws://pi:99999"],
+            "error: parent = 'ws://pi:99999': expected ws://HOST:PORT or wss://HOST:PORT: Port out of range 0-65535\n",
+        ),
         (["--parent", "ws://pi:1", "--cores", "0"], "error: the command line: cores = 0: expected int >= 1\n"),
         (
             ["--parent", "ws://pi:1", "--cores", "²"],
             "error: the command line: cores = '²': expected one of 'auto', 'experiment', or int >= 1\n",
         ),
         (["--parent", "ws://pi:1", "--name", "my pi"], "error: the command line: name = 'my pi': expected letters, digits, "),
+        (
+            ["--parent", "ws://pi:1", "--token-file", "nowhere"],
+            "error: token_file = 'nowhere': cannot be read: No such file or directory; ",
+        ),
+        (["--parent", "wss://pi:1", "--ca-file", "nowhere"], "error: ca_file = 'nowhere': cannot be read: No such file or directory\n"),
         (["nowhere.toml"], "error: nowhere.toml: no such file\n"),
-        (["child.toml"], "error: child.toml: nam = 'pi': no such setting; did you mean 'name'? known here: cores, name, parent, state\n"),
+        (
+            ["child.toml"],
+            "error: child.toml: nam = 'pi': no such setting; did you mean 'name'? "
+            "known here: ca_file, cores, name, parent, state, token_file\n",
+        ),
     ],
 )
 def test_a_wrong_option_is_one_line(
@@ -135,6 +150,45 @@ async def test_an_environment_that_cannot_be_built_ends_it(tmp_path: Path, start
     last = child.err.splitlines()[-1]
     assert last.startswith("error: ") and "tests.tiny:Faulty" in last
     assert "Traceback" not in child.err
+
+
+# As a service, with a token, over TLS.
+
+
+@needs_openssl
+async def test_a_service_with_a_token_over_tls(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a shelf does, in real processes: systemd is told, and what the child starts cannot speak for it."""
+    authority = Authority(tmp_path / "authority")
+    signed, token = authority.sign("IP:127.0.0.1"), "token-of-the-pi-01"
+    for name, content in (("tokens", f"pi {token}\n"), ("token", f"{token}\n")):
+        (tmp_path / name).write_text(content)
+        (tmp_path / name).chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    settings = faulty().with_settings({"parent.tokens_file": str(tmp_path / "tokens"), **prefixed(signed.settings())})
+    with service_manager() as manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+        monkeypatch.setenv("WATCHDOG_USEC", "100000")
+        child = start("--parent", f"wss://{listen}", "--name", "pi", "--cores", 2, "--token-file", "token", "--ca-file", authority.file)
+        await eventually(lambda: any(line.startswith(f"STATUS=waiting for wss://{listen}: nobody") for line in manager.heard))
+        assert "READY=1" in manager.heard
+        async with running(settings, tmp_path / "run", listen) as parent:
+            await eventually(lambda: parent.server.trial.version >= 2)
+            training = "STATUS=training tests.tiny:Faulty on 2 cores, version "
+            await eventually(lambda: any(line.startswith(training) for line in manager.heard))
+            for process in child.family():
+                assert process.pid == child.pid or "NOTIFY_SOCKET" not in process.environ()
+            child.signal(signal.SIGTERM)
+            assert await ended(child) == 0
+            await vanished(child)
+        assert manager.heard.count("WATCHDOG=1") >= 3
+        assert manager.heard[-1] in ("STOPPING=1", "WATCHDOG=1") and "STOPPING=1" in manager.heard
+    assert token not in child.err + child.out
+    assert "Traceback" not in child.err
+
+
+def prefixed(settings: dict[str, str]) -> dict[str, str]:
+    return {f"parent.{key}": value for key, value in settings.items()}
 
 
 # Signals, at any moment, and what is left.

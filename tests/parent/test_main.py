@@ -15,11 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from genkidama.checkpoint import CheckpointFolder
 from genkidama.experiment import Experiment
 from genkidama.parent.__main__ import main
+from tests.helpers import eventually
 from tests.parent.fake_child import FakeChild, vector
+from tests.services import service_manager
 
 EXPERIMENT = """
 seed = 3
@@ -142,6 +145,45 @@ async def test_a_second_signal_ends_the_process_at_once(toml: Path, tmp_path: Pa
         process.send_signal(signal.SIGTERM)
         assert (await ended(process))[0] == -signal.SIGTERM
         child.connection.transport.resume_reading()
+
+
+async def test_systemd_is_told_how_it_goes(toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service_manager() as manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+        monkeypatch.setenv("WATCHDOG_USEC", "100000")
+        arguments = (toml, "--out", tmp_path / "run", "--set", "stop.updates=100")
+        async with parent(*arguments) as (process, address), FakeChild(address) as child:
+            await child.enter()
+            await eventually(lambda: "READY=1" in manager.heard)
+            for value in range(10):
+                await child.pushed(float(value), returns=[2.0])
+            status = "STATUS=1 child, version 10, mean return 2.0, 10 %"
+            await eventually(lambda: status in manager.heard and manager.heard.count("WATCHDOG=1") >= 3)
+            process.send_signal(signal.SIGTERM)
+            assert (await ended(process))[0] == 0
+        said = [line for line in manager.heard if line != "WATCHDOG=1"]
+    assert said.index("READY=1") < said.index(status) < said.index("STOPPING=1")
+
+
+async def test_who_may_join_and_what_it_shows_can_be_said_on_the_command_line(toml: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("another token-of-another\n")
+    tokens.chmod(0o600)
+    async with parent(toml, "--out", tmp_path / "run", "--tokens-file", tokens) as (process, address):
+        with pytest.raises(InvalidStatus, match="401"):
+            await FakeChild(address).__aenter__()
+        process.send_signal(signal.SIGTERM)
+        assert (await ended(process))[0] == 0
+    assert Experiment.load(tmp_path / "run" / "experiment.toml").parent.tokens_file == str(tokens)
+
+
+def test_a_certificate_that_cannot_be_used(toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = (toml, "--listen", "127.0.0.1:0", "--out", tmp_path / "run", "--certificate-file", "c.pem")
+    both = "parent.certificate_file = 'c.pem', parent.key_file = ''"
+    assert fails(capsys, *given) == (2, f"error: {both}: wss:// needs both; give the other one too, or neither for ws://")
+    code, line = fails(capsys, *given, "--key-file", "k.pem")
+    assert (code, line) == (2, "error: parent.certificate_file = 'c.pem': cannot be read: No such file or directory")
+    assert not (tmp_path / "run").exists()
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str]:

@@ -74,13 +74,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many connections each child has opened."""
     counts: Counter[str] = Counter()
-    really = uplink.Uplink._open
+    really = uplink.Uplink.open
 
     async def counting(link: uplink.Uplink) -> Any:
         counts[link.name] += 1
         return await really(link)
 
-    monkeypatch.setattr(uplink.Uplink, "_open", counting)
+    monkeypatch.setattr(uplink.Uplink, "open", counting)
     return counts
 
 

@@ -1,0 +1,58 @@
+"""docs/security.md is held to the code: what it has people type makes files that a parent and a child work with."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from genkidama.child import uplink
+from genkidama.child.client import Child
+from genkidama.child.uplink import read_token
+from genkidama.experiment import Role
+from tests.certificates import needs_openssl
+from tests.helpers import ROOT, Serving, command, constant, running
+
+DOCUMENT = ROOT / "docs" / "security.md"
+MAKING, STARTING = re.findall(r"```bash\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@needs_openssl
+async def test_what_is_made_by_hand_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GENKIDAMA_TOKEN", raising=False)
+    done = subprocess.run(["bash", "-e"], input=MAKING, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "certificate.pem: OK" in done.stdout
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
+    make = uplink._make_context
+
+    def strict(ca_file: str) -> ssl.SSLContext:
+        """As Python does by itself from 3.13 on."""
+        context = make(ca_file)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(uplink, "_make_context", strict)
+    files = {
+        f"{key}_file": str(tmp_path / name) for key, name in (("tokens", "tokens"), ("certificate", "certificate.pem"), ("key", "key.pem"))
+    }
+    token, authority = read_token(Role(token_file=str(tmp_path / "token-pi-02"))), str(tmp_path / "ca.pem")
+    async with running(constant(parent=files), tmp_path / "run") as parent:
+        for host in ("127.0.0.1", "localhost"):
+            async with Serving(Child(f"wss://{host}:{parent.address[1]}", name="pi-02", token=token, ca_file=authority)) as child:
+                await child.exchanged(2)
+        assert parent.server.trial.version >= 2
+        assert not parent.server.refusals
+
+
+def test_what_is_started_knows_these_options(tmp_path: Path) -> None:
+    lines = STARTING.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        module, *rest = line.removeprefix("python -m ").split()
+        said = command(tmp_path, module, "--help").out
+        for option in (word for word in rest if word.startswith("--")):
+            assert f"{option} " in said
