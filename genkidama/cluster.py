@@ -27,7 +27,7 @@ from genkidama.experiment import Experiment
 from genkidama.machine import available_cores
 from genkidama.run import Run
 
-__all__ = ["check_search", "search", "summary", "train"]
+__all__ = ["Event", "Process", "check_search", "listening_socket", "prepare_directory", "search", "summary", "train", "whole_lines"]
 
 #: How often this process looks at the others. It sleeps in between.
 _LOOK_SECONDS = 0.25
@@ -87,7 +87,7 @@ def train(
         raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed, or 0 for no evaluation")
     if experiment.search is not None:
         raise ConfigurationError(f"{experiment.name}: has a [search]; start it with `genkidama search`, or take that section out")
-    run = _directory(experiment, out, resume)
+    run = prepare_directory(experiment, out, resume)
     try:
         _run(experiment, run, "child", children, cores, LOOPBACK, watch)
     except (KeyboardInterrupt, SystemExit) as error:
@@ -133,7 +133,12 @@ def search(
         raise ConfigurationError(f"nodes = {nodes}: at least 1 is needed, or 0 with an address for nodes on the network to come to")
     if cores is not None and cores < 1:
         raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
-    run = _directory(experiment, out, resume)
+    if nodes and listen is not None and (experiment.parent.tokens_file or experiment.parent.certificate_file):
+        raise ConfigurationError(
+            f"nodes = {nodes}: a search that asks the network for tokens or TLS (parent.tokens_file, parent.certificate_file) starts none "
+            "itself; give --nodes 0, and start `python -m genkidama.child` on each machine, also on this one"
+        )
+    run = prepare_directory(experiment, out, resume)
     try:
         _run(experiment, run, "node", nodes, cores, listen or LOOPBACK, watch)
     except (KeyboardInterrupt, SystemExit) as error:
@@ -162,7 +167,13 @@ def _run(
         cluster.wait(watch or (lambda event: None))
 
 
-def _directory(experiment: Experiment, out: str | Path | None, resume: str | Path | None) -> Run:
+def prepare_directory(experiment: Experiment, out: str | Path | None, resume: str | Path | None) -> Run:
+    """The run directory `out`, or a new one under `runs/`, or the one to go on with, with the experiment for its parent to read.
+
+    Raises:
+        ConfigurationError: `out` holds a run already, or `resume` none.
+        EnvironmentFailure: it cannot be written.
+    """
     if resume is not None:
         if out is not None and Path(out) != Path(resume):
             raise ConfigurationError(f"--out {out}: a resumed run stays in its directory {resume}; give one of the two")
@@ -191,12 +202,20 @@ def _fresh(folder: Path, name: str) -> Path:
     return path
 
 
-class _Process:
+class Process:
     """One process of the cluster: its command, its log, and how often it was started again."""
 
-    def __init__(self, name: str, command: list[str], log: Path, descriptors: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        descriptors: tuple[int, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self.name, self.log = name, log
         self._command, self._descriptors = command, descriptors
+        self._environment = None if environment is None else {**os.environ, **environment}
         self._restarts: list[float] = []
         self._file: IO[bytes] = log.open("ab")
         self._mark = log.stat().st_size
@@ -209,6 +228,7 @@ class _Process:
             stdout=self._file,
             stderr=self._file,
             pass_fds=self._descriptors,
+            env=self._environment,
             start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the others in order
         )
 
@@ -258,11 +278,12 @@ class _Cluster:
     def __init__(self, experiment: Experiment, run: Run, children: list[str], cores: int | None, listen: str) -> None:
         self._run = run
         self._history = run.path / "history.jsonl"
-        self._position = _whole_lines(self._history)
+        self._position = whole_lines(self._history)
         # The socket is bound here and inherited: children may connect before the parent listens, and
         # a parent that is started again is found under the same address.
-        self._socket = _listen(listen)
-        self._parts: list[_Process] = []
+        self._socket = listening_socket(listen)
+        self._alone = listen == LOOPBACK
+        self._parts: list[Process] = []
         self._children, self._cores = children, cores
 
     def __enter__(self) -> _Cluster:
@@ -274,6 +295,8 @@ class _Cluster:
         os.set_inheritable(descriptor, True)
         try:
             command = ["genkidama.parent", str(path / "logs" / "experiment.toml"), "--listen", f"fd://{descriptor}", "--out", str(path)]
+            if self._alone:  # nobody else comes here: what the experiment asks of machines in a network would keep out its own children
+                command += ["--tokens-file", "", "--certificate-file", "", "--key-file", ""]
             self.parent = self._start("parent", command, (descriptor,))
             for name in self._children:
                 command = ["genkidama.child", "--parent", f"ws://{address}", "--name", name, "--state", str(path / "children")]
@@ -283,8 +306,8 @@ class _Cluster:
             raise
         return self
 
-    def _start(self, name: str, command: list[str], descriptors: tuple[int, ...] = ()) -> _Process:
-        process = _Process(name, command, self._run.path / "logs" / f"{name}.log", descriptors)
+    def _start(self, name: str, command: list[str], descriptors: tuple[int, ...] = ()) -> Process:
+        process = Process(name, command, self._run.path / "logs" / f"{name}.log", descriptors)
         self._parts.append(process)
         return process
 
@@ -344,7 +367,12 @@ class _Cluster:
         self._socket.close()
 
 
-def _listen(listen: str) -> socket.socket:
+def listening_socket(listen: str) -> socket.socket:
+    """A socket that accepts what comes to `HOST:PORT`, also before there is a parent to be given it.
+
+    Raises:
+        ConfigurationError, EnvironmentFailure: nobody can listen there.
+    """
     from genkidama.parent.address import explain, parse_listen  # with the parent's websockets, which this process does without
 
     binding = parse_listen(listen)
@@ -357,7 +385,7 @@ def _listen(listen: str) -> socket.socket:
         raise explain(listen, error) from None
 
 
-def _whole_lines(path: Path) -> int:
+def whole_lines(path: Path) -> int:
     """How many bytes of a history are whole lines; what a crash has torn behind them, the next parent cuts off."""
     try:
         with path.open("rb") as file:

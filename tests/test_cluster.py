@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from genkidama import cluster
-from genkidama.cluster import summary, train
+from genkidama.cluster import search, summary, train
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.evaluation import Evaluation
 from genkidama.run import Run
@@ -72,6 +72,16 @@ def test_a_run_without_a_directory_gets_one_under_runs(tmp_path: Path) -> None:
     assert [event["event"] for event in watch.events] == [event["event"] for event in run.history()]
 
 
+def test_what_an_experiment_asks_of_machines_in_a_network_keeps_out_no_child_of_this_one() -> None:
+    asked = {"tokens_file": "tokens", "certificate_file": "certificate.pem", "key_file": "key.pem"}
+    run = train(constant(parent=asked, stop={"updates": 3}), children=1, episodes=0)
+    assert list(history(run.path, "exchange"))
+    with pytest.raises(ConfigurationError, match="nodes = 1: .* --nodes 0"):
+        search(
+            constant(parent=asked, search={"space": {"optimizer.learning_rate": [0.1]}, "phase_steps": 1}), nodes=1, listen="127.0.0.1:1"
+        )
+
+
 def test_two_runs_in_one_second_get_two_directories(tmp_path: Path) -> None:
     first = cluster._fresh(tmp_path, "small")
     first.mkdir()
@@ -80,13 +90,13 @@ def test_two_runs_in_one_second_get_two_directories(tmp_path: Path) -> None:
 
 def test_what_a_crash_has_torn_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    assert cluster._whole_lines(path) == 0
+    assert cluster.whole_lines(path) == 0
     path.write_bytes(b"")
-    assert cluster._whole_lines(path) == 0
+    assert cluster.whole_lines(path) == 0
     path.write_bytes(b"{}\n{}\n{torn")
-    assert cluster._whole_lines(path) == 6
+    assert cluster.whole_lines(path) == 6
     path.write_bytes(b"x" * 100_000 + b"\n" + b"y" * 10)
-    assert cluster._whole_lines(path) == 100_001
+    assert cluster.whole_lines(path) == 100_001
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,28 @@
+"""`python -m genkidama.doctor`: the doctor alone, for where the `genkidama` command itself cannot start."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from genkidama.doctor.command import add_arguments
+from genkidama.errors import GenkidamaError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code: 0, 1 (a check has failed), 2 (the user's mistake), 130 (interrupted)."""
+    parser = argparse.ArgumentParser(prog="python -m genkidama.doctor", description="Examines this machine, and the way to its parent.")
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    try:
+        return options.command(options)  # type: ignore[no-any-return]
+    except GenkidamaError as error:
+        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

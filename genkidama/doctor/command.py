@@ -1,0 +1,205 @@
+"""The command `genkidama doctor`: which checks, in which order, and how they are shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import genkidama
+from genkidama.doctor import holder, host, parent, software
+from genkidama.doctor.judgements import Check
+from genkidama.errors import GenkidamaError
+
+if TYPE_CHECKING:
+    from genkidama.experiment import Experiment, ParentSettings, Role
+
+__all__ = ["add_arguments", "doctor"]
+
+#: How each status is marked, and in which of a terminal's colours.
+_MARKS = {"ok": ("ok", 32), "warning": ("!", 33), "failed": ("x", 31), "skipped": ("-", 90)}
+
+#: Columns of the mark and of the name.
+_MARK, _NAME = 4, 13
+
+
+class _Step(NamedTuple):
+    #: What is being tried, for who waits.
+    trying: str
+    checks: Callable[[], Iterable[Check]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Tells a parser the doctor's arguments, and the function that they are for (as its `command`)."""
+    parser.add_argument("file", nargs="?", metavar="FILE.toml", type=Path, help="the child's TOML; with --parent-role, the experiment")
+    parser.add_argument("--parent", metavar="URL", help="where the parent listens: ws://HOST:PORT or wss://HOST:PORT")
+    parser.add_argument("--cores", metavar="N", help="core processes: a number, or auto for one each CPU core")
+    parser.add_argument("--token-file", metavar="FILE", help="holds this child's token (or: the environment variable GENKIDAMA_TOKEN)")
+    parser.add_argument(
+        "--ca-file", metavar="FILE", help="PEM certificates of the authority that signed the parent's (default: the system's)"
+    )
+    parser.add_argument("--parent-role", action="store_true", help="examine this machine as a parent: neither torch nor Box2D is needed")
+    parser.add_argument(
+        "--out", metavar="DIR", type=Path, default=Path("runs"), help="with --parent-role: where runs are kept (default: runs)"
+    )
+    parser.add_argument("--tokens-file", metavar="FILE", help="with --parent-role: who may join")
+    parser.add_argument("--certificate-file", metavar="FILE", help="with --parent-role: the parent's PEM certificate")
+    parser.add_argument("--key-file", metavar="FILE", help="with --parent-role: its PEM private key")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output and nothing else")
+    parser.set_defaults(command=doctor)
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Examines this machine; returns the exit code: 1 if a check has failed, else 0.
+
+    Raises:
+        GenkidamaError: an argument, or the file that one names, is wrong.
+    """
+    checks = _examine(_plan(options), quiet=options.json)
+    failed = any(check.status == "failed" for check in checks)
+    if options.json:
+        print(json.dumps({"ok": not failed, "checks": [check._asdict() for check in checks], "software": _software()}))
+    else:
+        print(_summary(checks))
+    return int(failed)
+
+
+def _plan(options: argparse.Namespace) -> list[_Step]:
+    """The checks, in their order; all arguments are read here."""
+    role = _load(_role, options)
+    if role is not None:
+        parent.parse_target(role.parent)
+    machine = [_Step("this machine", lambda: [*host.python(), *host.system()])]
+    packages = [_Step("importing packages", software.packages)]
+    way = [_Step(f"the parent {role.parent if role else ''}", partial(parent.examine, role))]
+    if options.parent_role:
+        settings = _load(_settings, options)
+        machine += [
+            _Step("the disk", lambda: host.disk(options.out, holder.DISK)),
+            _Step("the directory of runs", lambda: host.writable("runs", options.out)),
+            _Step("the certificate", lambda: holder.certificate(settings)),
+            _Step("the tokens", lambda: holder.tokens(settings)),
+        ]
+        return machine + packages + [_Step("uvloop", software.uvloop)] + way
+    cores = role.cores if role else _cores(options)
+    wanted = cores if isinstance(cores, int) else None
+    state = Path(role.state) if role and role.state else None
+    machine += [
+        _Step("cores", lambda: host.cores(wanted)),
+        _Step("memory", lambda: host.memory(wanted)),
+        _Step("the disk", lambda: _disks([Path(sys.prefix), *([state] if state else [])])),
+    ]
+    if state is not None:
+        machine.append(_Step("the directory of the state", lambda: host.writable("state", state)))
+    packages += [
+        _Step("importing torch, which takes a small machine half a minute", software.torch),
+        _Step("playing LunarLander", software.box2d),
+        _Step("uvloop", software.uvloop),
+    ]
+    return machine + packages + way
+
+
+def _disks(folders: list[Path]) -> Iterator[Check]:
+    """A row for each disk on which the directories are."""
+    seen = set()
+    for folder in folders:
+        (check,) = host.disk(folder)
+        device = os.stat(host.existing(folder)).st_dev
+        if device not in seen:
+            yield check
+        seen.add(device)
+
+
+def _cores(options: argparse.Namespace) -> int | str:
+    text: str = options.cores or "auto"
+    return int(text) if text.isdecimal() else text
+
+
+def _load(load: Callable[[argparse.Namespace], Any], options: argparse.Namespace) -> Any:
+    """What a file and the arguments say; None where that cannot even be read, for want of a package: a row will name it."""
+    try:
+        return load(options)
+    except GenkidamaError:
+        raise
+    except Exception:
+        return None
+
+
+def _role(options: argparse.Namespace) -> Role | None:
+    import msgspec
+
+    from genkidama.experiment import Role
+
+    file = None if options.parent_role else options.file
+    given: dict[str, Any] = {key: getattr(options, key) for key in ("parent", "token_file", "ca_file") if getattr(options, key) is not None}
+    if options.cores is not None:
+        given["cores"] = _cores(options)
+    role = msgspec.to_builtins(Role.load(file)) if file else {}
+    checked = Role.from_dict({**role, **given}, source="the command line")
+    return checked if file or options.parent else None
+
+
+def _settings(options: argparse.Namespace) -> ParentSettings:
+    from genkidama.experiment import Experiment
+
+    given = {
+        f"parent.{key}": getattr(options, key)
+        for key in ("tokens_file", "certificate_file", "key_file")
+        if getattr(options, key) is not None
+    }
+    experiment: Experiment = Experiment.load(options.file) if options.file else Experiment.from_dict({})
+    return experiment.with_settings(given, source="the command line").parent
+
+
+# What is shown.
+
+
+def _examine(plan: list[_Step], quiet: bool) -> list[Check]:
+    """Runs the checks and shows each as soon as it is known."""
+    terminal = not quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    colour = terminal and not os.environ.get("NO_COLOR")
+    found = []
+    for step in plan:
+        if terminal:
+            print(f"... {step.trying}", end="", flush=True)
+        for check in step.checks():
+            found.append(check)
+            if not quiet:
+                print(("\r\033[K" if terminal else "") + _row(check, colour), flush=True)
+                if terminal:
+                    print(f"... {step.trying}", end="", flush=True)
+        if terminal:
+            print("\r\033[K", end="", flush=True)
+    return found
+
+
+def _row(check: Check, colour: bool) -> str:
+    mark, number = _MARKS[check.status]
+    painted = f"\033[{number}m{mark}\033[0m" if colour else mark
+    row = f"{painted}{' ' * (_MARK - len(mark))}{check.name:{_NAME}}{_line(check.found)}"
+    return f"{row}\n{' ' * (_MARK + _NAME)}-> {_line(check.advice)}" if check.advice else row
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _summary(checks: list[Check]) -> str:
+    counts = {status: sum(check.status == status for check in checks) for status in _MARKS}
+    words = [f"{counts['ok']} ok", f"{counts['warning']} warning{'s' * (counts['warning'] != 1)}", f"{counts['failed']} failed"]
+    return f"\n{', '.join(words)}, {counts['skipped']} skipped"
+
+
+def _software() -> dict[str, Any]:
+    return {
+        "genkidama": genkidama.__version__,
+        "protocol": parent.our_protocol(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
