@@ -21,10 +21,11 @@ from typing import IO, Any
 
 import msgspec
 
+from genkidama.capacity import expected_cores
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.evaluation import evaluate
 from genkidama.experiment import Experiment
-from genkidama.machine import available_cores
+from genkidama.machine import available_bytes, available_cores
 from genkidama.run import Run
 
 __all__ = ["Event", "Process", "check_search", "listening_socket", "prepare_directory", "search", "summary", "train", "whole_lines"]
@@ -66,7 +67,7 @@ def train(
         experiment: all settings.
         children: child processes, each with cores of its own.
         cores: core processes of each child; what the experiment says if absent, and with `"auto"`
-            there, this machine's CPU cores shared out among the children.
+            there, this machine's CPU cores shared out among the children, as far as their memory allows.
         out: the run directory; a new one under `runs/` if absent.
         resume: a run directory to go on with, instead of `out`.
         episodes: length of the final evaluation; 0 for none.
@@ -162,7 +163,8 @@ def _run(
     experiment: Experiment, run: Run, kind: str, count: int, cores: int | None, listen: str, watch: Callable[[Event], None] | None
 ) -> None:
     if cores is None and experiment.child.cores == "auto":
-        cores = max(1, available_cores() // max(1, count))
+        share, available = max(1, count), available_bytes()
+        cores = expected_cores(None if available is None else available // share, max(1, available_cores() // share))
     with _Cluster(experiment, run, [f"{kind}-{number}" for number in range(1, count + 1)], cores, listen) as cluster:
         cluster.wait(watch or (lambda event: None))
 

@@ -76,7 +76,7 @@ def test_what_an_experiment_asks_of_machines_in_a_network_keeps_out_no_child_of_
     asked = {"tokens_file": "tokens", "certificate_file": "certificate.pem", "key_file": "key.pem"}
     run = train(constant(parent=asked, stop={"updates": 3}), children=1, episodes=0)
     assert list(history(run.path, "exchange"))
-    with pytest.raises(ConfigurationError, match="nodes = 1: .* --nodes 0"):
+    with pytest.raises(ConfigurationError, match=r"nodes = 1: .* --nodes 0"):
         search(
             constant(parent=asked, search={"space": {"optimizer.learning_rate": [0.1]}, "phase_steps": 1}), nodes=1, listen="127.0.0.1:1"
         )

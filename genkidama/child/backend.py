@@ -38,6 +38,9 @@ class Work:
 class Backend(Protocol):
     """What a backend promises; `CoreOrchestrator` (`"hogwild"`) and `GA3C` (`"ga3c"`) are built in.
 
+    `cores` is a number to keep to, unless `experiment.child.cores` is "auto": then it is how many the CPU has, and a backend that
+    takes fewer, because more would not fit into the memory, says how many after `startup` by an attribute of this name.
+
     One asyncio loop makes all calls, in the order of the methods below, `due` to `release` over and
     over. A backend of one's own is a class with these methods and this constructor, named by
     `child.backend = "module:Class"`.

@@ -13,8 +13,10 @@ Laws of this file:
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from genkidama.child.memory import SharedMemory
-from genkidama.child.records import EPISODE, FAILED, GROWTH_BYTES, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.capacity import GROWTH_BYTES
+from genkidama.child.memory import Layout, SharedMemory, size_of
+from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from genkidama.child.replay import ReplayTensor
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
@@ -33,15 +36,18 @@ from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
-from genkidama.machine import resident_bytes
+from genkidama.machine import forget_peak, private_bytes, resident_bytes, since_peak_bytes
 from genkidama.schedules import SCHEDULES
 
-__all__ = ["SingleCore", "run_core"]
+__all__ = ["SingleCore", "rehearse", "run_core"]
 
 Array = npt.NDArray[Any]
 
 #: How many batches pass between two looks at the memory.
 _LOOK_BATCHES = 128
+
+#: A rehearsal plays no longer than this.
+_REHEARSAL_SECONDS = 0.1
 
 
 class _Ended(Exception):
@@ -119,8 +125,25 @@ class SingleCore:
             self._environment.close()
         return 0
 
-    def collect(self) -> tuple[int, list[int], list[Array]]:
-        """Plays until the batch is full or, unless it goes on across episodes, the episode is over.
+    def rehearse(self) -> None:
+        """Does once whatever takes memory: for a moment it plays, to an episode's end at most, and then it learns from a full batch."""
+        self._waits = False
+        self._shared.copy_(self.model.vector)
+        self._observation, _ = self._environment.reset(seed=self._episode_seed)
+        n, deadline = self.algorithm.batch_size, time.monotonic() + _REHEARSAL_SECONDS
+        for _ in range(n):
+            _, _, following = self.collect(1)
+            if not self._length or time.monotonic() > deadline:
+                break
+        for rows in (self._observations, self._actions, self._rewards, self._terminated, self._truncated):
+            rows[1:] = rows[:1]
+        self._memory.gradients[:], self._memory.state[:] = 0.0, 0.0  # which makes their pages this process' own
+        forget_peak()
+        rollout = self._rollout(n, [n - 1], following or [self._observation])
+        next(updates(self._learner.losses(rollout, self._torch_rng), self.model, self._optimizer, 0.0, self.algorithm.max_gradient_norm))
+
+    def collect(self, most: int = sys.maxsize) -> tuple[int, list[int], list[Array]]:
+        """Plays until the batch is full, or `most` steps or, unless it goes on across episodes, the episode are over.
 
         Returns:
             How many steps; after which of them the trajectory is cut though it could go on; and the
@@ -135,7 +158,7 @@ class SingleCore:
         self._truncated[:] = 0.0
         cuts: list[int] = []
         following: list[Array] = []
-        n = self.algorithm.batch_size
+        n = min(self.algorithm.batch_size, most)
         episode_return, length = self._return, self._length
         t = 0
         while t < n:
@@ -236,6 +259,29 @@ class SingleCore:
         self._line.recv_bytes()
         if self._memory.stop[0]:
             raise _Ended
+
+
+def rehearse(experiment: Experiment, layout: Layout) -> int | None:
+    """How many bytes a core takes at its most that nobody shares with it, before anything leaks.
+
+    To be called in a fork of the nursery that has done little else and then ends: what it does, a core does.
+
+    Args:
+        experiment: all settings.
+        layout: a child's with this one core.
+
+    Returns:
+        None where the system does not say.
+
+    Raises:
+        Exception: whatever the environment or the network raises.
+    """
+    torch.set_num_threads(1)
+    memory = SharedMemory(layout)
+    line = Connection(os.open(os.devnull, os.O_WRONLY), readable=False)  # nobody wants to know how it went
+    SingleCore(0, experiment, memory, line, (0,)).rehearse()
+    private = private_bytes()
+    return None if private is None else private + since_peak_bytes() - size_of(layout.for_cores(0, experiment.optimizer.shared))
 
 
 def run_core(index: int, experiment: Experiment, memory: SharedMemory, line: Connection, seed: tuple[int, ...]) -> None:

@@ -10,14 +10,14 @@ import math
 import mmap
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import reduction
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Block", "Layout", "Parts", "SharedMemory"]
+__all__ = ["Block", "Layout", "Parts", "SharedMemory", "size_of"]
 
 Array = npt.NDArray[Any]
 
@@ -33,6 +33,11 @@ class Parts(Protocol):
         ...
 
 
+def size_of(layout: Parts) -> int:
+    """Bytes of a layout's block."""
+    return sum(_padded(_bytes(shape, dtype)) for shape, dtype in layout.parts().values())
+
+
 class Block:
     """The arrays that a layout names, over one anonymous block.
 
@@ -45,7 +50,7 @@ class Block:
 
     def __init__(self, layout: Parts, descriptor: int | None = None) -> None:
         self.layout = layout
-        size = sum(_padded(_bytes(shape, dtype)) for shape, dtype in layout.parts().values())
+        size = size_of(layout)
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
         self._map = mmap.mmap(self.descriptor, size)
         start = 0
@@ -85,6 +90,10 @@ class Layout:
     state_rows: int
     #: Sets of optimizer state: 1 if the cores share it, else one a core.
     state_sets: int
+
+    def for_cores(self, cores: int, shared: bool) -> Layout:
+        """The same for another number of cores, which share their optimizer state or not. With 0 it is what any number has once."""
+        return replace(self, cores=cores, state_sets=1 if shared else cores)
 
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {

@@ -52,29 +52,50 @@ def _warm_up(settings: dict[str, Any]) -> None:
 def describe(experiment: Any, line: Connection) -> None:
     """Builds the experiment's network once and sends what the orchestrator must know, then ends.
 
-    Sends `("ok", signature entries, initial vector, facts)` or `("error", sentence)`.
+    Sends `("ok", signature entries, initial vector, layout for one core)` or `("error", sentence)`. After "ok" follow the bytes
+    that a core takes for itself, or None if they cannot be told: that may take a while, or never come, as the environment pleases.
     """
+    from genkidama.child.core import rehearse
     from genkidama.errors import ConfigurationError
+
+    try:
+        entries, vector, layout = _built(experiment)
+    except ConfigurationError as error:
+        line.send(("error", str(error)))
+        return
+    except Exception as error:  # a network of the user's own may raise anything; the setting that names it is the way out
+        line.send(("error", f"network.name = {experiment.network.name!r}: cannot be built: {type(error).__name__}: {error}"))
+        return
+    line.send(("ok", entries, vector, layout))
+    gc.collect()
+    cost = None
+    with suppress(Exception):  # cores will meet the same error and report it
+        cost = rehearse(experiment, layout)
+    line.send(cost)
+
+
+def _built(experiment: Any) -> tuple[Any, bytes, Any]:
+    """The signature's entries, the initial vector, and the layout of a child's memory with one core."""
+    from genkidama.child.memory import Layout
+    from genkidama.child.replay import ReplayTensor
     from genkidama.learning.environments import make_environment
     from genkidama.learning.learners import make_learner
     from genkidama.learning.model import Model
     from genkidama.learning.optimizers import STATE_ROWS
 
-    try:
-        environment = make_environment(experiment.environment)
-        model = Model(experiment, environment)
-        make_learner(experiment.algorithm, model)
-        facts = {
-            "trainable": model.trainable,
-            "observation_size": model.observation_size,
-            "action_columns": model.head.columns,
-            "state_rows": STATE_ROWS[experiment.optimizer.name],
-        }
-        line.send(("ok", model.signature.entries, model.numbers.tobytes(), facts))
-    except ConfigurationError as error:
-        line.send(("error", str(error)))
-    except Exception as error:  # a network of the user's own may raise anything; the setting that names it is the way out
-        line.send(("error", f"network.name = {experiment.network.name!r}: cannot be built: {type(error).__name__}: {error}"))
+    environment = make_environment(experiment.environment)
+    model = Model(experiment, environment)
+    make_learner(experiment.algorithm, model)
+    layout = Layout(
+        cores=1,
+        steps=experiment.algorithm.batch_size,
+        columns=ReplayTensor.columns(model.observation_size, model.head.columns),
+        size=model.signature.size,
+        trainable=model.trainable,
+        state_rows=STATE_ROWS[experiment.optimizer.name],
+        state_sets=1,
+    )
+    return model.signature.entries, model.numbers.tobytes(), layout
 
 
 if os.environ.get(PRELOAD_VARIABLE) == __name__:  # in other nurseries, and whatever they fork, this would only load torch

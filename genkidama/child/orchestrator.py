@@ -19,18 +19,25 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.blending import blend
+from genkidama.capacity import CHILD_BYTES, CORE_BYTES, GROWTH_BYTES, RESERVE_BYTES, cores_that_fit, megabytes
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import CORES
-from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.memory import Layout, SharedMemory, size_of
 from genkidama.child.nursery import describe
 from genkidama.child.records import start_core
-from genkidama.child.replay import ReplayTensor
+from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.machine import available_bytes
 from genkidama.weights import DTYPE, Signature, Vector
 
 __all__ = ["CoreOrchestrator"]
+
+#: What a core costs is measured for no longer than this: an environment may hang, or wait for something.
+_REHEARSAL_SECONDS = 5.0
+
+log = make_logger()
 
 
 class CoreOrchestrator:
@@ -38,7 +45,8 @@ class CoreOrchestrator:
 
     Args:
         experiment: all settings.
-        cores: core processes to run, at least 1.
+        cores: core processes to run, at least 1. If `child.cores` is "auto" there will be fewer where they would not fit into
+            the memory; after `startup`, the attribute of this name is how many there are.
         name: the child's name; it makes its cores' random numbers differ from other children's.
     """
 
@@ -64,7 +72,7 @@ class CoreOrchestrator:
         nursery = CORES.pid
         describing = asyncio.ensure_future(asyncio.to_thread(self._describe))
         try:
-            entries, vector, facts = await asyncio.shield(describing)
+            entries, vector, layout, cost = await asyncio.shield(describing)
         except asyncio.CancelledError:
             # A small machine imports torch for half a minute; whoever is told to stop does not wait for that.
             while not describing.done():
@@ -73,25 +81,15 @@ class CoreOrchestrator:
             describing.exception()
             raise
         self.signature = Signature.of(entries)
-        settings = self.experiment
-        sets = 1 if settings.optimizer.shared else self.cores
-        self._memory = SharedMemory(
-            Layout(
-                cores=self.cores,
-                steps=settings.algorithm.batch_size,
-                columns=ReplayTensor.columns(facts["observation_size"], facts["action_columns"]),
-                size=self.signature.size,
-                trainable=facts["trainable"],
-                state_rows=facts["state_rows"],
-                state_sets=sets,
-            )
-        )
+        shared = self.experiment.optimizer.shared
+        self.cores = self._fitting(cost, size_of(layout.for_cores(0, shared)))
+        self._memory = SharedMemory(layout.for_cores(self.cores, shared))
         self._memory.weights[:] = np.frombuffer(vector, DTYPE)
         return self.signature
 
-    def _describe(self) -> tuple[Any, bytes, dict[str, int]]:
+    def _describe(self) -> tuple[Any, bytes, Layout, int | None]:
         ours, theirs = multiprocessing.Pipe()
-        code = ""
+        code, cost, tight = "", None, self._tight()
         with ours:
             try:
                 with theirs:
@@ -102,15 +100,53 @@ class CoreOrchestrator:
                     self._describer.join()
                     code = f" with exit code {self._describer.exitcode}"
                 raise EnvironmentFailure(
-                    f"the process that builds the network died{code}; "
+                    f"the process that builds the network died{code}{tight}; "
                     f"try `python -c 'import torch'` on this machine, and the environment {self.experiment.environment.id!r} by itself"
                 ) from None
+            if answer[0] == "ok":
+                with suppress(EOFError, OSError):  # the environment has killed it, as it will kill cores
+                    if ours.poll(_REHEARSAL_SECONDS):
+                        cost = ours.recv()
+                    else:
+                        self._describer.kill()
         self._describer.join()
         self._describer.close()
         self._describer = None
         if answer[0] == "error":
             raise ConfigurationError(answer[1])
-        return answer[1], answer[2], answer[3]
+        return answer[1], answer[2], answer[3], cost
+
+    def _tight(self) -> str:
+        """Warns if there is not even enough memory for the nursery; the reason to give if that then dies."""
+        available = None if CORES.pid is not None else available_bytes()
+        if available is None or available >= CHILD_BYTES:
+            return ""
+        reason = f"a child needs {megabytes(CHILD_BYTES)} before its first core, {megabytes(available)} are free"
+        log.warning(reason, child=self.name)
+        return f": {reason}"
+
+    def _fitting(self, cost: int | None, shared: int) -> int:
+        """How many cores to run, which it says unless all fit.
+
+        Args:
+            cost: bytes that a core takes for itself; None if that could not be measured.
+            shared: bytes that all of them share, not taken yet.
+        """
+        available, needs = available_bytes(), (CORE_BYTES if cost is None else cost) + GROWTH_BYTES
+        reserve = shared + RESERVE_BYTES
+        fit = cores_that_fit(available, needs, self.cores, reserve)
+        if available is None or self.cores * needs + reserve <= available:
+            return self.cores
+        free = megabytes(max(0, available - reserve))
+        why = f"a core needs {megabytes(needs)}, {free} are free beside a reserve of {megabytes(reserve)}"
+        if self.experiment.child.cores != "auto":
+            log.warning(f"{self.cores} cores as told, though {fit} would fit: {why}", child=self.name)
+            return self.cores
+        if needs + reserve > available:
+            log.warning(f"1 of {self.cores} cores, and that may be too much: {why}", child=self.name)
+        else:
+            log.info(f"{fit} of {self.cores} cores: {why}", child=self.name)
+        return fit
 
     def _abandon(self, nursery: int | None) -> None:
         """Kills what `startup` has started, and with it whatever waits for that: all but the nursery that was there before."""

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from genkidama.child.memory import SharedMemory
 from genkidama.experiment import Experiment
 
-__all__ = ["EPISODE", "FAILED", "GROWTH_BYTES", "PROGRESS", "READY", "RECORD", "RECYCLED", "REPORT_STEPS", "start_core"]
+__all__ = ["EPISODE", "FAILED", "PROGRESS", "READY", "RECORD", "RECYCLED", "REPORT_STEPS", "start_core"]
 
 #: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this return. PROGRESS: an
 #: episode goes on. FAILED is followed by the reason. An empty message means: I wait at the semaphore.
@@ -18,13 +18,8 @@ READY, EPISODE, FAILED, PROGRESS = range(4)
 #: After so many steps of an episode that goes on there is a word about it: some last minutes.
 REPORT_STEPS = 256
 
-#: The exit code of a process that has grown too large and asks to be replaced.
+#: The exit code of a process that has grown by `capacity.GROWTH_BYTES` and asks to be replaced.
 RECYCLED = 75
-
-#: One that has grown by so much since the first look at it does. Environments leak: Box2D keeps 1.6 KiB of every LunarLander
-#: episode, which is gigabytes a day. All that was learned is in the shared memory, and a fork of the nursery takes
-#: milliseconds, so a replacement costs one unfinished episode.
-GROWTH_BYTES = 24 << 20
 
 
 def start_core(index: int, experiment: Experiment, memory: SharedMemory, line: Connection, seed: tuple[int, ...]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,11 +19,16 @@ import numpy as np
 import psutil
 import pytest
 
+from genkidama.capacity import GROWTH_BYTES
+from genkidama.child import client
+from genkidama.child import orchestrator as module
 from genkidama.child.backend import Backend, make_backend
+from genkidama.child.client import Child
+from genkidama.child.forkserver import Nursery
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
-from tests.helpers import CONSTANT, ROOT, eventually, shared_memory, small
+from tests.helpers import CONSTANT, ROOT, Serving, eventually, running, shared_memory, small, url
 
 EXCHANGES = pytest.mark.parametrize("exchange", ["episode", "free"])
 
@@ -345,6 +352,154 @@ async def test_a_killed_nursery_is_replaced_too() -> None:
         await turns(orchestrator, 20)
         await eventually(lambda: orchestrator.pids not in ([], [core.pid]))
         await turns(orchestrator, 20)
+
+
+# As many cores as fit into the memory.
+
+MB = 10**6
+
+#: What is free beside the reserve, and how much a core needs: in the log line.
+NEEDS = r"a core needs (\d+) MB, (\d+) MB are free beside a reserve of (\d+) MB"
+
+
+async def started(experiment: Experiment, cores: int = 4) -> int:
+    """How many cores an orchestrator takes."""
+    orchestrator = CoreOrchestrator(experiment, cores)
+    try:
+        await orchestrator.startup()
+        assert len(orchestrator.memory.gradients) == orchestrator.cores
+        return orchestrator.cores
+    finally:
+        await orchestrator.shutdown()
+
+
+def words(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    """Level and text of each line of the log since the last call."""
+    return [(line["level"], line["event"]) for line in map(json.loads, capsys.readouterr().err.splitlines())]
+
+
+AUTO = small(child={"cores": "auto"})
+
+
+async def test_where_there_is_memory_each_cpu_core_has_its_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await started(AUTO, cores=4) == 4
+    assert words(capsys) == []
+
+
+async def test_where_memory_is_short_there_are_as_many_cores_as_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = set()
+    for megabytes in (90, 130, 170, 210, 300):
+        monkeypatch.setattr(module, "available_bytes", lambda size=megabytes: size * MB)
+        cores = await started(AUTO)
+        found.add(cores)
+        said = words(capsys)
+        if cores == 4:
+            assert said == []
+            continue
+        ((level, text),) = said
+        match = re.fullmatch(rf"{cores} of 4 cores(, and that may be too much)?: {NEEDS}", text)
+        assert match is not None, text
+        needs, free, reserve = map(int, match.groups()[1:])
+        assert free + reserve in range(megabytes - 1, megabytes + 2)
+        assert level == ("warning" if match[1] else "info")
+        assert cores == max(1, free // needs)
+    assert {1, 2, 4} <= found
+
+
+async def test_if_not_even_one_core_fits_one_is_tried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "available_bytes", lambda: -MB)
+    async with begun(AUTO, cores=4) as orchestrator:
+        await turns(orchestrator, 2)
+        assert len(orchestrator.pids) == 1
+    ((level, text),) = words(capsys)
+    assert level == "warning"
+    assert text.startswith("1 of 4 cores, and that may be too much: a core needs ")
+
+
+async def test_a_number_of_cores_is_obeyed_even_if_they_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "available_bytes", lambda: 120 * MB)
+    assert await started(small(child={"cores": 3}), cores=3) == 3
+    ((level, text),) = words(capsys)
+    assert level == "warning"
+    assert re.fullmatch(rf"3 cores as told, though 1 would fit: {NEEDS}", text)
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 1), ("auto", 1), (2, 2)])
+async def test_a_child_says_how_many_cores_it_took(
+    tmp_path: Path, own: Any, expected: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "available_cores", lambda: 4)
+    monkeypatch.setattr(module, "available_bytes", lambda: 0)
+    async with running(AUTO, tmp_path) as parent:
+        child = Child(url(parent.address), name="pi", cores=own)
+        async with Serving(child):
+            await eventually(lambda: "last exchange" in child.status, "an exchange")
+            assert f" on {expected} core" in child.status
+    said = map(json.loads, capsys.readouterr().err.splitlines())
+    assert [line["cores"] for line in said if line["event"] == "training"] == [expected]
+
+
+async def test_on_a_system_that_does_not_tell_its_memory_all_cores_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "available_bytes", lambda: None)
+    assert await started(AUTO) == 4
+
+
+async def cost_of(experiment: Experiment) -> int:
+    *_, cost = await asyncio.to_thread(CoreOrchestrator(experiment, 1)._describe)
+    assert cost is not None
+    return cost
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="this kernel does not tell what is private")
+async def test_what_a_core_costs_is_measured() -> None:
+    large = {"network": {"hidden": [1000, 1000]}, "algorithm": {"batch_size": 512}}
+    little, much = await cost_of(small()), await cost_of(small(**large))
+    # Its own weights and gradient are 8 MB each; in the batch, two layers' values before and after the activation are 2 MB each.
+    assert 2 * MB < little < 40 * MB
+    assert 20 * MB < much - little < 60 * MB
+    each = await cost_of(small(**large, optimizer={"shared": False}))
+    assert 12 * MB < each - much < 20 * MB  # two momenta of its own
+
+
+async def test_what_a_core_costs_is_what_one_takes() -> None:
+    cost = await cost_of(small())
+    async with begun(small(), cores=2) as orchestrator:
+        await turns(orchestrator, 200)
+        maps = [psutil.Process(pid).memory_maps() for pid in orchestrator.pids]
+    for core in maps:
+        assert 0.5 * cost < sum(part.private_dirty for part in core) < cost + GROWTH_BYTES
+
+
+@pytest.mark.parametrize("fault", ["raise", "kill", "sleep"])
+@pytest.mark.parametrize("where", ["step", "reset"])
+async def test_an_environment_that_fails_while_it_is_measured_fails_again_in_a_core(
+    where: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REHEARSAL_SECONDS", 0.3)
+    orchestrator = CoreOrchestrator(faulty(fault=fault, where=where), 2)
+    try:
+        async with asyncio.timeout(10):
+            await orchestrator.startup()
+        assert orchestrator.cores == 2
+        assert orchestrator._describer is None
+    finally:
+        await orchestrator.shutdown()
+
+
+async def test_too_little_memory_for_the_nursery_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    nursery = Nursery("no_such_module", lambda _: {})  # one that is not there yet; it dies as if for want of memory
+    monkeypatch.setattr(module, "CORES", nursery)
+    monkeypatch.setattr(module, "available_bytes", lambda: 60 * MB)
+    orchestrator = CoreOrchestrator(faulty(fault="kill", where="construct"), 1)
+    with pytest.raises(EnvironmentFailure, match=r"exit code -9: a child needs 190 MB before its first core, 60 MB are free; "):
+        await orchestrator.startup()
+    assert words(capsys) == [("warning", "a child needs 190 MB before its first core, 60 MB are free")]
+    assert nursery.pid is not None
+    psutil.Process(nursery.pid).kill()
 
 
 # Networks and environments that cannot be built.

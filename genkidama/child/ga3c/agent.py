@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.capacity import GROWTH_BYTES
 from genkidama.child.ga3c.queues import put
 from genkidama.child.ga3c.slots import Ends, Slots
-from genkidama.child.records import EPISODE, FAILED, GROWTH_BYTES, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.actions import converter

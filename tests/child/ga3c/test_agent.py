@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genkidama.capacity import GROWTH_BYTES
 from genkidama.child.ga3c.agent import _LOOK_STEPS
 from genkidama.child.ga3c.queues import waiting
 from genkidama.child.ga3c.slots import start_agent
-from genkidama.child.records import EPISODE, FAILED, GROWTH_BYTES, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from tests.child.ga3c.numbered import Numbered, Step, story
 from tests.child.ga3c.yard import GAMMA, Acting, Submitted, Yard, acting
 from tests.helpers import PATIENCE, ROOT

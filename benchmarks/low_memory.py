@@ -1,0 +1,235 @@
+"""What a child does on a machine with little memory.
+
+Claim: with what a Raspberry Pi 3B+ has left (1 GB, less 250 MB for the system) a child trains LunarLander with four cores, without
+swap, and the kernel kills nothing; with what a machine of 512 MB has left, it takes fewer cores by itself, and the same holds.
+
+Method: a Parent outside, and for each limit one Child in a control group that may take no more memory and no swap, with `cores =
+"auto"` and told that its CPU has four cores. It trains for a minute. The group's figures are read ten times a second:
+
+- *taken*: memory that nothing but the processes' end, or swap, gives back (anonymous pages and shared memory), at its peak.
+- *charged*: what the kernel has charged to the group at its peak, pages of files included. It may reach the limit: such pages are
+  given back when anything else needs memory. Pages that another program has read before are not charged to this one. So give the
+  Child an interpreter with libraries that nobody else uses (`--python`) to have all of them counted; they are put out of the
+  kernel's cache first.
+
+    sudo .venv/bin/python benchmarks/low_memory.py
+    sudo .venv/bin/python benchmarks/low_memory.py --limits 774 --seconds 600
+    python3 -m venv /tmp/mine && /tmp/mine/bin/pip install . && sudo .venv/bin/python benchmarks/low_memory.py --python /tmp/mine/bin/python
+
+Needs Linux, and the right to make control groups: root, on a machine or in a container that may.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from memory import exchanges
+from processes import free_port, start_parent, stop
+
+EXPERIMENT = Path(__file__).parents[1] / "examples" / "lunarlander" / "lunarlander.toml"
+
+#: MiB. A Pi 3B+ less 250 for the system; a machine of 512 less 130.
+LIMITS = [1024 - 250, 512 - 130]
+
+#: The child's command, on a machine of which it believes that it has so many cores.
+CHILD = """
+import sys
+from genkidama.child import __main__, client
+cores = int(sys.argv.pop(1))
+client.available_cores = lambda: cores
+sys.exit(__main__.main())
+"""
+
+
+@dataclass
+class Group:
+    """A control group for memory; sizes are bytes."""
+
+    folder: Path
+    version: int
+
+    def limit(self, size: int) -> None:
+        """So much memory and no swap."""
+        if self.version == 2:
+            (self.folder / "memory.max").write_text(str(size))
+            with suppress(OSError):  # a kernel without swap has no such file
+                (self.folder / "memory.swap.max").write_text("0")
+        else:
+            (self.folder / "memory.limit_in_bytes").write_text(str(size))
+            with suppress(OSError):
+                (self.folder / "memory.memsw.limit_in_bytes").write_text(str(size))
+
+    def join(self) -> None:
+        """Puts this process in."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def taken(self) -> int:
+        """Memory that only an end or swap gives back."""
+        statistics = self._numbers("memory.stat")
+        names = ("anon", "shmem") if self.version == 2 else ("total_rss", "total_shmem")
+        return sum(statistics[name] for name in names)
+
+    def swapped(self) -> int:
+        if self.version == 2:
+            path = self.folder / "memory.swap.current"
+            return int(path.read_text()) if path.exists() else 0
+        return self._numbers("memory.stat").get("total_swap", 0)
+
+    def charged(self) -> int:
+        """The most that was ever charged to the group; 0 where the kernel (version 2 before Linux 5.19) does not keep it."""
+        path = self.folder / ("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
+        return int(path.read_text()) if path.exists() else 0
+
+    def killed(self) -> int:
+        """How many processes the kernel has killed for want of memory."""
+        return self._numbers("memory.events" if self.version == 2 else "memory.oom_control")["oom_kill"]
+
+    def _numbers(self, name: str) -> dict[str, int]:
+        return {key: int(value) for key, value in (line.split() for line in (self.folder / name).read_text().splitlines())}
+
+
+@contextmanager
+def made_group() -> Iterator[Group]:
+    """A control group of our own, gone at the end.
+
+    Raises:
+        SystemExit: this machine does not allow it.
+    """
+    top = Path("/sys/fs/cgroup")
+    version, parent = (1, top / "memory") if (top / "memory" / "memory.limit_in_bytes").exists() else (2, top)
+    group = Group(parent / f"genkidama-{os.getpid()}", version)
+    try:
+        group.folder.mkdir()
+    except OSError as error:
+        raise SystemExit(f"{group.folder} cannot be made ({error.strerror}): this needs Linux and root") from None
+    try:
+        if not (group.folder / "memory.stat").exists():  # version 2, and nobody has asked for the controller yet
+            with suppress(OSError):
+                (parent / "cgroup.subtree_control").write_text("+memory")
+        if not (group.folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).exists():
+            raise SystemExit(f"{parent} does not control memory (on a Raspberry Pi: cgroup_enable=memory in cmdline.txt)")
+        yield group
+    finally:
+        deadline = time.monotonic() + 10.0
+        while group.folder.exists() and time.monotonic() < deadline:
+            try:
+                group.folder.rmdir()
+            except OSError:  # somebody in it is still dying
+                time.sleep(0.1)
+
+
+@dataclass
+class Result:
+    """Sizes in MB (10⁶ bytes)."""
+
+    limit: float
+    cores: int
+    exchanges: int
+    steps_per_second: float
+    taken: float
+    charged: float
+    swapped: float
+    killed: int
+    words: str
+
+
+def measure(python: str, limit: int, cores: int, seconds: float, directory: Path) -> Result:
+    port, out = free_port(), directory / f"limit-{limit}"
+    parent = start_parent(EXPERIMENT, out, port)
+    log = directory / f"child-{limit}.log"
+    try:
+        with made_group() as group, log.open("wb") as output:
+            group.limit(limit << 20)
+            command = [python, "-c", CHILD, str(cores), "--parent", f"ws://127.0.0.1:{port}", "--cores", "auto"]
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=group.join
+            )
+            try:
+                taken = watch(child, group, out / "history.jsonl", seconds, log)
+                charged, swapped, killed = group.charged(), group.swapped(), group.killed()
+            finally:
+                stop(child)
+    finally:
+        stop(parent)
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    training = next(line for line in lines if line["event"] == "training")
+    words = next((line["event"] for line in lines if "a core needs" in line["event"]), "")
+    told = history(out / "history.jsonl")
+    rate = (told[-1]["steps"] - told[0]["steps"]) / (told[-1]["time"] - told[0]["time"])
+    return Result(limit * 1.048576, training["cores"], len(told), rate, taken / 1e6, charged / 1e6, swapped / 1e6, killed, words)
+
+
+def watch(child: subprocess.Popen[bytes], group: Group, history: Path, seconds: float, log: Path) -> int:
+    """The most that the group takes until the child has trained for so long."""
+    taken, deadline, begun = 0, time.monotonic() + 300.0, False
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            killed = f", {group.killed()} processes killed for want of memory"
+            raise SystemExit(f"the child has ended with exit code {child.returncode}{killed}:\n{log.read_text(errors='replace')[-2000:]}")
+        taken = max(taken, group.taken())
+        if not begun and exchanges(history):
+            begun, deadline = True, time.monotonic() + seconds
+        time.sleep(0.1)
+    if not begun:
+        raise SystemExit(f"the child has not begun:\n{log.read_text(errors='replace')[-2000:]}")
+    return taken
+
+
+def history(path: Path) -> list[dict[str, Any]]:
+    """The exchanges that the Parent has noted."""
+    text = path.read_text(encoding="utf-8")
+    lines = (json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines())
+    return [line for line in lines if line["event"] == "exchange"]
+
+
+def forget(python: str) -> None:
+    """Puts the libraries of this interpreter out of the kernel's cache, as far as no program uses them."""
+    script = "import sysconfig; print(sysconfig.get_path('platlib'))"
+    folder = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    os.sync()
+    for path in Path(folder).rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limits", type=int, nargs="+", default=LIMITS, metavar="MIB", help=f"default {LIMITS}")
+    parser.add_argument("--cores", type=int, default=4, metavar="N", help="how many cores the CPU is said to have (default 4)")
+    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of training (default 60)")
+    parser.add_argument("--python", default="", metavar="FILE", help="the child's interpreter, if not this one")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    options = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory(prefix="low-memory-") as directory:
+        for limit in options.limits:
+            if options.python:
+                forget(options.python)
+            results.append(measure(options.python or sys.executable, limit, options.cores, options.seconds, Path(directory)))
+    if options.json:
+        print(json.dumps([asdict(result) for result in results]))
+        return
+    print(f"{'limit':>8} {'cores':>6} {'exchanges':>10} {'steps/s':>8} {'taken':>8} {'charged':>8} {'swapped':>8} {'killed':>7}")
+    for result in results:
+        sizes = f"{result.taken:>5.0f} MB {result.charged:>5.0f} MB {result.swapped:>5.0f} MB {result.killed:>7}"
+        print(f"{result.limit:>5.0f} MB {result.cores:>6} {result.exchanges:>10} {result.steps_per_second:>8.0f} {sizes}")
+        if result.words:
+            print(f"         {result.words}")
+    if any(result.killed or result.swapped for result in results):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
