@@ -76,7 +76,8 @@ def _plan(options: argparse.Namespace) -> list[_Step]:
     if role is not None:
         parent.parse_target(role.parent)
     machine = [_Step("this machine", lambda: [*host.python(), *host.system()])]
-    packages = [_Step("importing packages", software.packages)]
+    without = holder.NEEDLESS if options.parent_role else ()
+    packages = [_Step("importing packages", lambda: software.packages(without))]
     way = [_Step(f"the parent {role.parent if role else ''}", partial(parent.examine, role))]
     if options.parent_role:
         settings = _load(_settings, options)

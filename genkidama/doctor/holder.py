@@ -16,7 +16,10 @@ from genkidama.errors import ConfigurationError
 if TYPE_CHECKING:
     from genkidama.experiment import ParentSettings
 
-__all__ = ["DISK", "certificate", "tokens"]
+__all__ = ["DISK", "NEEDLESS", "certificate", "tokens"]
+
+#: Packages that only those need who train.
+NEEDLESS = ("gymnasium",)
 
 #: Bytes that checkpoints and history should have: below the first soon none, below the second some day.
 DISK = (200 << 20, 1 << 30)

@@ -90,12 +90,16 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def packages() -> list[Check]:
-    """Every package that Genkidama needs, but torch: is it there, is its version one of those allowed, can it be imported?"""
+def packages(without: tuple[str, ...] = ()) -> list[Check]:
+    """Every package that Genkidama needs, but torch: is it there, is its version one of those allowed, can it be imported?
+
+    Args:
+        without: packages that this machine does not need.
+    """
     requirements = _requirements()
     if requirements is None:
         return [Check("packages", "warning", "genkidama is not installed, so it is not known what it needs", "pip install genkidama")]
-    names = {item.name: _MODULES.get(item.name, item.name) for item in requirements if item.name != "torch"}
+    names = {item.name: _MODULES.get(item.name, item.name) for item in requirements if item.name not in ("torch", *without)}
     tried = _try(_IMPORT, *names.values())
     errors = json.loads(tried.said) if tried.code == 0 else {}
     checks = [
