@@ -15,7 +15,7 @@ from genkidama.doctor.judgements import Check, Requirement
 __all__ = ["SECONDS", "box2d", "packages", "torch", "uvloop"]
 
 #: So long an import may take. torch takes half a minute on a Raspberry Pi 3 with a good SD card.
-SECONDS = 180.0
+SECONDS = 300.0
 
 #: Names under which packages are imported, where these differ from those under which they are installed.
 _MODULES = {"tomli-w": "tomli_w"}
