@@ -12,15 +12,16 @@ SEARCH ?= examples/lunarlander/search.toml
 
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+INSTALLED_DEPLOY := $(VENV)/.installed-deploy
 INSTALLED_SEARCH := $(VENV)/.installed-search
 PEERS := benchmarks/.venv
 INSTALLED_PEERS := $(PEERS)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-slow lint format peers clean
+.PHONY: help install train search test test-slow test-deploy lint format peers clean
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv and install Genkidama into it.
 
@@ -31,10 +32,13 @@ search: $(INSTALLED_SEARCH) ## Search for hyperparameters of A3C on LunarLander 
 	$(BIN)/genkidama search $(SEARCH)
 
 test: $(INSTALLED_DEV) ## Run the tests.
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not deploy"
 
 test-slow: $(INSTALLED_DEV) ## Run the tests that take minutes.
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not deploy"
+
+test-deploy: $(INSTALLED_DEPLOY) ## Run the playbooks on real Debian systems (root, network namespaces, 20 minutes).
+	$(BIN)/python -m pytest -m deploy --exitfirst -rs
 
 lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/ruff format --check .
@@ -78,6 +82,10 @@ $(INSTALLED_SEARCH): $(INSTALLED)
 
 $(INSTALLED_DEV): $(INSTALLED)
 	@$(PIP_INSTALL) -e ".[uvloop,search,postgresql,ray,atari,dev]"
+	@touch $@
+
+$(INSTALLED_DEPLOY): $(INSTALLED_DEV)
+	@$(PIP_INSTALL) -e ".[uvloop,search,postgresql,ray,atari,dev,deploy]"
 	@touch $@
 
 $(INSTALLED_PEERS): benchmarks/requirements.txt
