@@ -1,0 +1,404 @@
+"""A shelf, as a user has one: Debian systems with systemd, ssh, and `ansible-playbook`.
+
+The tests of one release are one story: each begins where the one before it ended, so that the first failure says most.
+Nothing is installed on the systems beforehand but what a Raspberry Pi has from its card, and they have no way to the internet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genkidama.evaluation import evaluate
+from genkidama.run import Run
+from tests.deploy.fleet import CACHE, Fleet, base_image, requirements
+from tests.helpers import ROOT, history, until
+
+ADDRESSES = {"pi0": "10.77.0.10", "pi1": "10.77.0.11", "pi2": "10.77.0.12"}
+CHILDREN = ("pi1", "pi2")
+
+#: PyPI has no build of torch for the CPU, x86-64 and Python 3.13. Debian 13 has one.
+PACKAGES = {"bookworm": (), "trixie": ("python3-torch",)}
+PYTHON = {"bookworm": "3.11", "trixie": "3.13"}
+SYSTEM_TORCH = {"bookworm": "false", "trixie": "true"}
+
+pytestmark = [
+    pytest.mark.deploy,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(requirements() is not None, reason=str(requirements())),
+]
+
+
+class Shelf:
+    """A fleet, and what its user has: a checkout, an inventory, the tools of Ansible."""
+
+    def __init__(self, fleet: Fleet, release: str, folder: Path) -> None:
+        self.fleet, self.release, self.folder = fleet, release, folder
+        self.began = 0.0
+        self.checkout = self.copy_checkout("checkout")
+        self.write_inventory(f"genkidama_parent_address=pi0.local\ngenkidama_system_torch={SYSTEM_TORCH[release]}\n")
+
+    def copy_checkout(self, name: str) -> Path:
+        """What a user has cloned."""
+        checkout = self.folder / name
+        for part in ("genkidama", "parent", "child", "deploy"):
+            shutil.copytree(
+                ROOT / part, checkout / part, ignore=shutil.ignore_patterns("__pycache__", "wheelhouse", "secrets.yml", "inventory.ini")
+            )
+        for part in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+            shutil.copy(ROOT / part, checkout / part)
+        settings = checkout / "parent/parent.toml"
+        settings.write_text(
+            re.sub(
+                r"(?m)^mean_return = .*$", "# no end but by hand", re.sub(r"(?m)^seconds = .*$", "seconds = 86400.0", settings.read_text())
+            )
+        )
+        return checkout
+
+    def write_inventory(self, variables: str, text: str = "[parent]\npi0\n\n[children]\npi1 genkidama_cores=4\npi2\n") -> None:
+        (self.folder / "shelf.ini").write_text(
+            f"{text}\n[all:vars]\nansible_user=pi\ngenkidama_wheelhouse={CACHE}/wheelhouse\ngenkidama_fetched={self.folder}/home\n{variables}"
+        )
+
+    def play(self, playbook: str, *options: str, check: bool = True, checkout: Path | None = None) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).parent / "ansible-playbook"), playbook]
+        inventories = ["-i", str(self.folder / "shelf.ini"), "-i", str(self.fleet.inventory)]
+        return self.fleet.run(
+            [*command, *inventories, *options],
+            cwd=(checkout or self.checkout) / "deploy/ansible",
+            check=check,
+            seconds=1100,
+            XDG_CONFIG_HOME=str(self.folder / "config"),
+            ANSIBLE_FORCE_COLOR="0",
+            PATH=f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
+
+    @property
+    def run(self) -> Path:
+        return self.fleet.root("pi0") / "var/lib/genkidama/runs/shelf"
+
+    def exchanges(self, child: str, after: float = 0.0) -> list[dict[str, Any]]:
+        return [event for event in history(self.run, "exchange") if event["child"] == child and event["time"] > after]
+
+    def exchanging(self, *children: str, seconds: float = 120) -> None:
+        """Waits until each of these has exchanged weights from now on."""
+        now = time.time()
+        for child in children:
+            until(lambda child=child: self.exchanges(child, now), f"an exchange of {child}", seconds)  # type: ignore[misc]
+
+    def state(self, system: str, unit: str, *properties: str) -> str:
+        return self.fleet.ssh(system, f"systemctl show {unit} --value --property={','.join(properties)}").strip()
+
+    def traces(self, system: str) -> list[str]:
+        """Files and users of ours on a system; logs apart."""
+        found = self.fleet.ssh(
+            system, "sudo find / -xdev -iname '*genkidama*' -not -path '/proc/*' -not -path '/var/log/*'; getent passwd genkidama || true"
+        )
+        return found.split()
+
+
+def recap(output: str) -> dict[str, dict[str, int]]:
+    """Ansible's last lines: what each host has counted."""
+    lines = re.findall(r"(?m)^(\S+)\s+: (ok=.*)$", output)
+    return {host: {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", counts)} for host, counts in lines}
+
+
+@pytest.fixture(scope="module", params=["bookworm", "trixie"])
+def shelf(request: pytest.FixtureRequest) -> Iterator[Shelf]:
+    release = request.param
+    folder = Path(f"/var/tmp/genkidama-shelf-{release}")
+    shutil.rmtree(folder, ignore_errors=True)
+    with Fleet(folder / "systems", base_image(release, packages=PACKAGES[release]), ADDRESSES) as fleet:
+        shelf = Shelf(fleet, release, folder)
+        # The controller of a real shelf has the internet; this one has none, so its wheels are made before.
+        for role in ("parent", "child"):
+            options = ["--without", "torch"] if release == "trixie" and role == "child" else []
+            command = [sys.executable, "deploy/wheelhouse.py", "--out", f"{CACHE}/wheelhouse", "--role", role]
+            subprocess.run([*command, "--platform", "x86_64", "--python", PYTHON[release], *options], cwd=shelf.checkout, check=True)
+        yield shelf
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+WRONG = {
+    "no parent": ("[children]\npi1\n", "", "no machine in the group [parent]"),
+    "two parents": ("[parent]\npi0\npi2\n\n[children]\npi1\n", "", "2 machines (pi0, pi2)"),
+    "no children": ("[parent]\npi0\n", "", "no machine in the group [children]"),
+    "the same name twice": ("[parent]\npi0\n\n[children]\npi1\npi2\n", "genkidama_name=pi", "two children have the same name"),
+    "no experiment": ("[parent]\npi0\n\n[children]\npi1\n", "genkidama_experiment=/no/such.toml", "genkidama_experiment = /no/such.toml"),
+    "a search": (
+        "[parent]\npi0\n\n[children]\npi1\n",
+        f"genkidama_experiment={ROOT}/examples/lunarlander/search.toml",
+        "has a [search], which needs Optuna",
+    ),
+    "no way to the parent": (
+        "[parent]\npi0\n\n[children]\npi1\n",
+        "genkidama_parent_address=10.77.0.99",
+        "pi1 does not reach the parent at 10.77.0.99",
+    ),
+    "no such name": (
+        "[parent]\npi0\n\n[children]\npi1\n",
+        "genkidama_parent_address=elsewhere.local",
+        "does not reach the parent at elsewhere.local",
+    ),
+    "too little memory": ("[parent]\npi0\n\n[children]\npi1\n", "genkidama_least_memory=9999999", "9999999 are needed"),
+    "too little disk": ("[parent]\npi0\n\n[children]\npi1\n", "genkidama_least_disk=999999999", "MB free under /opt: 999999999 are needed"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_inventory_is_refused_before_anything_is_changed(shelf: Shelf, case: str) -> None:
+    text, variables, message = WRONG[case]
+    inventory = (shelf.folder / "shelf.ini").read_text()
+    shelf.write_inventory(
+        variables if "genkidama_parent_address" in variables else f"genkidama_parent_address=pi0.local\n{variables}\n", text
+    )
+    try:
+        result = shelf.play("site.yml", check=False)
+    finally:
+        (shelf.folder / "shelf.ini").write_text(inventory)
+    assert result.returncode != 0
+    assert message in " ".join(result.stdout.split()), result.stdout + result.stderr
+    assert not any(counts["changed"] for counts in recap(result.stdout).values())
+    assert not any(shelf.traces(system) for system in ADDRESSES)
+
+
+def test_a_system_that_is_too_old_is_refused() -> None:
+    folder = Path("/var/tmp/genkidama-shelf-old")
+    shutil.rmtree(folder, ignore_errors=True)
+    with Fleet(folder / "systems", base_image("bullseye"), {"pi0": "10.77.0.10", "pi1": "10.77.0.11"}) as fleet:
+        shelf = Shelf(fleet, "bookworm", folder)
+        shelf.write_inventory("genkidama_parent_address=10.77.0.10\n", "[parent]\npi0\n\n[children]\npi1\n")
+        result = shelf.play("site.yml", check=False)
+        assert result.returncode != 0
+        message = "pi1 has Python 3.9.2 (Debian 11.11): 3.11 is needed; install Raspberry Pi OS 12 (Bookworm) or later"
+        assert message in " ".join(result.stdout.split()), result.stdout
+        assert not any(shelf.traces(system) for system in fleet.systems)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_a_dry_run_shows_what_would_be_done_and_does_nothing(shelf: Shelf) -> None:
+    result = shelf.play("site.yml", "--check", "--diff")
+    assert all(counts["changed"] for host, counts in recap(result.stdout).items() if host != "localhost")
+    assert not any(shelf.traces(system) for system in ADDRESSES)
+    assert not (shelf.folder / "secrets.yml").exists()
+
+
+def test_one_command_makes_bare_systems_train(shelf: Shelf, figures: list[str]) -> None:
+    shelf.began = time.time()
+    result = shelf.play("site.yml")
+    ended = time.time()
+    first = {child: shelf.exchanges(child)[0]["time"] - shelf.began for child in CHILDREN}
+    minutes = [seconds / 60 for seconds in (min(first.values()), max(first.values()), ended - shelf.began)]
+    figures.append(
+        f"{shelf.release}: from bare systems to the first exchange {minutes[0]:.1f} min, of both {minutes[1]:.1f}, all {minutes[2]:.1f}"
+    )
+    assert all(counts["failed"] == counts["unreachable"] == 0 for counts in recap(result.stdout).values())
+    assert "ok" in result.stdout
+
+
+def test_secrets_are_encrypted_at_home_and_kept_from_others_on_the_machines(shelf: Shelf) -> None:
+    assert (shelf.folder / "secrets.yml").read_text().startswith("$ANSIBLE_VAULT;")
+    for system, name in (("pi0", "key.pem"), ("pi0", "tokens"), ("pi1", "token")):
+        assert shelf.fleet.ssh(system, f"sudo stat --format='%a %U %G' /etc/genkidama/{name}").split() == ["640", "root", "genkidama"]
+    tokens = {shelf.fleet.ssh(child, "sudo cat /etc/genkidama/token").strip() for child in CHILDREN}
+    assert len(tokens) == len(CHILDREN)
+    assert all(len(token) >= 43 for token in tokens)  # 256 bits
+
+
+def test_nobody_gets_in_without_a_token(shelf: Shelf) -> None:
+    ask = "sudo curl --silent --output /dev/null --write-out '%{http_code}' --cacert /etc/genkidama/ca.pem --http1.1 --max-time 5 "
+    upgrade = (
+        "-H 'Connection: Upgrade' -H 'Upgrade: websocket' -H 'Sec-WebSocket-Version: 13' -H 'Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==' "
+    )
+    assert shelf.fleet.ssh("pi1", f"{ask} {upgrade} https://pi0.local:8765/") == "401"
+    assert shelf.fleet.ssh("pi1", f"{ask} https://pi0.local:8765/healthz") == "200"
+    assert shelf.fleet.ssh("pi1", "sudo curl --silent --max-time 5 http://pi0.local:8765/healthz || echo refused").strip() == "refused"
+
+
+def test_units_are_hardened_and_watched(shelf: Shelf, figures: list[str]) -> None:
+    for system, unit in (("pi0", "genkidama-parent"), ("pi1", "genkidama-child")):
+        security = shelf.fleet.ssh(system, f"systemd-analyze security --no-pager --threshold=20 {unit}; echo status $?")
+        score = re.search(r"Overall exposure level for \S+: ([\d.]+)", security)
+        assert score is not None
+        assert security.rstrip().endswith("status 0"), security
+        figures.append(f"{shelf.release}: systemd-analyze security {unit}: {score[1]}")
+        assert shelf.fleet.ssh(system, f"systemd-analyze verify /etc/systemd/system/{unit}.service 2>&1").strip() == ""
+        assert shelf.state(system, unit, "WatchdogTimestampMonotonic") not in ("", "0")
+        assert shelf.state(system, unit, "User") == "genkidama"
+
+
+def test_the_children_learn(shelf: Shelf, figures: list[str]) -> None:
+    until(lambda: len(shelf.exchanges("pi1")) > 20 and time.time() - shelf.exchanges("pi1")[0]["time"] > 75, "75 s of training", 200)
+    returns = [event["mean_return"] for event in history(shelf.run, "exchange") if event.get("mean_return") is not None]
+    early, late = statistics.mean(returns[:5]), statistics.mean(returns[-5:])
+    figures.append(f"{shelf.release}: mean return {early:.0f} at the beginning, {late:.0f} after 75 s")
+    assert late > early + 50
+
+
+def test_four_cores_live_in_one_gigabyte(shelf: Shelf, figures: list[str]) -> None:
+    memory = shelf.fleet.memory("pi1")
+    assert memory.killed == 0
+    processes = int(shelf.fleet.ssh("pi1", "pgrep --count --uid genkidama"))
+    rollups = "for pid in $(pgrep --uid genkidama); do cat /proc/$pid/smaps_rollup; done"
+    rows = shelf.fleet.ssh("pi1", f"sudo sh -c '{rollups}' 2>/dev/null").splitlines()
+    child = sum(int(row.split()[1]) << 10 for row in rows if row.startswith("Pss:"))
+    system = f"of its 1 GiB the system uses {memory.used / 1e6:.0f} MB"
+    figures.append(f"{shelf.release}: a 4-core child, {processes} processes: {child / 1e6:.0f} MB (PSS); {system}")
+    assert processes >= 6  # the child, its nursery, four cores
+    assert memory.used < 700e6
+
+
+def test_a_second_run_changes_nothing(shelf: Shelf) -> None:
+    result = shelf.play("site.yml")
+    assert {host: (counts["changed"], counts["failed"]) for host, counts in recap(result.stdout).items()} == dict.fromkeys(
+        ("localhost", *ADDRESSES), (0, 0)
+    )
+    dry = shelf.play("site.yml", "--check", "--diff")
+    assert not any(counts["changed"] for counts in recap(dry.stdout).values())
+
+
+def test_status_tells_how_each_child_is(shelf: Shelf) -> None:
+    shelf.fleet.cut("pi2")
+    try:
+        told = shelf.play("status.yml", "-T", "3", check=False).stdout
+    finally:
+        shelf.fleet.join("pi2")
+    assert re.search(r"pi0 +parent +active +.*version \d+", told), told
+    assert re.search(r"pi1 +child +active +.*exchange", told), told
+    assert re.search(r"pi2 +not reachable", told), told
+    shelf.exchanging("pi2")
+
+
+def test_a_plug_that_is_pulled_stops_only_one_child_which_comes_back_by_itself(shelf: Shelf) -> None:
+    shelf.fleet.pull_plug("pi1")
+    shelf.exchanging("pi2")
+    shelf.fleet.boot("pi1")
+    shelf.exchanging("pi1", "pi2")
+
+
+def test_after_a_reboot_of_the_parent_the_run_goes_on(shelf: Shelf) -> None:
+    version = history(shelf.run, "exchange")[-1]["version"]
+    shelf.fleet.reboot("pi0")
+    shelf.exchanging(*CHILDREN)
+    assert history(shelf.run, "exchange")[-1]["version"] >= version
+
+
+def test_a_parent_that_crashes_goes_on_from_its_newest_checkpoint(shelf: Shelf) -> None:
+    before = int(shelf.state("pi0", "genkidama-parent", "NRestarts"))
+    shelf.fleet.ssh("pi0", "sudo systemctl kill --signal=KILL genkidama-parent")
+    shelf.exchanging(*CHILDREN)
+    assert int(shelf.state("pi0", "genkidama-parent", "NRestarts")) == before + 1
+
+
+def test_a_child_that_hangs_is_started_again_by_the_watchdog(shelf: Shelf) -> None:
+    folder = "/run/systemd/system/genkidama-child.service.d"
+    shorter = "[Service]\\nWatchdogSec=10\\nRestartSec=1\\n"  # two minutes are a Pi's, not a test's
+    again = "sudo systemctl daemon-reload; sudo systemctl restart genkidama-child"
+    shelf.fleet.ssh("pi2", f"sudo mkdir -p {folder}; printf '{shorter}' | sudo tee {folder}/short.conf; {again}")
+    shelf.exchanging("pi2")
+    shelf.fleet.ssh("pi2", "sudo kill -STOP $(systemctl show genkidama-child --value --property=MainPID)")
+    until(lambda: shelf.state("pi2", "genkidama-child", "NRestarts") == "1", "a restart by the watchdog", 60)
+    shelf.exchanging("pi2")
+    shelf.fleet.ssh("pi2", f"sudo rm -r {folder}; {again}")
+    shelf.exchanging("pi2")
+
+
+def test_the_parents_name_is_one_variable(shelf: Shelf) -> None:
+    result = shelf.play("site.yml", "-e", "genkidama_parent_address=10.77.0.10")
+    assert "certificate for 10.77.0.10" in result.stdout
+    assert "wss://10.77.0.10:8765" in shelf.fleet.ssh("pi1", "sudo cat /etc/genkidama/child.toml")
+    shelf.exchanging(*CHILDREN)
+    inventory = shelf.folder / "shelf.ini"
+    inventory.write_text(inventory.read_text().replace("=pi0.local", "=10.77.0.10"))
+
+
+def test_a_child_that_leaves_the_inventory_is_locked_out(shelf: Shelf) -> None:
+    inventory = shelf.folder / "shelf.ini"
+    text = inventory.read_text()
+    inventory.write_text(text.replace("\npi2\n", "\n"))
+    try:
+        shelf.play("site.yml")
+        shelf.fleet.ssh("pi2", "sudo systemctl restart genkidama-child")
+        until(lambda: "token" in shelf.state("pi2", "genkidama-child", "StatusText"), "a status that speaks of the token", 60)
+    finally:
+        inventory.write_text(text)
+    began = time.time()
+    shelf.play("site.yml")
+    shelf.exchanging("pi2")
+    assert not [event for event in history(shelf.run, "leave") if event["child"] == "pi1" and event["time"] > began]
+
+
+def test_an_upgrade_takes_one_child_at_a_time_and_the_run_goes_on(shelf: Shelf) -> None:
+    newer = shelf.copy_checkout("newer")
+    module = newer / "genkidama/__init__.py"
+    module.write_text(re.sub(r'(?m)^__version__ = ".*"$', '__version__ = "99.0.0"', module.read_text()))
+    began = time.time()
+    shelf.play("upgrade.yml", checkout=newer)
+    for system, role in (("pi0", "parent"), ("pi1", "child"), ("pi2", "child")):
+        version = shelf.fleet.ssh(system, f"/opt/genkidama/{role}/bin/python -c 'import genkidama; print(genkidama.__version__)'")
+        assert version.strip() == "99.0.0"
+        assert len(shelf.fleet.ssh(system, f"ls -d /opt/genkidama/{role}-*").split()) == 1  # the former one is gone
+    # Somebody has trained all the time: no silence longer than a restart of the parent.
+    times = [event["time"] for event in history(shelf.run, "exchange") if event["time"] > began]
+    assert max(later - earlier for earlier, later in pairwise(times)) < 20
+    gone = {event["child"]: event["time"] for event in history(shelf.run) if event["event"] in ("leave", "left") and event["time"] > began}
+    assert set(gone) <= set(CHILDREN)
+
+
+def test_an_upgrade_that_fails_goes_back_and_stops(shelf: Shelf) -> None:
+    broken = shelf.copy_checkout("broken")
+    module = broken / "genkidama/child/__main__.py"
+    module.write_text(module.read_text().replace("def main(", "raise SystemExit('broken')\n\n\ndef main(", 1))
+    (broken / "deploy/ansible/roles/settled/tasks/main.yml").write_text(
+        (broken / "deploy/ansible/roles/settled/tasks/main.yml").read_text().replace("retries: 60", "retries: 3")
+    )
+    result = shelf.play("upgrade.yml", check=False, checkout=broken)
+    assert result.returncode != 0
+    assert "it is back at its former installation" in " ".join(result.stdout.split()), result.stdout
+    shelf.exchanging(*CHILDREN)
+    assert "PLAY [How are they?]" not in result.stdout
+    versions = [shelf.fleet.ssh(child, "/opt/genkidama/child/bin/python -c 'import genkidama.child.__main__'") for child in CHILDREN]
+    assert versions == ["", ""]
+
+
+def test_the_doctor_is_content(shelf: Shelf) -> None:
+    command = "sudo runuser -u genkidama -- /opt/genkidama/child/bin/genkidama doctor /etc/genkidama/child.toml --json"
+    report = json.loads(shelf.fleet.ssh("pi1", f"cd /var/lib && {command}"))
+    assert report["ok"], report
+
+
+def test_checkpoints_come_home_and_play_better_than_chance(shelf: Shelf, figures: list[str]) -> None:
+    shelf.play("fetch.yml")
+    evaluation = evaluate(Run.open(shelf.folder / "home/shelf"), episodes=50)
+    figures.append(f"{shelf.release}: what was brought home scores {evaluation.mean:.0f} over 50 episodes")
+    assert evaluation.mean > -100
+
+
+def test_stop_ends_it_with_a_last_push_and_a_final_checkpoint(shelf: Shelf) -> None:
+    shelf.play("stop.yml")
+    for system, unit in (("pi0", "genkidama-parent"), ("pi1", "genkidama-child"), ("pi2", "genkidama-child")):
+        assert shelf.state(system, unit, "ActiveState", "Result", "UnitFileState").split() == ["success", "inactive", "disabled"]
+        assert shelf.fleet.ssh(system, "pgrep --list-full --uid genkidama || true") == ""
+    last = history(shelf.run, "exchange")[-1]["version"]
+    assert any(str(last) in path.name for path in (shelf.run / "checkpoints").iterdir())
+
+
+def test_uninstall_leaves_nothing_behind(shelf: Shelf) -> None:
+    shutil.rmtree(shelf.folder / "home")
+    shelf.play("uninstall.yml")
+    assert (shelf.folder / "home/shelf/checkpoints/best.safetensors").exists()
+    assert {system: shelf.traces(system) for system in ADDRESSES} == {system: [] for system in ADDRESSES}
+    assert "genkidama" not in shelf.fleet.ssh("pi1", "systemctl list-unit-files; systemctl list-units --all")
+    again = shelf.play("uninstall.yml")
+    assert not any(counts["changed"] for counts in recap(again.stdout).values())
