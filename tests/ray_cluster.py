@@ -1,0 +1,34 @@
+"""A Ray cluster of several nodes on this machine's loopback, as a program of its own, which a test tells what becomes of them.
+
+    python -m tests.ray_cluster '{"num_cpus": 0}' '{"num_cpus": 1}' …
+
+One node for each argument, the head first. It prints a line of JSON with the cluster's address and its nodes' ids, and one with
+the ids for each line of JSON that it reads, when that is done: `{"remove": N}` kills a node's processes, `{"add": {"num_cpus": 1}}`
+adds a node. At the end of its standard input it ends them all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+
+def main(head: dict[str, Any], *others: dict[str, Any]) -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **head})
+    nodes = [cluster.head_node, *(cluster.add_node(**other) for other in others)]
+    print(json.dumps({"address": cluster.address, "nodes": [node.node_id for node in nodes]}), flush=True)
+    for line in sys.stdin:
+        told = json.loads(line)
+        if "remove" in told:
+            cluster.remove_node(nodes[told["remove"]], allow_graceful=False)
+        else:
+            nodes.append(cluster.add_node(**told["add"]))
+        print(json.dumps({"nodes": [node.node_id for node in nodes]}), flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main(*map(json.loads, sys.argv[1:]))

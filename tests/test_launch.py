@@ -1,0 +1,517 @@
+"""`launch`: a run on a real Ray cluster of several nodes on this machine, and what becomes of it when parts of that are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+import genkidama
+from genkidama import launch as launching
+from genkidama.__main__ import main
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.launch import _ChildHost, _database, _files, _ParentHost, launch, layout
+from genkidama.run import Run
+from tests.helpers import ROOT, constant, history, small, until, untrained
+
+VERSION = genkidama.__version__
+TOKEN = "a-secret-of-more-than-sixteen-letters"
+
+
+# Who gets how many cores, and where.
+
+
+@pytest.mark.parametrize(
+    ("nodes", "children", "cores", "expected"),
+    [
+        ({"a": 4, "b": 8}, None, None, [(4, "a"), (8, "b")]),
+        ({"head": 0, "a": 4}, None, None, [(4, "a")]),
+        ({"a": 4, "b": 8}, None, 6, [(6, "b")]),
+        ({"a": 4, "b": 4}, 2, None, [(4, None)] * 2),
+        ({"a": 4, "b": 4}, 3, None, [(2, None)] * 3),
+        ({"a": 4, "b": 4}, 5, None, [(1, None)] * 5),
+        ({"a": 4, "b": 8}, 2, None, [(4, None)] * 2),
+        ({"a": 4, "b": 8}, 1, None, [(8, None)]),
+        ({"a": 4, "b": 8}, 20, None, [(4, None)] * 20),
+        ({"head": 0}, 2, 16, [(16, None)] * 2),
+    ],
+)
+def test_the_layout(nodes: dict[str, int], children: int | None, cores: int | None, expected: list[tuple[int, str | None]]) -> None:
+    assert layout(nodes, children, cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "children", "cores", "words"),
+    [
+        ({"a": 4}, None, 6, "no node of the Ray cluster has 6 CPUs, the largest 4; lower --cores, or "),
+        ({"head": 0}, None, None, "no node of the Ray cluster has 1 CPUs, the largest 0"),
+        ({"head": 0}, 3, None, "say how many cores each child is to have: --cores N"),
+    ],
+)
+def test_a_layout_that_nobody_can_make(nodes: dict[str, int], children: int | None, cores: int | None, words: str) -> None:
+    with pytest.raises(EnvironmentFailure, match=words):
+        layout(nodes, children, cores)
+
+
+# What a user gets wrong.
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"children": 0}, "children = 0: at least 1 is needed"),
+        ({"cores": 0}, "cores = 0: at least 1 is needed"),
+        ({"gpus": -0.5}, "gpus = -0.5: at least 0 is needed"),
+        ({"episodes": -1}, "episodes = -1: at least 0 is needed"),
+    ],
+)
+def test_options_are_checked_before_anything_is_made(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        launch(constant(), out=tmp_path / "out", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[ray\]'"):
+        launch(constant())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "error: which experiment? give FILE.toml, or --resume DIR"),
+        (["cart.toml", "--episodes", "-1"], "error: --episodes -1: at least 1 is needed, or 0 for no evaluation"),
+        (["search.toml", "--json"], "error: --json: small has a [search], which ends with a report; leave --json out"),
+        (["cart.toml", "--resume", "nowhere"], "error: nowhere: holds no run (no experiment.toml)"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cart.toml").write_text(small().to_toml())
+    (tmp_path / "search.toml").write_text(searching().to_toml())
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["launch", "--ray", *arguments]) == 2
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert capsys.readouterr().err == f"{words}\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def searching(**settings: Any) -> genkidama.Experiment:
+    space = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
+    return constant(search={"trials": 4, "phases": 2, "phase_episodes": 20, "space": space, **settings})
+
+
+# What an actor does on its node, without Ray.
+
+
+@pytest.fixture
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_address_of_this_node", lambda: "127.0.0.1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Any]]:
+    found: list[Any] = []
+    yield found
+    for host in found:
+        host.close()
+        assert not host._folder.exists()
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(tmp_path: Path, hosts: list[Any]) -> None:
+    run = untrained(tmp_path / "run", constant(), version=7)
+    (run.path / "history.jsonl").write_text("{}\n")
+    hosts.append(host := _ParentHost("run"))
+    for path in ("experiment.toml", "history.jsonl", "checkpoints/version-0000000007.safetensors"):
+        host.put(path, (run.path / path).read_bytes())
+    host.put("logs/experiment.toml", (run.path / "experiment.toml").read_bytes())
+    started = host.start(VERSION, TOKEN, 3)
+    assert started["code"] is None and re.fullmatch(r"ws://127\.0\.0\.1:\d+", started["url"])
+    assert sorted(started["files"]) == ["checkpoints/version-0000000007.safetensors", "experiment.toml"]
+    seen = until(lambda: host.look(3, 0)["history"])
+    assert seen.endswith(b"\n") and json.loads(seen.splitlines()[0])["version"] == 7
+    assert host.look(3, 0)["files"]["experiment.toml"] != started["files"]["experiment.toml"]  # the parent has made it the run's own
+    paths = ["checkpoints/version-0000000007.safetensors", "checkpoints/version-0000000008.safetensors"]
+    assert host.read(paths) == {paths[0]: run.final.read_bytes(), paths[1]: None}
+
+    host._process.popen.kill()
+    host._process.popen.wait()
+    assert host.look(3, 0)["code"] is None  # started again
+    until(lambda: host.look(3, 0)["history"].count(b'"resume"') == 2)
+    stopped = host.stop_parent(3, 0)
+    assert (stopped["code"], stopped["error"]) == (0, "")
+    assert json.loads(stopped["history"].splitlines()[-1])["reason"] == "SIGTERM"
+    assert TOKEN.encode() not in stopped["log"] and b"listening" in stopped["log"]
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_parent_that_was_only_just_started_ends_too(tmp_path: Path, hosts: list[Any]) -> None:
+    hosts.append(host := _ParentHost("run"))
+    host.put("logs/experiment.toml", constant().to_toml().encode())
+    host.start(VERSION, TOKEN, 0)
+    assert host.stop_parent(0, 0)["code"] == 0
+
+
+@pytest.mark.usefixtures("_here")
+def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: list[Any]) -> None:
+    hosts.append(parent := _ParentHost("run"))
+    parent.put("logs/experiment.toml", b"[algorithm]\ngama = 1")
+    parent.start(VERSION, TOKEN, 0)
+    told = until(lambda: (found := parent.look(0, 0))["code"] is not None and found)
+    assert told["code"] == 2 and "algorithm.gama = 1: no such setting" in told["error"] and told["error"].endswith(" (node 127.0.0.1)")
+    hosts.append(child := _ChildHost())
+    child.start(VERSION, "", "ws://127.0.0.1:1", "bad name", 1, 0)
+    told = until(lambda: (found := child.look(0))["code"] is not None and found)
+    assert "bad name" in told["error"]
+
+
+@pytest.mark.parametrize("host", [_ParentHost, _ChildHost])
+@pytest.mark.usefixtures("_here")
+def test_another_version_starts_nothing(host: type[Any], hosts: list[Any]) -> None:
+    hosts.append(actor := host("run") if host is _ParentHost else host())
+    told = actor.start("9.9", TOKEN, 0) if host is _ParentHost else actor.start("9.9", TOKEN, "ws://127.0.0.1:1", "child-1", 1, 0)
+    assert told["code"] == 1
+    assert told["error"] == f"node 127.0.0.1 has genkidama {VERSION}, this program 9.9; install the same version on all nodes"
+
+
+def test_a_database_is_copied_with_what_is_not_yet_in_its_file(tmp_path: Path) -> None:
+    path, copy = tmp_path / "study.db", tmp_path / "copy"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("pragma journal_mode = wal")
+        with database:
+            database.execute("create table numbers (n)")
+        marks = dict(_files(tmp_path))
+        with database:
+            database.execute("insert into numbers values (7)")
+        database.execute("insert into numbers values (8)")  # the transaction is not over
+        assert dict(_files(tmp_path)) != marks
+        copy.write_bytes(_database(path))
+        with closing(sqlite3.connect(copy)) as copied:
+            assert copied.execute("select n from numbers").fetchall() == [(7,)]
+
+
+def test_logs_tokens_and_what_is_half_written_are_not_copied(tmp_path: Path) -> None:
+    run = untrained(tmp_path, constant(), version=3)
+    for name in ("logs/parent.log", "tokens", "checkpoints/.version-0000000004.safetensors.tmp", "study.db-journal", "trials/0001/x.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    untrained(tmp_path / "trials" / "0001", constant())
+    trial = "trials/0001/"
+    expected = ["checkpoints/version-0000000003.safetensors", "experiment.toml"]
+    expected += [f"{trial}checkpoints/version-0000000001.safetensors", f"{trial}experiment.toml"]
+    assert sorted(dict(_files(run.path))) == expected
+
+
+# On a cluster.
+
+
+class Cluster:
+    """`tests.ray_cluster` as a process, and what is launched on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "RAY_TMPDIR": str(folder),
+            "TMPDIR": str(folder),  # what is killed leaves its directory there
+            "RAY_AUTH_MODE": "disabled",  # or Ray writes a token into the home directory
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name: everything listens on 127.0.0.1 only
+        }
+        self._log = (folder / "log").open("wb")
+        self.process = self.start("tests.ray_cluster", *(json.dumps({"num_cpus": cpus}) for cpus in (0, 1, 1)), stdin=subprocess.PIPE)
+        answer = self._answer()
+        self.address: str = answer["address"]
+        #: The nodes' ids, the head's first, also of those that are gone.
+        self.nodes: list[str] = answer["nodes"]
+
+    def start(self, *arguments: object, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", *map(str, arguments)],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **{"stderr": self._log, **options},
+        )
+
+    def launch(self, *arguments: object) -> subprocess.Popen[str]:
+        return self.start("genkidama", "launch", "--ray", "--address", self.address, *arguments, stderr=subprocess.PIPE)
+
+    def add(self, **options: Any) -> int:
+        """A node more; its number."""
+        self._tell({"add": options})
+        return len(self.nodes) - 1
+
+    def remove(self, node: int) -> None:
+        """Kills a node's processes, and with them all that Ray has started there."""
+        self._tell({"remove": node})
+
+    def of(self, module: str) -> list[psutil.Process]:
+        """The processes on the cluster that run a module."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                mine = process.environ().get("RAY_TMPDIR") == str(self.folder) and process.status() != psutil.STATUS_ZOMBIE
+                if mine and module in process.cmdline():
+                    found.append(process)
+        return found
+
+    def end(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self.process.communicate(timeout=60)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get("RAY_TMPDIR") == str(self.folder):
+                    process.kill()
+        self._log.close()
+
+    def _tell(self, what: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+        self.nodes = self._answer()["nodes"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, (self.folder / "log").read_text()
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head without CPUs and two nodes with one each."""
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # Ray's sockets have paths of some 100 characters at most
+        found = Cluster(Path(folder))
+        try:
+            yield found
+        finally:
+            found.end()
+
+
+@pytest.fixture
+def clean(cluster: Cluster) -> Iterator[None]:
+    """Afterwards nothing of ours is left on the nodes."""
+    yield
+    until(lambda: not cluster.of("genkidama.parent") and not cluster.of("genkidama.child"), "all of ours ended")
+
+
+#: A launch from Python, whose parent is to be on a certain node rather than on the head, which cannot be lost.
+DRIVER = """
+import sys
+from genkidama import Experiment, launch as launching
+file, address, out, node = sys.argv[1:]
+launching._head = lambda nodes: node if node in [each["NodeID"] for each in nodes] else None
+launching.launch(Experiment.load(file), address=address, children=2, cores=1, out=out, episodes=0, say=print)
+"""
+
+
+def file(folder: Path, experiment: genkidama.Experiment) -> Path:
+    path = folder / "experiment.toml"
+    path.write_text(experiment.to_toml())
+    return path
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_run_on_a_cluster(tmp_path: Path, cluster: Cluster) -> None:
+    settings = small(stop={"updates": 10}, child={"exchange_seconds": 0.1})
+    process = cluster.launch(file(tmp_path, settings), "--out", tmp_path / "run", "--episodes", 3, "--json")
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    found = json.loads(out)
+    assert out.count("\n") == 1 and found["updates"] >= 10 and found["evaluation"]["episodes"] == 3
+    run = Run.open(tmp_path / "run")
+    assert found["run"] == str(run.path) and run.load().snapshot.updates == found["updates"]
+    joined = {event["child"] for event in run.history() if event["event"] == "join"}
+    assert joined == {"child-1", "child-2"}
+    assert [event["reason"] for event in run.history() if event["event"] == "stop"] == ["10 updates done"]
+    assert sorted(path.name for path in (run.path / "logs").glob("*.log")) == ["child-1.log", "child-2.log", "parent.log"]
+    assert "training CartPole-v1 with a3c: run run" in err and "Traceback" not in err
+    told = [json.loads(line) for line in (run.path / "logs" / "parent.log").read_text().splitlines()]
+    listening = next(line for line in told if line["event"] == "listening")
+    assert not Path(listening["out"]).parent.exists()  # nothing stays on the node
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 100.0) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def grown(run: Path, event: str, by: int = 1) -> None:
+    """Waits for so many more lines of this kind in the history."""
+    goal = len(history(run, event)) + by
+    until(lambda: len(history(run, event)) >= goal, f"{goal} {event} in {run}", 90.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("clean")
+def test_whoever_is_killed_is_started_again_and_the_run_goes_on(tmp_path: Path, cluster: Cluster) -> None:
+    """The parent's process, then its actor, then a child's actor: Ray's own processes, and all that they started ends with them."""
+    run = tmp_path / "run"
+    settings = small(stop={"updates": 100_000}, parent={"checkpoint_seconds": 1.0})
+    process = cluster.launch(file(tmp_path, settings), "--out", run, "--episodes", 0)
+    grown(run, "checkpoint", 2)
+
+    cluster.of("genkidama.parent")[0].kill()
+    grown(run, "resume")
+    grown(run, "checkpoint", 2)
+
+    lost = cluster.of("genkidama.parent")[0]
+    lost.parent().kill()
+    grown(run, "resume")
+    until(lambda: lost.pid not in [found.pid for found in cluster.of("genkidama.parent")])
+    first, second = history(run, "resume")
+    assert second["version"] > first["version"] > 0  # from what the driver had copied
+    grown(run, "exchange", 20)
+    assert {event["child"] for event in history(run, "exchange")[-20:]} == {"child-1", "child-2"}  # under the new address
+
+    cluster.of("genkidama.child")[0].parent().kill()
+    until(lambda: {"child-1-2", "child-2-2"} & {event["child"] for event in history(run, "exchange")}, "a new child", 90.0)
+
+    process.send_signal(signal.SIGINT)
+    code, _, err = ended(process)
+    assert code == 130 and err.splitlines()[-1] == f"go on with it: genkidama launch --ray --resume {run}"
+    assert "parent was lost with its node or its worker; it is started again (see logs/parent.log)" in err
+    assert history(run, "stop")[-1]["version"] == Run(run).load().snapshot.version  # the final checkpoint is here
+    assert "ActorDiedError" in (run / "logs" / "parent.log").read_text() or "actor died" in (run / "logs" / "parent.log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("clean")
+def test_the_parents_node_is_lost_with_a_child_and_others_take_over(tmp_path: Path, cluster: Cluster) -> None:
+    run = tmp_path / "run"
+    lost = 1
+    settings = constant(stop={"updates": 100_000}, parent={"checkpoint_seconds": 0.5}, network={"options": {"seconds": 0.05}})
+    arguments = [sys.executable, "-c", DRIVER, file(tmp_path, settings), cluster.address, run, cluster.nodes[lost]]
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.Popen(list(map(str, arguments)), env=cluster.environment, cwd=tmp_path, stdout=out, stderr=out)
+    try:
+        until(lambda: {event["child"] for event in history(run, "exchange")} == {"child-1", "child-2"}, "two children", 90.0)
+        grown(run, "checkpoint", 2)
+        cluster.remove(lost)
+        grown(run, "resume")  # it needs no CPU
+        resumed = history(run, "resume")[0]["version"]
+        grown(run, "exchange", 20)
+        assert resumed > 0 and len({event["child"] for event in history(run, "exchange")[-20:]}) == 1  # the other one waits for room
+        cluster.add(num_cpus=1)
+        until(lambda: len({event["child"] for event in history(run, "exchange")[-20:]}) == 2, "a child on the new node", 90.0)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    said = (tmp_path / "out").read_text()
+    assert "parent was lost" in said and re.search("child-[12] was lost", said)
+    assert Run(run).load().snapshot.version == history(run, "stop")[-1]["version"] > resumed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("clean")
+def test_only_who_has_the_token_may_join_and_an_interrupted_run_goes_on(tmp_path: Path, cluster: Cluster) -> None:
+    run = tmp_path / "run"
+    path = file(tmp_path, constant())
+    process = cluster.launch(path, "--out", run, "--episodes", 0)
+    grown(run, "exchange", 10)
+    parent = cluster.of("genkidama.parent")[0]
+    command = parent.cmdline()
+    tokens = Path(command[command.index("--tokens-file") + 1])
+    token = tokens.read_text().split()[1]
+    assert tokens.stat().st_mode & 0o777 == 0o600 and len(token) > 40
+    shown = [" ".join(process.cmdline()) for process in psutil.process_iter(["cmdline"]) if process.is_running()]
+    assert any("genkidama.child" in line for line in shown) and not any(token in line for line in shown)
+    told = [json.loads(line) for line in until((run / "logs" / "parent.log").read_text).splitlines()]
+    url = next(f"ws://{line['host']}:{line['port']}" for line in told if line["event"] == "listening")
+    with pytest.raises(InvalidStatus, match="401"):
+        connect(url, proxy=None)
+    with connect(url, proxy=None, additional_headers={"Authorization": f"Bearer {token}"}):
+        pass
+
+    process.send_signal(signal.SIGTERM)
+    code, _, err = ended(process)
+    assert code == 128 + signal.SIGTERM, err
+    assert not tokens.exists()
+    before = Run(run).load().snapshot
+    assert history(run, "stop")[-1]["version"] == before.version
+    goal = int(before.updates) + 20
+    code, out, err = ended(cluster.launch("--resume", run, "--episodes", 0, "--json", "--set", f"stop.updates={goal}"))
+    assert code == 0, err
+    assert goal <= json.loads(out)["updates"] < 2 * goal
+    assert history(run, "resume")[0]["version"] == before.version
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            '__version__ = "0.0.1"',
+            rf"node 127\.0\.0\.1 has genkidama 0\.0\.1, this program {VERSION}; install the same version on all nodes",
+        ),
+        (
+            "raise ModuleNotFoundError(\"No module named 'genkidama'\")",
+            rf"cannot run genkidama {VERSION} .*; install that version on all nodes",
+        ),
+    ],
+)
+def test_a_node_with_other_software_is_named(tmp_path: Path, cluster: Cluster, source: str, words: str) -> None:
+    package = tmp_path / "other" / "genkidama"
+    shutil.copytree(ROOT / "genkidama", package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / "__init__.py").open("a") as init:
+        init.write(f"\n{source}\n")
+    node = cluster.add(num_cpus=3, env_vars={"PYTHONPATH": str(package.parent)})
+    try:
+        launched = cluster.launch(file(tmp_path, constant()), "--out", tmp_path / "run", "--children", 1, "--cores", 3)
+        code, _, err = ended(launched)
+    finally:
+        cluster.remove(node)
+    assert code == 1
+    assert re.fullmatch(f"error: child-1: .*{words}", err.splitlines()[-1]), err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("clean")
+def test_a_search_on_a_cluster_survives_the_loss_of_its_parent(tmp_path: Path, cluster: Cluster) -> None:
+    pytest.importorskip("optuna", reason="needs the extra `search`")
+    run = tmp_path / "run"
+    settings = searching(trials=6, phases=3).with_settings({"network.options.seconds": 0.1})
+    process = cluster.launch(file(tmp_path, settings), "--out", run)
+    grown(run, "report", 5)
+    cluster.of("genkidama.parent")[0].parent().kill()
+    code, out, err = ended(process, 150.0)
+    assert code == 0, err
+    assert 1 <= history(run, "resume")[0]["reports"] < 12
+    assert len(Run(run).trials) == 6 and all(trial.checkpoints for trial in Run(run).trials)
+    with closing(sqlite3.connect(run / "study.db")) as database:
+        assert database.execute("select count(*) from trials where state in ('COMPLETE', 'PRUNED')").fetchone() == (6,)
+    assert "best" in out
