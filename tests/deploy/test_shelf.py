@@ -33,6 +33,8 @@ PACKAGES = {"bookworm": (), "trixie": ("python3-torch",)}
 PYTHON = {"bookworm": "3.11", "trixie": "3.13"}
 SYSTEM_TORCH = {"bookworm": "false", "trixie": "true"}
 
+ONE_CORE = "[parent]\npi0\n\n[children]\npi1 genkidama_cores=1\npi2 genkidama_cores=1\n"
+
 pytestmark = [
     pytest.mark.deploy,
     pytest.mark.timeout(1200),
@@ -47,7 +49,8 @@ class Shelf:
         self.fleet, self.release, self.folder = fleet, release, folder
         self.began = 0.0
         self.checkout = self.copy_checkout("checkout")
-        self.write_inventory(f"genkidama_parent_address=pi0.local\ngenkidama_system_torch={SYSTEM_TORCH[release]}\n")
+        self.torch = f"genkidama_system_torch={SYSTEM_TORCH[release]}\n"
+        self.write_inventory(f"{self.torch}genkidama_parent_address=pi0.local\n")
 
     def copy_checkout(self, name: str) -> Path:
         """What a user has cloned."""
@@ -327,18 +330,18 @@ def test_a_child_that_hangs_is_started_again_by_the_watchdog(shelf: Shelf) -> No
 
 
 def test_the_parents_name_is_one_variable(shelf: Shelf) -> None:
-    result = shelf.play("site.yml", "-e", "genkidama_parent_address=10.77.0.10")
+    # From here on with one core each, which leaves the processor of the machine that plays all of them to Ansible.
+    shelf.write_inventory(f"{shelf.torch}genkidama_parent_address=10.77.0.10\n", ONE_CORE)
+    result = shelf.play("site.yml")
     assert "certificate for 10.77.0.10" in result.stdout
     assert "wss://10.77.0.10:8765" in shelf.fleet.ssh("pi1", "sudo cat /etc/genkidama/child.toml")
     shelf.exchanging(*CHILDREN)
-    inventory = shelf.folder / "shelf.ini"
-    inventory.write_text(inventory.read_text().replace("=pi0.local", "=10.77.0.10"))
 
 
 def test_a_child_that_leaves_the_inventory_is_locked_out(shelf: Shelf) -> None:
     inventory = shelf.folder / "shelf.ini"
     text = inventory.read_text()
-    inventory.write_text(text.replace("\npi2\n", "\n"))
+    inventory.write_text(text.replace("pi2", "# pi2"))
     try:
         shelf.play("site.yml")
         shelf.fleet.ssh("pi2", "sudo systemctl restart genkidama-child")
@@ -364,8 +367,6 @@ def test_an_upgrade_takes_one_child_at_a_time_and_the_run_goes_on(shelf: Shelf) 
     # Somebody has trained all the time: no silence longer than a restart of the parent.
     times = [event["time"] for event in history(shelf.run, "exchange") if event["time"] > began]
     assert max(later - earlier for earlier, later in pairwise(times)) < 20
-    gone = {event["child"]: event["time"] for event in history(shelf.run) if event["event"] in ("leave", "left") and event["time"] > began}
-    assert set(gone) <= set(CHILDREN)
 
 
 def test_an_upgrade_that_fails_goes_back_and_stops(shelf: Shelf) -> None:
