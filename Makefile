@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 PIP_FLAGS ?=
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 EXPERIMENT ?= examples/lunarlander/lunarlander.toml
+# Which of the tests of deployment, as `make test-deploy DEPLOY=bookworm`; all if empty.
+DEPLOY ?=
 SEARCH ?= examples/lunarlander/search.toml
 
 INSTALLED := $(VENV)/.installed
@@ -38,7 +40,7 @@ test-slow: $(INSTALLED_DEV) ## Run the tests that take minutes.
 	$(BIN)/python -m pytest -m "slow and not deploy"
 
 test-deploy: $(INSTALLED_DEPLOY) ## Run the playbooks on real Debian systems (root, network namespaces, 20 minutes).
-	$(BIN)/python -m pytest -m deploy --exitfirst -rs
+	$(BIN)/python -m pytest tests/deploy -m deploy --exitfirst -rs -k "$(DEPLOY)"
 
 lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/ruff format --check .
