@@ -12,13 +12,14 @@ from __future__ import annotations
 import gc
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
 from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
 
-__all__ = ["describe"]
+__all__ = ["describe", "survives_a_fork"]
 
 
 def _warm_up(settings: dict[str, Any]) -> None:
@@ -44,9 +45,35 @@ def _warm_up(settings: dict[str, Any]) -> None:
     row = torch.from_numpy(np.asarray(observation, np.float32)[None])
     actions = torch.from_numpy(np.asarray(action, model.head.dtype).reshape(1, -1))
     rollout = Rollout(row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row)
+    warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
     for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
-        loss.backward()
+        if warm:
+            loss.backward()
     environment.close()
+
+
+def survives_a_fork(work: Callable[[], object]) -> bool:
+    """Whether a process that has done this can be forked and do it again. Tried in processes of its own; this one does nothing.
+
+    Some builds of torch (Debian 13's 2.6) start threads at the first backward pass, and refuse another one in whatever is forked
+    afterwards. With such a build each core takes its first gradient by itself, which costs memory, not learning.
+    """
+
+    def once() -> bool:
+        work()
+        return True
+
+    def forked(trial: Callable[[], bool]) -> bool:
+        process = os.fork()
+        if process == 0:
+            code = 1
+            try:
+                code = int(not trial())
+            finally:
+                os._exit(code)
+        return os.waitpid(process, 0)[1] == 0
+
+    return forked(lambda: once() and forked(once))
 
 
 def describe(experiment: Any, line: Connection) -> None:
