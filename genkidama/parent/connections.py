@@ -6,8 +6,8 @@ Laws of this file:
   says hello again on the same connection whenever it has no trial.
 - Every message gets exactly one reply. A refusal before the join ends the connection with code 1008;
   after it, only bytes that are no message do.
-- A name belongs to one connection at a time. The same child (name and session, or name and a token of its own) on a new
-  connection takes its name over, and the end of the old connection means nothing any more.
+- A name belongs to one connection at a time. The same child (name and session; or name and a token of its own, where the old
+  connection answers no ping) on a new connection takes its name over, and the end of the old connection means nothing any more.
 - Nothing waits between the decoding of a message and the reply's encoding.
 """
 
@@ -63,6 +63,8 @@ class Connections:
 
     #: A child says hello in the moment in which it is connected; a slow network takes a second or two.
     hello_seconds = 10.0
+    #: So long a child may take to answer a ping where another one, with its token, wants its name.
+    pong_seconds = 3.0
     #: So long the HTTP upgrade may take, for the same reason.
     open_seconds = 10.0
 
@@ -101,7 +103,7 @@ class Connections:
         try:
             hello = await self._first(connection)
             _check_name(hello.name, connection.admitted)
-            self._make_way(hello, connection.admitted)
+            await self._make_way(hello, connection.admitted)
             reply = self._server.handle(peer, hello, self._now())
             if isinstance(reply, Refusal):
                 await _turn_away(connection, reply)
@@ -194,11 +196,18 @@ class Connections:
         self._pushed(now)
         return encode(reply)
 
-    def _make_way(self, hello: Hello, admitted: str) -> None:
-        """A token of its own proves who this is: its machine has started again, without a goodbye, before the parent has missed it."""
-        known = self._server.children.get(hello.name)
-        if admitted == hello.name and known is not None and known.connected and known.session != hello.session:
-            self._server.disconnected(hello.name, "it has started again", self._now())
+    async def _make_way(self, hello: Hello, admitted: str) -> None:
+        """A machine that lost its power returns before the parent has missed it. A token of its own proves who it is, and a ping that
+        nobody answers that the old connection is dead; if that lives, two machines share a token, and the second is refused."""
+        old, known = self.children.get(hello.name), self._server.children.get(hello.name)
+        if admitted != hello.name or old is None or known is None or known.session == hello.session:
+            return
+        try:
+            async with asyncio.timeout(self.pong_seconds):
+                await (await old.ping())
+        except (TimeoutError, ConnectionClosed):
+            if self.children.get(hello.name) is old:
+                self._server.disconnected(hello.name, "it has started again", self._now())
 
     def _take_over(self, name: str, connection: ServerConnection) -> None:
         old = self.children.get(name)

@@ -150,17 +150,28 @@ async def test_a_token_of_another_name_is_refused(parent: Parent) -> None:
     assert not parent.server.children
 
 
-async def test_a_machine_that_has_started_again_takes_its_name_over_by_its_token(parent: Parent) -> None:
+async def test_a_machine_that_has_started_again_takes_its_name_over_by_its_token(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connections, "pong_seconds", 0.2)
     async with Bearer(parent.address, PI) as before, Bearer(parent.address, PI) as after, Bearer(parent.address, ANYBODY) as stranger:
-        for child, session in ((before, "first"), (after, "second")):
-            child.session = session
-            assert isinstance(await child.hello(), Welcome)
-        stranger.session = "third"
+        before.session, after.session, stranger.session = "first", "second", "third"
+        assert isinstance(await before.hello(), Welcome)
+        before.connection.transport.pause_reading()  # its plug is pulled: it answers no ping
         refusal = await stranger.hello()
         assert isinstance(refusal, Refusal) and refusal.code == "name"  # a token for any name proves none
-        await eventually(lambda: before.connection.close_code == CloseCode.POLICY_VIOLATION)
+        assert isinstance(await after.hello(), Welcome)
         assert isinstance(await after.join(), Weights)
+        before.connection.transport.resume_reading()
+        await eventually(lambda: before.connection.close_code == CloseCode.POLICY_VIOLATION)
     assert parent.server.refusals == {"name": 1}
+
+
+async def test_of_two_machines_with_the_same_token_the_first_stays(parent: Parent) -> None:
+    async with Bearer(parent.address, PI) as first, Bearer(parent.address, PI) as second:
+        first.session, second.session = "first", "second"
+        assert isinstance(await first.hello(), Welcome)
+        refusal = await second.hello()
+        assert isinstance(refusal, Refusal) and refusal.code == "name"
+        assert isinstance(await first.join(), Weights)
 
 
 async def test_a_token_that_is_added_holds_at_once_and_one_that_is_taken_away_no_more(parent: Parent, tokens: Path) -> None:
