@@ -84,6 +84,8 @@ class Shelf:
             seconds=1100,
             XDG_CONFIG_HOME=str(self.folder / "config"),
             ANSIBLE_FORCE_COLOR="0",
+            # A fleet's own: ssh would go on with a connection to a machine of the same name in the network of another one.
+            ANSIBLE_SSH_CONTROL_PATH_DIR=str(self.folder / "ssh"),
             PATH=f"{Path(sys.executable).parent}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         )
 
@@ -191,12 +193,12 @@ def test_a_wrong_inventory_is_refused_before_anything_is_changed(shelf: Shelf, c
 def test_a_system_that_is_too_old_is_refused() -> None:
     folder = Path("/var/tmp/genkidama-shelf-old")
     shutil.rmtree(folder, ignore_errors=True)
-    with Fleet(folder / "systems", base_image("bullseye"), {"pi0": "10.77.0.10", "pi1": "10.77.0.11"}) as fleet:
+    with Fleet(folder / "systems", base_image("bullseye"), {"old0": "10.77.0.10", "old1": "10.77.0.11"}) as fleet:
         shelf = Shelf(fleet, "bookworm", folder)
-        shelf.write_inventory("genkidama_parent_address=10.77.0.10\n", "[parent]\npi0\n\n[children]\npi1\n")
+        shelf.write_inventory("genkidama_parent_address=10.77.0.10\n", "[parent]\nold0\n\n[children]\nold1\n")
         result = shelf.play("site.yml", check=False)
         assert result.returncode != 0
-        message = "pi1 has Python 3.9.2 (Debian 11.11): 3.11 is needed; install Raspberry Pi OS 12 (Bookworm) or later"
+        message = "old1 has Python 3.9.2 (Debian 11.11): 3.11 is needed; install Raspberry Pi OS 12 (Bookworm) or later"
         assert message in " ".join(result.stdout.split()), result.stdout
         assert not any(shelf.traces(system) for system in fleet.systems)
     shutil.rmtree(folder, ignore_errors=True)
@@ -415,7 +417,7 @@ def test_stop_ends_it_with_a_last_push_and_a_final_checkpoint(shelf: Shelf) -> N
 
 
 def test_uninstall_leaves_nothing_behind(shelf: Shelf) -> None:
-    shutil.rmtree(shelf.folder / "home")
+    shutil.rmtree(shelf.folder / "home", ignore_errors=True)
     shelf.play("uninstall.yml")
     assert (shelf.folder / "home/shelf/checkpoints/best.safetensors").exists()
     assert {system: shelf.traces(system) for system in ADDRESSES} == {system: [] for system in ADDRESSES}
