@@ -145,7 +145,7 @@ def secure(target: Target, connection: socket.socket, role: Role) -> tuple[Check
     """Whether the parent is the one that its certificate says; a connection to go on with, which the caller closes."""
     if not target.tls:
         return Check("tls", "skipped", "ws:// is not encrypted"), connection.dup()
-    try:
+    try:  # as `uplink._make_context`, which cannot be imported where websockets is what is broken
         context = ssl.create_default_context(cafile=role.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     except OSError as error:
