@@ -35,7 +35,7 @@ SPACE: dict[str, Any] = {
 }
 
 #: What a node needs for an exchange, in seconds; others take the quickest time.
-SPEEDS = {"slow": 0.01, "slower": 0.03}
+SPEEDS = {"slow": 0.01, "slower": 0.03, "slowest": 1.0}
 QUICK = 0.001
 
 
@@ -415,22 +415,23 @@ async def test_the_time_is_over(tmp_path: Path) -> None:
     settings = searching(trials=1000, seconds=0.5, phase_steps=50)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
-        await over(parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "slow")))
+        slowest = asyncio.create_task(node(parent, "slowest").serve())
+        await eventually(lambda: history(out, "trial"), "the first trial, which takes 15 s, and with it the start of the time")
+        await over(parent, slowest, asyncio.create_task(node(parent, "a").serve()))
     assert parent.server.stop.startswith("0.5 seconds are over")
     trials = trials_of(out)
     begun = {line["trial"] for line in history(out, "trial")}
     assert len(begun) <= len(trials) <= len(begun) + 3  # no configurations are drawn that nobody will train
-    under_way = [trial for trial in trials if trial.state is TrialState.RUNNING and trial.number in begun]
-    assert under_way
-    for trial in under_way:
-        run = Run(out / "trials" / f"{trial.number:04d}")
+    under_way = {trial.number for trial in trials if trial.state is TrialState.RUNNING and trial.number in begun}
+    assert 0 in under_way
+    for number in under_way:
+        run = Run(out / "trials" / f"{number:04d}")
         assert not run.checkpoints or run.load().snapshot.steps
     # More time, and it goes on with them, whoever comes.
-    again = searching(trials=1000, seconds=2.0, phase_steps=50, return_seconds=0.0)
-    async with running(again, out) as parent:
-        await node(parent, "a").serve()
-    later = {trial.number: trial for trial in trials_of(out)}
-    assert any(later[trial.number].state.is_finished() for trial in under_way)
+    again = searching(trials=1000, seconds=1000.0, phase_steps=50, return_seconds=0.0)
+    async with running(again, out) as parent, Serving(node(parent, "a")):
+        await eventually(lambda: under_way <= {line["trial"] for line in history(out, "trial_end")}, "the ends of those under way")
+    assert all(trial.state.is_finished() for trial in trials_of(out) if trial.number in under_way)
 
 
 # Who does not belong here.
