@@ -1,8 +1,14 @@
-"""Settings of all tests: hypothesis tries the same examples every time, so that a red test stays red until somebody mends it."""
+"""Settings of all tests: hypothesis tries the same examples every time, so that a red test stays red until somebody mends it;
+Ctrl-C is heard, wherever the tests were started."""
 
 from __future__ import annotations
+
+import signal
 
 from hypothesis import settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("ci")
+
+# A shell without job control starts what runs in its background deaf to Ctrl-C, and so would be every process of a test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
