@@ -22,50 +22,13 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import genkidama
-from genkidama import launch as launching
 from genkidama.__main__ import main
-from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.launch import _ChildHost, _database, _files, _ParentHost, launch, layout
+from genkidama.errors import ConfigurationError
+from genkidama.launch import launch
 from genkidama.run import Run
-from tests.helpers import ROOT, constant, history, small, until, untrained
+from tests.helpers import ROOT, constant, history, small, until
 
 VERSION = genkidama.__version__
-TOKEN = "a-secret-of-more-than-sixteen-letters"
-
-
-# Who gets how many cores, and where.
-
-
-@pytest.mark.parametrize(
-    ("nodes", "children", "cores", "expected"),
-    [
-        ({"a": 4, "b": 8}, None, None, [(4, "a"), (8, "b")]),
-        ({"head": 0, "a": 4}, None, None, [(4, "a")]),
-        ({"a": 4, "b": 8}, None, 6, [(6, "b")]),
-        ({"a": 4, "b": 4}, 2, None, [(4, None)] * 2),
-        ({"a": 4, "b": 4}, 3, None, [(2, None)] * 3),
-        ({"a": 4, "b": 4}, 5, None, [(1, None)] * 5),
-        ({"a": 4, "b": 8}, 2, None, [(4, None)] * 2),
-        ({"a": 4, "b": 8}, 1, None, [(8, None)]),
-        ({"a": 4, "b": 8}, 20, None, [(4, None)] * 20),
-        ({"head": 0}, 2, 16, [(16, None)] * 2),
-    ],
-)
-def test_the_layout(nodes: dict[str, int], children: int | None, cores: int | None, expected: list[tuple[int, str | None]]) -> None:
-    assert layout(nodes, children, cores) == expected
-
-
-@pytest.mark.parametrize(
-    ("nodes", "children", "cores", "words"),
-    [
-        ({"a": 4}, None, 6, "no node of the Ray cluster has 6 CPUs, the largest 4; lower --cores, or "),
-        ({"head": 0}, None, None, "no node of the Ray cluster has 1 CPUs, the largest 0"),
-        ({"head": 0}, 3, None, "say how many cores each child is to have: --cores N"),
-    ],
-)
-def test_a_layout_that_nobody_can_make(nodes: dict[str, int], children: int | None, cores: int | None, words: str) -> None:
-    with pytest.raises(EnvironmentFailure, match=words):
-        layout(nodes, children, cores)
 
 
 # What a user gets wrong.
@@ -119,109 +82,6 @@ def test_a_wrong_command_is_one_line(
 def searching(**settings: Any) -> genkidama.Experiment:
     space = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
     return constant(search={"trials": 4, "phases": 2, "phase_episodes": 20, "space": space, **settings})
-
-
-# What an actor does on its node, without Ray.
-
-
-@pytest.fixture
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "_address_of_this_node", lambda: "127.0.0.1")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-
-
-@pytest.fixture
-def hosts() -> Iterator[list[Any]]:
-    found: list[Any] = []
-    yield found
-    for host in found:
-        host.close()
-        assert not host._folder.exists()
-
-
-@pytest.mark.usefixtures("_here")
-def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(tmp_path: Path, hosts: list[Any]) -> None:
-    run = untrained(tmp_path / "run", constant(), version=7)
-    (run.path / "history.jsonl").write_text("{}\n")
-    hosts.append(host := _ParentHost("run"))
-    for path in ("experiment.toml", "history.jsonl", "checkpoints/version-0000000007.safetensors"):
-        host.put(path, (run.path / path).read_bytes())
-    host.put("logs/experiment.toml", (run.path / "experiment.toml").read_bytes())
-    started = host.start(VERSION, TOKEN, 3)
-    assert started["code"] is None and re.fullmatch(r"ws://127\.0\.0\.1:\d+", started["url"])
-    assert sorted(started["files"]) == ["checkpoints/version-0000000007.safetensors", "experiment.toml"]
-    seen = until(lambda: host.look(3, 0)["history"])
-    assert seen.endswith(b"\n") and json.loads(seen.splitlines()[0])["version"] == 7
-    assert host.look(3, 0)["files"]["experiment.toml"] != started["files"]["experiment.toml"]  # the parent has made it the run's own
-    paths = ["checkpoints/version-0000000007.safetensors", "checkpoints/version-0000000008.safetensors"]
-    assert host.read(paths) == {paths[0]: run.final.read_bytes(), paths[1]: None}
-
-    host._process.popen.kill()
-    host._process.popen.wait()
-    assert host.look(3, 0)["code"] is None  # started again
-    until(lambda: host.look(3, 0)["history"].count(b'"resume"') == 2)
-    stopped = host.stop_parent(3, 0)
-    assert (stopped["code"], stopped["error"]) == (0, "")
-    assert json.loads(stopped["history"].splitlines()[-1])["reason"] == "SIGTERM"
-    assert TOKEN.encode() not in stopped["log"] and b"listening" in stopped["log"]
-
-
-@pytest.mark.usefixtures("_here")
-def test_a_parent_that_was_only_just_started_ends_too(tmp_path: Path, hosts: list[Any]) -> None:
-    hosts.append(host := _ParentHost("run"))
-    host.put("logs/experiment.toml", constant().to_toml().encode())
-    host.start(VERSION, TOKEN, 0)
-    assert host.stop_parent(0, 0)["code"] == 0
-
-
-@pytest.mark.usefixtures("_here")
-def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: list[Any]) -> None:
-    hosts.append(parent := _ParentHost("run"))
-    parent.put("logs/experiment.toml", b"[algorithm]\ngama = 1")
-    parent.start(VERSION, TOKEN, 0)
-    told = until(lambda: (found := parent.look(0, 0))["code"] is not None and found)
-    assert told["code"] == 2 and "algorithm.gama = 1: no such setting" in told["error"] and told["error"].endswith(" (node 127.0.0.1)")
-    hosts.append(child := _ChildHost())
-    child.start(VERSION, "", "ws://127.0.0.1:1", "bad name", 1, 0)
-    told = until(lambda: (found := child.look(0))["code"] is not None and found)
-    assert "bad name" in told["error"]
-
-
-@pytest.mark.parametrize("host", [_ParentHost, _ChildHost])
-@pytest.mark.usefixtures("_here")
-def test_another_version_starts_nothing(host: type[Any], hosts: list[Any]) -> None:
-    hosts.append(actor := host("run") if host is _ParentHost else host())
-    told = actor.start("9.9", TOKEN, 0) if host is _ParentHost else actor.start("9.9", TOKEN, "ws://127.0.0.1:1", "child-1", 1, 0)
-    assert told["code"] == 1
-    assert told["error"] == f"node 127.0.0.1 has genkidama {VERSION}, this program 9.9; install the same version on all nodes"
-
-
-def test_a_database_is_copied_with_what_is_not_yet_in_its_file(tmp_path: Path) -> None:
-    path, copy = tmp_path / "study.db", tmp_path / "copy"
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("pragma journal_mode = wal")
-        with database:
-            database.execute("create table numbers (n)")
-        marks = dict(_files(tmp_path))
-        with database:
-            database.execute("insert into numbers values (7)")
-        database.execute("insert into numbers values (8)")  # the transaction is not over
-        assert dict(_files(tmp_path)) != marks
-        copy.write_bytes(_database(path))
-        with closing(sqlite3.connect(copy)) as copied:
-            assert copied.execute("select n from numbers").fetchall() == [(7,)]
-
-
-def test_logs_tokens_and_what_is_half_written_are_not_copied(tmp_path: Path) -> None:
-    run = untrained(tmp_path, constant(), version=3)
-    for name in ("logs/parent.log", "tokens", "checkpoints/.version-0000000004.safetensors.tmp", "study.db-journal", "trials/0001/x.toml"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
-    untrained(tmp_path / "trials" / "0001", constant())
-    trial = "trials/0001/"
-    expected = ["checkpoints/version-0000000003.safetensors", "experiment.toml"]
-    expected += [f"{trial}checkpoints/version-0000000001.safetensors", f"{trial}experiment.toml"]
-    assert sorted(dict(_files(run.path))) == expected
 
 
 # On a cluster.
@@ -326,10 +186,11 @@ def clean(cluster: Cluster) -> Iterator[None]:
 #: A launch from Python, whose parent is to be on a certain node rather than on the head, which cannot be lost.
 DRIVER = """
 import sys
-from genkidama import Experiment, launch as launching
+from genkidama import Experiment
+from genkidama.launch import driver
 file, address, out, node = sys.argv[1:]
-launching._head = lambda nodes: node if node in [each["NodeID"] for each in nodes] else None
-launching.launch(Experiment.load(file), address=address, children=2, cores=1, out=out, episodes=0, say=print)
+driver.head_of = lambda nodes: node if node in [each["NodeID"] for each in nodes] else None
+driver.launch(Experiment.load(file), address=address, children=2, cores=1, out=out, episodes=0, say=print)
 """
 
 

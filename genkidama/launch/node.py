@@ -1,0 +1,230 @@
+"""What runs on the nodes of a Ray cluster: an actor for each process of ours. It answers at once, whatever it is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import shutil
+import socket
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypedDict
+
+import genkidama
+from genkidama.cluster import Process, listening_socket
+from genkidama.errors import EnvironmentFailure, GenkidamaError
+
+#: How long a process gets to end after SIGTERM.
+GRACE_SECONDS = 5.0
+
+#: The file that the parent reads its experiment from.
+SETTINGS = "logs/experiment.toml"
+
+STUDY = "study.db"
+
+#: What of a run directory is copied whole, beside the history, to the driver and to a parent that begins.
+_COPIED = re.compile(r"(experiment\.toml|study\.db|(trials/\d+/)?(experiment\.toml|checkpoints/[\w-]+\.safetensors))\Z")
+
+#: So much of a log or a history is sent at once.
+_PIECE = 4 << 20
+
+#: Files are sent together until they are so large.
+_BATCH = 64 << 20
+
+
+class Told(TypedDict, total=False):
+    """What an actor answers: how its process is, and what there is to copy."""
+
+    #: Exit code; None while it runs.
+    code: int | None
+    error: str
+    log: bytes
+    #: Of a parent: where it listens, new lines of history, and the files that there are with a mark that changes when they do.
+    url: str
+    history: bytes
+    files: dict[str, str]
+
+
+class Host:
+    """An actor that looks after one process of ours. Its files are in a directory of its own, which only its user can read."""
+
+    def __init__(self) -> None:
+        self._node = _address_of_this_node()
+        self._folder = Path(tempfile.mkdtemp(prefix="genkidama-"))
+        self._process: Process | None = None
+        self._stopped = False
+        self._problem = ""
+
+    def stop(self, log: int) -> Told:
+        """Ends the process in order."""
+        self._stopped = True
+        if self._process is not None:
+            self._process.end(GRACE_SECONDS)
+        return self._tell(log)
+
+    def close(self) -> None:
+        """Removes what is on this node's disk."""
+        if self._process is not None:
+            self._process.end(0.0)
+            self._process.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _tell(self, log: int) -> Told:
+        process, code = self._process, EnvironmentFailure.exit_code
+        if process is None or self._problem:
+            return {"code": code, "error": self._problem, "log": b"" if process is None else _piece(process.log, log)}
+        if self._stopped:  # it may have been too young to know what SIGTERM means
+            return {"code": 0, "error": "", "log": _piece(process.log, log)}
+        error = process.error().replace(str(process.log), f"logs/{process.log.name}") if process.popen.poll() else ""
+        return {"code": process.popen.poll(), "error": f"{error} (node {self._node})", "log": _piece(process.log, log)}
+
+    def _revive(self) -> None:
+        """Starts the process again if it was killed."""
+        if self._process is not None and not self._stopped and (self._process.popen.poll() or 0) < 0:
+            try:
+                self._process.restart()
+            except EnvironmentFailure as error:
+                self._problem = str(error).replace(str(self._process.log), f"logs/{self._process.log.name}")
+
+    def _other_version(self, version: str) -> bool:
+        if version == genkidama.__version__:
+            return False
+        self._problem = (
+            f"node {self._node} has genkidama {genkidama.__version__}, this program {version}; install the same version on all nodes"
+        )
+        return True
+
+
+class ParentHost(Host):
+    """The Parent's actor."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._run = self._folder / name
+        self._url = ""
+        #: Inherited by each parent that is started here, so that its children find the next one at the same address.
+        self._socket: socket.socket | None = None
+
+    def put(self, path: str, content: bytes) -> None:
+        """Writes a file of the run that goes on here."""
+        try:
+            (self._run / path).parent.mkdir(parents=True, exist_ok=True)
+            (self._run / path).write_bytes(content)
+        except OSError as error:
+            self._problem = f"{self._run / path}: cannot be written: {error.strerror}"
+
+    def start(self, version: str, token: str, history: int) -> Told:
+        """Starts the parent on what was put here; tells which files these are."""
+        given = dict(files(self._run))
+        if not self._other_version(version) and not self._problem:
+            try:
+                host = self._node
+                self._socket = listening_socket(f"[{host}]:0" if ":" in host else f"{host}:0")
+                port = self._socket.getsockname()[1]
+                self._url = f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
+                tokens = self._folder / "tokens"
+                tokens.touch(0o600)
+                tokens.write_text(f"* {token}\n")
+                descriptor = self._socket.fileno()
+                command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{descriptor}"]
+                command += ["--out", str(self._run), "--tokens-file", str(tokens)]
+                self._process = Process("parent", command, self._folder / "parent.log", (descriptor,))
+            except (OSError, GenkidamaError) as error:
+                self._problem = str(error)
+        return self.look(history, 0) | {"files": given}
+
+    def look(self, history: int, log: int) -> Told:
+        """How it goes: the history from that position on, whole lines only, and what there is to copy."""
+        self._revive()
+        told = self._tell(log)  # before the files: what it says to have ended has written them all
+        piece = _piece(self._run / "history.jsonl", history)
+        return told | {"url": self._url, "history": piece[: piece.rfind(b"\n") + 1], "files": dict(files(self._run))}
+
+    def stop_parent(self, history: int, log: int) -> Told:
+        """`stop` and `look`."""
+        self.stop(log)
+        return self.look(history, log)
+
+    def read(self, paths: list[str]) -> dict[str, bytes | None]:
+        """The contents of these files, or of the first of them if they are large; None for one that is gone, or in use for too long."""
+        contents: dict[str, bytes | None] = {}
+        for path in paths:
+            try:
+                contents[path] = _database(self._run / path) if path == STUDY else (self._run / path).read_bytes()
+            except (FileNotFoundError, sqlite3.Error):
+                contents[path] = None
+            if sum(len(content or b"") for content in contents.values()) > _BATCH:
+                break
+        return contents
+
+    def close(self) -> None:
+        super().close()
+        if self._socket is not None:
+            self._socket.close()
+
+
+class ChildHost(Host):
+    """A Child's actor."""
+
+    def start(self, version: str, token: str, url: str, name: str, cores: int, log: int) -> Told:
+        """Starts the child, or starts it again for a parent that is elsewhere now: with its own weights, as it left them."""
+        if not self._other_version(version):
+            try:
+                if self._process is not None:
+                    self._process.end(GRACE_SECONDS)
+                    self._process.close()
+                command = ["genkidama.child", "--parent", url, "--name", name, "--cores", str(cores)]
+                command += ["--state", str(self._folder / "state")]
+                self._process = Process(name, command, self._folder / f"{name}.log", environment={"GENKIDAMA_TOKEN": token})
+            except OSError as error:
+                self._problem = str(error)
+        return self._tell(log)
+
+    def look(self, log: int) -> Told:
+        """How it goes."""
+        self._revive()
+        return self._tell(log)
+
+
+def _address_of_this_node() -> str:
+    return str(importlib.import_module("ray.util").get_node_ip_address())
+
+
+def _piece(path: Path, position: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            return file.read(_PIECE)
+    except FileNotFoundError:
+        return b""
+
+
+def files(run: Path) -> Iterator[tuple[str, str]]:
+    """What is copied of a run directory, with a mark that is another one when the file is."""
+    for folder in (
+        ".",
+        "checkpoints",
+        *(f"trials/{trial.name}{inner}" for trial in run.glob("trials/*") for inner in ("", "/checkpoints")),
+    ):
+        for path in (run / folder).glob("*"):
+            name = path.relative_to(run).as_posix()
+            if _COPIED.match(name):
+                with contextlib.suppress(FileNotFoundError):
+                    yield name, " ".join(_mark(each) for each in (path, path.with_name(f"{path.name}-wal")) if each.exists())
+
+
+def _mark(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+
+
+def _database(path: Path) -> bytes:
+    """A SQLite file as it is between two transactions, whoever is writing to it."""
+    with tempfile.TemporaryDirectory(prefix="genkidama-") as folder:
+        copy = Path(folder) / path.name
+        with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        return copy.read_bytes()
