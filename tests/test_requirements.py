@@ -39,9 +39,11 @@ def lines_for(target: Target) -> list[Requirement]:
 
 
 def dependencies(target: Target) -> list[Requirement]:
-    """What pyproject.toml asks for on the target, the event loop included."""
+    """What pyproject.toml asks for on the target, the event loop and a parent's searches included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [Requirement(line) for line in [*project["dependencies"], *project["optional-dependencies"]["uvloop"]]]
+    if target.role == "parent":
+        asked += [one for one in map(Requirement, project["optional-dependencies"]["search"]) if one.name == "optuna"]
     return [one for one in asked if one.marker is None or one.marker.evaluate(target.environment)]
 
 

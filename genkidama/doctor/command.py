@@ -18,7 +18,7 @@ from genkidama.doctor.judgements import Check
 from genkidama.errors import GenkidamaError
 
 if TYPE_CHECKING:
-    from genkidama.experiment import Experiment, ParentSettings, Role
+    from genkidama.experiment import Experiment, Role
 
 __all__ = ["add_arguments", "doctor"]
 
@@ -76,11 +76,13 @@ def _plan(options: argparse.Namespace) -> list[_Step]:
     if role is not None:
         parent.parse_target(role.parent)
     machine = [_Step("this machine", lambda: [*host.python(), *host.system()])]
+    experiment = _load(_experiment, options) if options.parent_role else None
     without = holder.NEEDLESS if options.parent_role else ()
-    packages = [_Step("importing packages", lambda: software.packages(without))]
+    extra = holder.SEARCHING if experiment is not None and experiment.search is not None else ()
+    packages = [_Step("importing packages", lambda: software.packages(without, extra))]
     way = [_Step(f"the parent {role.parent if role else ''}", partial(parent.examine, role))]
     if options.parent_role:
-        settings = _load(_settings, options)
+        settings = experiment.parent if experiment is not None else None
         machine += [
             _Step("the disk", lambda: host.disk(options.out, holder.DISK)),
             _Step("the directory of runs", lambda: host.writable("runs", options.out)),
@@ -146,7 +148,7 @@ def _role(options: argparse.Namespace) -> Role | None:
     return checked if file or options.parent else None
 
 
-def _settings(options: argparse.Namespace) -> ParentSettings:
+def _experiment(options: argparse.Namespace) -> Experiment:
     from genkidama.experiment import Experiment
 
     given = {
@@ -155,7 +157,7 @@ def _settings(options: argparse.Namespace) -> ParentSettings:
         if getattr(options, key) is not None
     }
     experiment: Experiment = Experiment.load(options.file) if options.file else Experiment.from_dict({})
-    return experiment.with_settings(given, source="the command line").parent
+    return experiment.with_settings(given, source="the command line")
 
 
 # What is shown.

@@ -16,10 +16,13 @@ from genkidama.errors import ConfigurationError
 if TYPE_CHECKING:
     from genkidama.experiment import ParentSettings
 
-__all__ = ["DISK", "NEEDLESS", "certificate", "tokens"]
+__all__ = ["DISK", "NEEDLESS", "SEARCHING", "certificate", "tokens"]
 
 #: Packages that only those need who train.
 NEEDLESS = ("gymnasium",)
+
+#: Packages of an extra that a parent needs who searches.
+SEARCHING = ("optuna",)
 
 #: Bytes that checkpoints and history should have: below the first soon none, below the second some day.
 DISK = (200 << 20, 1 << 30)

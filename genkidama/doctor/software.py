@@ -74,13 +74,13 @@ def _try(code: str, *arguments: str) -> _Tried:
     return _Tried(ended.returncode, next((line.strip() for line in reversed(text.splitlines()) if line.strip()), ""))
 
 
-def _requirements() -> list[Requirement] | None:
-    """What Genkidama needs everywhere; None if it is not installed, but run where it lies."""
+def _requirements(extra: tuple[str, ...] = ()) -> list[Requirement] | None:
+    """What Genkidama needs everywhere, and these of its extras; None if it is not installed, but run where it lies."""
     try:
         lines = importlib.metadata.requires("genkidama")
     except importlib.metadata.PackageNotFoundError:
         return None
-    return [requirement for requirement in map(judgements.parse_requirement, lines or []) if not requirement.marker]
+    return [item for item in map(judgements.parse_requirement, lines or []) if not item.marker or item.name in extra]
 
 
 def _installed(name: str) -> str | None:
@@ -90,13 +90,14 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def packages(without: tuple[str, ...] = ()) -> list[Check]:
+def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list[Check]:
     """Every package that Genkidama needs, but torch: is it there, is its version one of those allowed, can it be imported?
 
     Args:
         without: packages that this machine does not need.
+        extra: packages of Genkidama's extras that it does need.
     """
-    requirements = _requirements()
+    requirements = _requirements(extra)
     if requirements is None:
         return [Check("packages", "warning", "genkidama is not installed, so it is not known what it needs", "pip install genkidama")]
     names = {item.name: _MODULES.get(item.name, item.name) for item in requirements if item.name not in ("torch", *without)}

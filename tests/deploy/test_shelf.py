@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from genkidama.evaluation import evaluate
+from genkidama.experiment import Experiment
 from genkidama.run import Run
 from tests.deploy.fleet import CACHE, Fleet, base_image, requirements
 from tests.helpers import ROOT, history, until
@@ -146,11 +147,6 @@ WRONG = {
     "no children": ("[parent]\npi0\n", "", "no machine in the group [children]"),
     "the same name twice": ("[parent]\npi0\n\n[children]\npi1\npi2\n", "genkidama_name=pi", "two children have the same name"),
     "no experiment": ("[parent]\npi0\n\n[children]\npi1\n", "genkidama_experiment=/no/such.toml", "genkidama_experiment = /no/such.toml"),
-    "a search": (
-        "[parent]\npi0\n\n[children]\npi1\n",
-        f"genkidama_experiment={ROOT}/examples/lunarlander/search.toml",
-        "has a [search], which needs Optuna",
-    ),
     "no torch of its own": (
         "[parent]\npi0\n\n[children]\npi1\n",
         "genkidama_system_torch=true",
@@ -414,6 +410,31 @@ def test_stop_ends_it_with_a_last_push_and_a_final_checkpoint(shelf: Shelf) -> N
         assert shelf.fleet.ssh(system, "pgrep --list-full --uid genkidama || true") == ""
     last = history(shelf.run, "exchange")[-1]["version"]
     assert any(str(last) in path.name for path in (shelf.run / "checkpoints").iterdir())
+
+
+def test_a_search_needs_no_more_than_its_experiment(shelf: Shelf, figures: list[str]) -> None:
+    optuna = pytest.importorskip("optuna")
+    experiment = Experiment.load(ROOT / "examples/lunarlander/search.toml")
+    experiment = experiment.with_settings({"search.trials": 8, "search.phases": 3, "search.phase_steps": 5000})
+    (shelf.folder / "search.toml").write_text(experiment.to_toml())
+    home = shelf.folder / "home/search"
+
+    def trials() -> list[Any]:
+        """What the study says that was brought home."""
+        assert f"genkidama report {home}" in shelf.play("fetch.yml").stdout
+        assert sorted(path.name for path in home.glob("study*")) == ["study.db"]
+        return optuna.load_study(storage=f"sqlite:///{home}/study.db", study_name="search").trials  # type: ignore[no-any-return]
+
+    began = time.time()
+    shelf.play("site.yml", "-e", "genkidama_run=search", "-e", f"genkidama_experiment={shelf.folder}/search.toml")
+    assert trials()  # also while it runs
+    for system, unit in (("pi0", "genkidama-parent"), ("pi1", "genkidama-child"), ("pi2", "genkidama-child")):
+        until(lambda unit=unit, system=system: shelf.state(system, unit, "ActiveState") == "inactive", f"the end of {system}'s", 400)  # type: ignore[misc]
+        assert shelf.state(system, unit, "Result") == "success"
+    found = trials()
+    figures.append(f"{shelf.release}: a search of {len(found)} short trials on two children: {(time.time() - began) / 60:.1f} min")
+    assert len(found) == 8 and all(trial.state.is_finished() for trial in found)
+    assert {record["node"] for trial in found for record in trial.user_attrs["phases"]} == set(CHILDREN)
 
 
 def test_uninstall_leaves_nothing_behind(shelf: Shelf) -> None:

@@ -38,6 +38,7 @@ FAKES = {
         "Box2D/__init__.py": "raise ModuleNotFoundError(\"No module named 'Box2D'\", name='Box2D')\n",
         "msgspec/__init__.py": "raise ImportError('libmissing.so.0: cannot open shared object file')\n",
     },
+    "no optuna": {"optuna/__init__.py": "raise ImportError('no module of that name')\n"},
 }
 
 
@@ -364,6 +365,17 @@ def test_a_parents_machine_needs_no_torch(tmp_path: Path, signed: Signed) -> Non
     assert found.rows["runs"]["found"] == "all/runs can be made"
     assert not {"torch", "box2d", "gymnasium"} & set(found.rows)
     assert not (tmp_path / "all").exists()
+
+
+def test_a_parents_machine_needs_optuna_for_a_search_only(tmp_path: Path) -> None:
+    plain, search = tmp_path / "plain.toml", tmp_path / "search.toml"
+    plain.write_text(small().to_toml())
+    plan = {"trials": 4, "phase_steps": 100, "space": {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2}}}
+    search.write_text(small(search=plan).to_toml())
+    assert "optuna" not in run(tmp_path, plain, "--parent-role", "--json", fakes="no optuna").rows
+    found = run(tmp_path, search, "--parent-role", "--json", fakes="no optuna")
+    assert found.code == 1 and found.failed() == ["optuna"]
+    assert "no module of that name" in found.rows["optuna"]["found"] and "optuna" in found.rows["optuna"]["advice"]
 
 
 # The machine.
