@@ -415,7 +415,7 @@ def test_stop_ends_it_with_a_last_push_and_a_final_checkpoint(shelf: Shelf) -> N
 def test_a_search_needs_no_more_than_its_experiment(shelf: Shelf, figures: list[str]) -> None:
     optuna = pytest.importorskip("optuna")
     experiment = Experiment.load(ROOT / "examples/lunarlander/search.toml")
-    experiment = experiment.with_settings({"search.trials": 8, "search.phases": 3, "search.phase_steps": 5000})
+    experiment = experiment.with_settings({"search.trials": 12, "search.phases": 3, "search.phase_steps": 10_000})
     (shelf.folder / "search.toml").write_text(experiment.to_toml())
     home = shelf.folder / "home/search"
 
@@ -425,16 +425,25 @@ def test_a_search_needs_no_more_than_its_experiment(shelf: Shelf, figures: list[
         assert sorted(path.name for path in home.glob("study*")) == ["study.db"]
         return optuna.load_study(storage=f"sqlite:///{home}/study.db", study_name="search").trials  # type: ignore[no-any-return]
 
+    def site() -> str:
+        return shelf.play("site.yml", "-e", "genkidama_run=search", "-e", f"genkidama_experiment={shelf.folder}/search.toml").stdout
+
+    units = (("pi0", "genkidama-parent"), ("pi1", "genkidama-child"), ("pi2", "genkidama-child"))
+
     began = time.time()
-    shelf.play("site.yml", "-e", "genkidama_run=search", "-e", f"genkidama_experiment={shelf.folder}/search.toml")
+    site()
     assert trials()  # also while it runs
-    for system, unit in (("pi0", "genkidama-parent"), ("pi1", "genkidama-child"), ("pi2", "genkidama-child")):
+    for system, unit in units:
         until(lambda unit=unit, system=system: shelf.state(system, unit, "ActiveState") == "inactive", f"the end of {system}'s", 400)  # type: ignore[misc]
         assert shelf.state(system, unit, "Result") == "success"
     found = trials()
     figures.append(f"{shelf.release}: a search of {len(found)} short trials on two children: {(time.time() - began) / 60:.1f} min")
-    assert len(found) == 8 and all(trial.state.is_finished() for trial in found)
+    assert len(found) == 12 and all(trial.state.is_finished() for trial in found)
     assert {record["node"] for trial in found for record in trial.user_attrs["phases"]} == set(CHILDREN)
+
+    # Once it is over nobody is started to wait for it, and the doctor misses nobody.
+    assert len(re.findall(r"\b0 failed", site())) == len(ADDRESSES)
+    assert {shelf.state(system, unit, "ActiveState") for system, unit in units} == {"inactive"}
 
 
 def test_uninstall_leaves_nothing_behind(shelf: Shelf) -> None:
