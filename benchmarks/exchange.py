@@ -107,7 +107,15 @@ class Connection:
             self._ask(Hello(protocol=PROTOCOL, name=joins, session=os.urandom(8).hex()))
             self._ask(Join(signature=[("weights", [size])]))
         # Everything of a push but its vector, whose memory all connections share.
-        push = encode(Push(version=0, sequence=_SEQUENCE, steps=300, returns=[12.5], vector=np.zeros(size, DTYPE)))
+        push = encode(
+            Push(
+                version=0,
+                sequence=_SEQUENCE,
+                steps=300,
+                returns=[12.5],
+                vector=np.zeros(size, DTYPE),
+            )
+        )
         head = push[: len(push) - len(vector)]
         self._head = _header(len(push)) + head
         self._sequence_at = self._head.index(struct.pack(">Q", _SEQUENCE))
@@ -148,7 +156,9 @@ class Connection:
         if self._frame_left:
             try:
                 # The kernel drops these bytes instead of copying them.
-                self._frame_left -= self.socket.recv_into(_bin, min(self._frame_left, _DISCARD), socket.MSG_TRUNC)
+                self._frame_left -= self.socket.recv_into(
+                    _bin, min(self._frame_left, _DISCARD), socket.MSG_TRUNC
+                )
             except BlockingIOError:
                 return False
             return not self._frame_left
@@ -256,12 +266,22 @@ def run_window(connections: list[Connection], pid: int, seconds: float) -> Windo
     poll.close()
     p50, p99 = np.percentile(np.asarray(latencies), (50, 99)) * 1e-6
     count = len(latencies)
-    return Window(rate=count / wall, p50_ms=float(p50), p99_ms=float(p99), server_us=server_cpu / count * 1e6, busy=load_cpu / wall)
+    return Window(
+        rate=count / wall,
+        p50_ms=float(p50),
+        p99_ms=float(p99),
+        server_us=server_cpu / count * 1e6,
+        busy=load_cpu / wall,
+    )
 
 
 @contextlib.contextmanager
-def connected(port: int, children: int, vector: memoryview, manners: bool) -> Iterator[list[Connection]]:
-    connections = [Connection(port, vector, f"load-{index}" if manners else None) for index in range(children)]
+def connected(
+    port: int, children: int, vector: memoryview, manners: bool
+) -> Iterator[list[Connection]]:
+    connections = [
+        Connection(port, vector, f"load-{index}" if manners else None) for index in range(children)
+    ]
     try:
         yield connections
     finally:
@@ -283,7 +303,9 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
         wait_for_port(bare, port, log)
         if not options.no_parent:
             experiment = directory / "exchange.toml"
-            experiment.write_text('[parent]\nalpha = 0.5\n[child]\nexchange = "free"\n', encoding="utf-8")
+            experiment.write_text(
+                '[parent]\nalpha = 0.5\n[child]\nexchange = "free"\n', encoding="utf-8"
+            )
             port = free_port()
             servers["parent"] = start_parent(experiment, out, port, SERVER_CORE), port
         for children in options.children:
@@ -293,7 +315,9 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
             for turn in range(options.windows + 1):
                 for measurement in measurements:
                     process, port = servers[measurement.server]
-                    with connected(port, children, vector, manners=measurement.server == "parent") as connections:
+                    with connected(
+                        port, children, vector, manners=measurement.server == "parent"
+                    ) as connections:
                         run_window(connections, process.pid, 0.2)
                         window = run_window(connections, process.pid, seconds)
                         if measurement.server == "parent":
@@ -315,7 +339,9 @@ def last_version(history: Path) -> int:
     with history.open("rb") as file:
         file.seek(max(0, history.stat().st_size - (1 << 16)))
         lines = file.read().splitlines()
-    return next((int(json.loads(line)["version"]) for line in reversed(lines) if b'"exchange"' in line), 0)
+    return next(
+        (int(json.loads(line)["version"]) for line in reversed(lines) if b'"exchange"' in line), 0
+    )
 
 
 def show(measurements: list[Measurement], quiet: bool) -> None:
@@ -337,10 +363,25 @@ def run_flower(size: int, clients: int, seconds: float, directory: Path) -> floa
     """Pushes a second at a Flower server of the same size of network."""
     if not PEERS.exists():
         raise SystemExit(f"{PEERS} is missing: make peers")
-    script, port, log = Path(__file__).parent / "peers" / "flower.py", free_port(), directory / "flower.log"
+    script, port, log = (
+        Path(__file__).parent / "peers" / "flower.py",
+        free_port(),
+        directory / "flower.log",
+    )
     result = directory / f"flower-{size}.json"
     server = start(
-        [str(PEERS), str(script), "server", str(port), str(size), str(clients), "--seconds", str(seconds), "--result", str(result)],
+        [
+            str(PEERS),
+            str(script),
+            "server",
+            str(port),
+            str(size),
+            str(clients),
+            "--seconds",
+            str(seconds),
+            "--result",
+            str(result),
+        ],
         log,
         SERVER_CORE,
     )
@@ -373,17 +414,38 @@ async def serve_bare(port: int, reply_size: int) -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--children", type=int, nargs="+", default=[1, 16, 64], metavar="N")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[3_000, 250_000, 4_000_000], metavar="N", help="numbers of a network")
-    parser.add_argument("--windows", type=int, default=5, help="windows of each server (default 5)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of a window; longer where a large network needs it (default 3)")
     parser.add_argument(
-        "--flower-sizes", type=int, nargs="*", default=[3_000], metavar="N", help="sizes to run Flower with; empty for none"
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[3_000, 250_000, 4_000_000],
+        metavar="N",
+        help="numbers of a network",
+    )
+    parser.add_argument("--windows", type=int, default=5, help="windows of each server (default 5)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="length of a window; longer where a large network needs it (default 3)",
+    )
+    parser.add_argument(
+        "--flower-sizes",
+        type=int,
+        nargs="*",
+        default=[3_000],
+        metavar="N",
+        help="sizes to run Flower with; empty for none",
     )
     parser.add_argument("--flower-clients", type=int, default=16, metavar="N")
     parser.add_argument("--no-parent", action="store_true", help="only the bare server")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
     parser.add_argument("--serve", type=int, nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -397,7 +459,10 @@ def main() -> None:
         return
     os.sched_setaffinity(0, {LOAD_CORE})
     if not options.json:
-        print(f"{'numbers':>9} {'children':>8} {'server':>7} {'rate':>10} {'[least–most]':>21}", end=" ")
+        print(
+            f"{'numbers':>9} {'children':>8} {'server':>7} {'rate':>10} {'[least–most]':>21}",
+            end=" ",
+        )
         print(f"{'ratio':>6} {'p50 ms':>9} {'p99 ms':>9} {'server µs':>10} {'busy':>6}", flush=True)
     measurements: list[Measurement] = []
     flower: list[dict[str, float]] = []
@@ -406,16 +471,37 @@ def main() -> None:
             measurements += compare(size, options, Path(name))
         for size in options.flower_sizes:
             rate = run_flower(size, options.flower_clients, options.seconds, Path(name))
-            entry: dict[str, float] = {"parameters": size, "clients": options.flower_clients, "rate": rate}
+            entry: dict[str, float] = {
+                "parameters": size,
+                "clients": options.flower_clients,
+                "rate": rate,
+            }
             for measurement in measurements:
-                if (measurement.server, measurement.parameters, measurement.children) == ("parent", size, options.flower_clients):
+                if (measurement.server, measurement.parameters, measurement.children) == (
+                    "parent",
+                    size,
+                    options.flower_clients,
+                ):
                     entry["multiple"] = measurement.median("rate") / rate
             flower.append(entry)
             if not options.json:
-                multiple = f"; the Parent's {entry['multiple']:.1f} times as many" if "multiple" in entry else ""
-                print(f"Flower, {size:,} numbers, {options.flower_clients} clients: {rate:,.0f} pushes/s{multiple}")
+                multiple = (
+                    f"; the Parent's {entry['multiple']:.1f} times as many"
+                    if "multiple" in entry
+                    else ""
+                )
+                print(
+                    f"Flower, {size:,} numbers, {options.flower_clients} clients: {rate:,.0f} pushes/s{multiple}"
+                )
     if options.json:
-        print(json.dumps({"measurements": [measurement.as_dict() for measurement in measurements], "flower": flower}))
+        print(
+            json.dumps(
+                {
+                    "measurements": [measurement.as_dict() for measurement in measurements],
+                    "flower": flower,
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -91,7 +91,9 @@ async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
                 began, before = now, cpu_seconds(backend)
         # Steps are told some hundred at a time: what counts is what was told between the first and the last word.
         told = sum(steps for _, steps in reports[1:])
-        result = {"steps": told / (reports[-1][0] - reports[0][0]) if len(reports) > 1 else math.nan}
+        result = {
+            "steps": told / (reports[-1][0] - reports[0][0]) if len(reports) > 1 else math.nan
+        }
         for name in windows[0]:
             values = [window[name] for window in windows if window[name] == window[name]]
             result[name] = sum(values) / max(1, len(values))
@@ -108,7 +110,10 @@ def cpu_seconds(backend: Backend) -> dict[str, float]:
         return {}
     assert backend._engine is not None
     pids = {"agents": backend.pids, "engine": [backend._engine.popen.pid]}
-    return {name: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in numbers) for name, numbers in pids.items()}
+    return {
+        name: sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in numbers)
+        for name, numbers in pids.items()
+    }
 
 
 def drive(settings: Experiment, seconds: float) -> dict[str, float]:
@@ -141,7 +146,8 @@ def part(kind: str, settings: Experiment, batch: int, seconds: float) -> float:
             str(seconds),
         ]
         processes = [
-            subprocess.Popen([*command, "--pin", str(cpu)], stdout=subprocess.PIPE, text=True) for cpu in sorted(os.sched_getaffinity(0))
+            subprocess.Popen([*command, "--pin", str(cpu)], stdout=subprocess.PIPE, text=True)
+            for cpu in sorted(os.sched_getaffinity(0))
         ]
         rates = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
     return len(rates) / sum(rates)
@@ -159,8 +165,14 @@ def one_part(options: argparse.Namespace) -> None:
         count = settings.ga3c.environments
         lanes = make_lanes(settings.environment, count)
         lanes.reset(options.pin)
-        actions = np.random.default_rng(0).integers(lanes.action_space.n, size=(1 << 16, count)).tolist()
-        print(json.dumps(count * rate(lambda i: lanes.step(actions[i % len(actions)]), options.seconds)))
+        actions = (
+            np.random.default_rng(0).integers(lanes.action_space.n, size=(1 << 16, count)).tolist()
+        )
+        print(
+            json.dumps(
+                count * rate(lambda i: lanes.step(actions[i % len(actions)]), options.seconds)
+            )
+        )
         return
     import torch
 
@@ -174,7 +186,9 @@ def one_part(options: argparse.Namespace) -> None:
     environment = make_environment(settings.environment)
     model, batch = Model(settings, environment), options.batch
     rng = np.random.default_rng(0)
-    images = torch.from_numpy(rng.integers(256, size=(batch, *environment.observation_space.shape)).astype(np.uint8)).float()
+    images = torch.from_numpy(
+        rng.integers(256, size=(batch, *environment.observation_space.shape)).astype(np.uint8)
+    ).float()
     if options.kind == "forward":
         with torch.inference_mode():
             print(json.dumps(batch * rate(lambda _: model.network(images), options.seconds)))
@@ -192,7 +206,9 @@ def one_part(options: argparse.Namespace) -> None:
     )
     learner, generator = make_learner(settings.algorithm, model), torch.Generator()
     state = torch.zeros(STATE_ROWS[settings.optimizer.name], model.trainable)
-    optimizer = make_optimizer(settings.optimizer, model.vector[: model.trainable], state, np.zeros(1))
+    optimizer = make_optimizer(
+        settings.optimizer, model.vector[: model.trainable], state, np.zeros(1)
+    )
 
     def backward(_: int) -> None:
         for loss in learner.losses(rollout, generator):
@@ -219,7 +235,16 @@ def rate(work: Any, seconds: float) -> float:
 def stable_baselines(options: argparse.Namespace) -> float:
     if not PEERS.exists():
         sys.exit("the peers are not installed: make peers")
-    command = [str(PEERS), "-W", "ignore", str(ROOT / "benchmarks/peers/sb3_atari.py"), "--game", "Pong", "--width", str(options.wide)]
+    command = [
+        str(PEERS),
+        "-W",
+        "ignore",
+        str(ROOT / "benchmarks/peers/sb3_atari.py"),
+        "--game",
+        "Pong",
+        "--width",
+        str(options.wide),
+    ]
     command += ["--seconds", str(options.seconds), "--threads", str(options.peer_threads)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(json.loads(found.stdout.splitlines()[-1])["steps_per_second"])
@@ -235,21 +260,45 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
         environment = part("environment", settings, 1, part_seconds)
         found = drive(settings, options.seconds)
         row["GA3C"] = found["pps"]
-        row |= {name: found[name] for name in ("tps", "updates", "prediction_batch", "training_batch", "lag", "agents µs", "engine µs")}
+        row |= {
+            name: found[name]
+            for name in (
+                "tps",
+                "updates",
+                "prediction_batch",
+                "training_batch",
+                "lag",
+                "agents µs",
+                "engine µs",
+            )
+        }
         environment = (environment + part("environment", settings, 1, part_seconds)) / 2
         forward = part("forward", settings, max(1, round(found["prediction_batch"])), part_seconds)
         batch = max(1, round(found["training_batch"]))
         backward = part("backward", settings, batch, part_seconds)
         row["optimizer µs"] = part("optimizer", settings, batch, part_seconds) * 1e6
-        row |= {"environment µs": environment * 1e6, "forward µs": forward * 1e6, "backward µs": backward * 1e6}
+        row |= {
+            "environment µs": environment * 1e6,
+            "forward µs": forward * 1e6,
+            "backward µs": backward * 1e6,
+        }
         row["limit"] = cores() / (environment + forward + backward)
         for batch_size in options.hogwild:
-            hogwild = experiment(options, child__backend="hogwild", algorithm__batch_size=batch_size, child__cores=cores())
+            hogwild = experiment(
+                options,
+                child__backend="hogwild",
+                algorithm__batch_size=batch_size,
+                child__cores=cores(),
+            )
             row[f"Hogwild, t_max {batch_size}"] = drive(hogwild, options.seconds)["steps"]
         if not options.no_peer:
             row["Stable-Baselines3 A2C"] = stable_baselines(options)
         rows.append(row)
-        print(f"round {number + 1}: " + ", ".join(f"{name} {value:,.1f}" for name, value in row.items()), flush=True)
+        print(
+            f"round {number + 1}: "
+            + ", ".join(f"{name} {value:,.1f}" for name, value in row.items()),
+            flush=True,
+        )
     others = [name for name in rows[0] if name == "limit" or name.startswith(("Hogwild", "Stable"))]
     ratios = {f"GA3C / {name}": median(row["GA3C"] / row[name] for row in rows) for name in others}
     for name, value in ratios.items():
@@ -269,12 +318,20 @@ def agents(options: argparse.Namespace) -> dict[str, Any]:
                 ga3c__max_agents=max(64, count),
             )
             found = drive(settings, options.seconds)
-            rows.append({"agents": count, "environments": environments, **found, **gpu_use(options)})
+            rows.append(
+                {"agents": count, "environments": environments, **found, **gpu_use(options)}
+            )
             print(", ".join(f"{name} {value:,.1f}" for name, value in rows[-1].items()), flush=True)
     hogwild = experiment(options, child__backend="hogwild", child__cores=cores())
-    result = {"width": options.wide, "rows": rows, "hogwild": drive(hogwild, options.seconds)["steps"]}
+    result = {
+        "width": options.wide,
+        "rows": rows,
+        "hogwild": drive(hogwild, options.seconds)["steps"],
+    }
     best = max(row["pps"] for row in rows) / result["hogwild"]
-    print(f"Hogwild on {cores()} cores: {result['hogwild']:,.1f}/s; the best of GA3C {best:.1f} times")
+    print(
+        f"Hogwild on {cores()} cores: {result['hogwild']:,.1f}/s; the best of GA3C {best:.1f} times"
+    )
     return result
 
 
@@ -283,7 +340,11 @@ def gpu_use(options: argparse.Namespace) -> dict[str, float]:
     if not options.device.startswith("cuda"):
         return {}
     query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    return {"gpu": float(subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0])}
+    return {
+        "gpu": float(
+            subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
+        )
+    }
 
 
 def dynamic(options: argparse.Namespace) -> dict[str, Any]:
@@ -330,18 +391,24 @@ def dynamic(options: argparse.Namespace) -> dict[str, Any]:
     for setting, tps in before.items():
         print(f"N_P {setting[0]}, N_T {setting[1]}, N_A {setting[2]:2}: {tps:7.1f} TPS")
     for window in backend.adjustment.trace:
-        print(f"  {tuple(window.setting)} {window.rate:7.1f} TPS {'accepted' if window.accepted else ''}")
+        print(
+            f"  {tuple(window.setting)} {window.rate:7.1f} TPS {'accepted' if window.accepted else ''}"
+        )
     print(f"{share:6.2f}  dynamic, ended at {accepted} / best of the grid, {best}")
     return {
         "grid": [[*setting, tps] for setting, tps in before.items()],
-        "trace": [[*window.setting, window.rate, window.accepted] for window in backend.adjustment.trace],
+        "trace": [
+            [*window.setting, window.rate, window.accepted] for window in backend.adjustment.trace
+        ],
         "turns": turns,
         "share": share,
     }
 
 
 def memory(options: argparse.Namespace) -> dict[str, Any]:
-    settings = experiment(options, ga3c__agents=options.agents[0], ga3c__environments=options.environments[0])
+    settings = experiment(
+        options, ga3c__agents=options.agents[0], ga3c__environments=options.environments[0]
+    )
     backend = GA3C(settings, cores(), "benchmark")
 
     async def look() -> dict[str, Any]:
@@ -354,14 +421,21 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
                 backend.take_work()
                 backend.release()
             assert backend._engine is not None
-            pids = {"agent": backend.pids, "engine": [backend._engine.popen.pid], "nursery": [AGENTS.pid], "orchestrator": [os.getpid()]}
+            pids = {
+                "agent": backend.pids,
+                "engine": [backend._engine.popen.pid],
+                "nursery": [AGENTS.pid],
+                "orchestrator": [os.getpid()],
+            }
             result = {}
             for name, numbers in pids.items():
                 infos = [psutil.Process(number).memory_full_info() for number in numbers]
                 result[name] = {
                     "private MB, most": max(info.uss for info in infos) / 1e6,
                     "proportional MB, sum": sum(info.pss for info in infos) / 1e6,
-                    "torch": any("libtorch" in Path(f"/proc/{number}/maps").read_text() for number in numbers),
+                    "torch": any(
+                        "libtorch" in Path(f"/proc/{number}/maps").read_text() for number in numbers
+                    ),
                 }
             return result
         finally:
@@ -369,12 +443,20 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
 
     result = asyncio.run(look())
     for name, figures in result.items():
-        print(f"{name:12} " + ", ".join(f"{key} {value if isinstance(value, bool) else round(value, 1)}" for key, value in figures.items()))
+        print(
+            f"{name:12} "
+            + ", ".join(
+                f"{key} {value if isinstance(value, bool) else round(value, 1)}"
+                for key, value in figures.items()
+            )
+        )
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("mode", choices=["speed", "agents", "dynamic", "memory", "part"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -382,10 +464,14 @@ def main() -> None:
     parser.add_argument("--training-batch", type=int, default=80)
     parser.add_argument("--agents", type=int, nargs="+", default=[16])
     parser.add_argument("--environments", type=int, nargs="+", default=[1])
-    parser.add_argument("--hogwild", type=int, nargs="*", default=[5, 20], help="t_max of the Hogwild runs")
+    parser.add_argument(
+        "--hogwild", type=int, nargs="*", default=[5, 20], help="t_max of the Hogwild runs"
+    )
     parser.add_argument("--example", default="pong", help="which of examples/atari")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--peer-threads", type=int, default=2, help="torch's threads in Stable-Baselines3")
+    parser.add_argument(
+        "--peer-threads", type=int, default=2, help="torch's threads in Stable-Baselines3"
+    )
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--windows", type=int, default=40)
     parser.add_argument("--window", type=float, default=3.0)
@@ -400,7 +486,12 @@ def main() -> None:
     for wide in options.width:
         options.wide = wide
         print(f"network {wide} times as wide" if wide > 1 else "the document's network", flush=True)
-        results[str(wide)] = {"speed": speed, "agents": agents, "dynamic": dynamic, "memory": memory}[options.mode](options)
+        results[str(wide)] = {
+            "speed": speed,
+            "agents": agents,
+            "dynamic": dynamic,
+            "memory": memory,
+        }[options.mode](options)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 

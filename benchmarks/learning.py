@@ -31,8 +31,8 @@ from statistics import median
 from typing import Any
 
 import genkidama
-from genkidama import checkpoint as checkpoints
-from genkidama.run import Run
+from genkidama.system import checkpoint as checkpoints
+from genkidama.system.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples/lunarlander"
@@ -44,10 +44,25 @@ def ours(file: str, seed: int, *, children: int, cores: int, every: float, scan:
     """One run through `genkidama train`, and its snapshots judged."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        command = [sys.executable, "-m", "genkidama", "train", str(EXAMPLES / file), "--children", str(children), "--cores", str(cores)]
+        command = [
+            sys.executable,
+            "-m",
+            "genkidama",
+            "train",
+            str(EXAMPLES / file),
+            "--children",
+            str(children),
+            "--cores",
+            str(cores),
+        ]
         command += ["--seed", str(seed), "--out", str(out), "--episodes", "0"]
         if scan:
-            command += ["--set", f"parent.checkpoint_seconds={every}", "--set", "parent.checkpoint_keep=100000"]
+            command += [
+                "--set",
+                f"parent.checkpoint_seconds={every}",
+                "--set",
+                "parent.checkpoint_keep=100000",
+            ]
         launched = time.time()
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         total = time.time() - launched
@@ -95,7 +110,15 @@ def peer(seed: int) -> Row:
     python = ROOT / "benchmarks/.venv/bin/python"
     if not python.exists():
         sys.exit("the peers are not installed: make peers")
-    command = [str(python), str(ROOT / "benchmarks/peers/sb3.py"), "learn", "--seed", str(seed), "--limit", "480"]
+    command = [
+        str(python),
+        str(ROOT / "benchmarks/peers/sb3.py"),
+        "learn",
+        "--seed",
+        str(seed),
+        "--limit",
+        "480",
+    ]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     row: Row = json.loads(text.splitlines()[-1])
     for goal in ("200", "250"):
@@ -105,13 +128,19 @@ def peer(seed: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("compare", "a3c", "thesis", "report"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103, 104, 105])
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.jsonl")
     options = parser.parse_args()
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
+    done = (
+        [json.loads(line) for line in options.results.read_text().splitlines()]
+        if options.results.exists()
+        else []
+    )
 
     def once(what: str, seed: int, measure: Any) -> None:
         if any(row["what"] == what and row["seed"] == seed for row in done):
@@ -120,36 +149,68 @@ def main() -> None:
         done.append(row)
         with options.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        print(json.dumps({key: value for key, value in row.items() if key not in ("snapshots", "curve")}), flush=True)
+        print(
+            json.dumps(
+                {key: value for key, value in row.items() if key not in ("snapshots", "curve")}
+            ),
+            flush=True,
+        )
 
     for seed in options.seeds:
         if options.what == "compare":
-            once("lunarlander", seed, lambda seed=seed: ours("lunarlander.toml", seed, children=2, cores=1, every=2, scan=True))
+            once(
+                "lunarlander",
+                seed,
+                lambda seed=seed: ours(
+                    "lunarlander.toml", seed, children=2, cores=1, every=2, scan=True
+                ),
+            )
             once("peer", seed, lambda seed=seed: peer(seed))
         elif options.what == "a3c":
-            once("a3c", seed, lambda seed=seed: ours("a3c.toml", seed, children=2, cores=1, every=10, scan=True))
+            once(
+                "a3c",
+                seed,
+                lambda seed=seed: ours("a3c.toml", seed, children=2, cores=1, every=10, scan=True),
+            )
         elif options.what == "thesis":
-            once("thesis", seed, lambda seed=seed: ours("thesis.toml", seed, children=2, cores=4, every=0, scan=False))
+            once(
+                "thesis",
+                seed,
+                lambda seed=seed: ours(
+                    "thesis.toml", seed, children=2, cores=4, every=0, scan=False
+                ),
+            )
     report(done)
 
 
 def report(rows: list[Row]) -> None:
     """What the results come to."""
-    by = {what: {row["seed"]: row for row in rows if row["what"] == what} for what in ("lunarlander", "peer", "a3c", "thesis")}
+    by = {
+        what: {row["seed"]: row for row in rows if row["what"] == what}
+        for what in ("lunarlander", "peer", "a3c", "thesis")
+    }
     for what in ("lunarlander", "a3c", "thesis"):
         for seed, row in by[what].items():
             reached = {goal: row.get(f"to_{goal}") for goal in (200, 250)}
-            passages = ", ".join(f"{goal} after {seconds:.1f} s" for goal, seconds in reached.items() if seconds)
+            passages = ", ".join(
+                f"{goal} after {seconds:.1f} s" for goal, seconds in reached.items() if seconds
+            )
             (mean, std), (best, spread) = row["final"], row["best"]
-            print(f"{what} seed {seed}: final {mean:.1f} ± {std:.1f}, best {best:.1f} ± {spread:.1f}, {row['seconds']:.0f} s; {passages}")
+            print(
+                f"{what} seed {seed}: final {mean:.1f} ± {std:.1f}, best {best:.1f} ± {spread:.1f}, {row['seconds']:.0f} s; {passages}"
+            )
     ratios = []
     for seed, row in by["peer"].items():
         theirs = row["to_200"]
-        print(f"Stable-Baselines3 PPO seed {seed}: 200 after {theirs} s, 250 after {row['to_250']} s")
+        print(
+            f"Stable-Baselines3 PPO seed {seed}: 200 after {theirs} s, 250 after {row['to_250']} s"
+        )
         if seed in by["lunarlander"] and theirs and by["lunarlander"][seed]["to_200"]:
             ratios.append(by["lunarlander"][seed]["to_200"] / theirs)
     if ratios:
-        print(f"time to 200, ours / peer: median {median(ratios):.3f} (goal 1/3), worst {max(ratios):.3f} (goal 1/2), n = {len(ratios)}")
+        print(
+            f"time to 200, ours / peer: median {median(ratios):.3f} (goal 1/3), worst {max(ratios):.3f} (goal 1/2), n = {len(ratios)}"
+        )
 
 
 if __name__ == "__main__":

@@ -93,10 +93,17 @@ class Group:
 
     def killed(self) -> int:
         """How many processes the kernel has killed for want of memory."""
-        return self._numbers("memory.events" if self.version == 2 else "memory.oom_control")["oom_kill"]
+        return self._numbers("memory.events" if self.version == 2 else "memory.oom_control")[
+            "oom_kill"
+        ]
 
     def _numbers(self, name: str) -> dict[str, int]:
-        return {key: int(value) for key, value in (line.split() for line in (self.folder / name).read_text().splitlines())}
+        return {
+            key: int(value)
+            for key, value in (
+                line.split() for line in (self.folder / name).read_text().splitlines()
+            )
+        }
 
 
 @contextmanager
@@ -107,18 +114,28 @@ def made_group() -> Iterator[Group]:
         SystemExit: this machine does not allow it.
     """
     top = Path("/sys/fs/cgroup")
-    version, parent = (1, top / "memory") if (top / "memory" / "memory.limit_in_bytes").exists() else (2, top)
+    version, parent = (
+        (1, top / "memory") if (top / "memory" / "memory.limit_in_bytes").exists() else (2, top)
+    )
     group = Group(parent / f"genkidama-{os.getpid()}", version)
     try:
         group.folder.mkdir()
     except OSError as error:
-        raise SystemExit(f"{group.folder} cannot be made ({error.strerror}): this needs Linux and root") from None
+        raise SystemExit(
+            f"{group.folder} cannot be made ({error.strerror}): this needs Linux and root"
+        ) from None
     try:
-        if not (group.folder / "memory.stat").exists():  # version 2, and nobody has asked for the controller yet
+        if not (
+            group.folder / "memory.stat"
+        ).exists():  # version 2, and nobody has asked for the controller yet
             with suppress(OSError):
                 (parent / "cgroup.subtree_control").write_text("+memory")
-        if not (group.folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")).exists():
-            raise SystemExit(f"{parent} does not control memory (on a Raspberry Pi: cgroup_enable=memory in cmdline.txt)")
+        if not (
+            group.folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
+        ).exists():
+            raise SystemExit(
+                f"{parent} does not control memory (on a Raspberry Pi: cgroup_enable=memory in cmdline.txt)"
+            )
         yield group
     finally:
         deadline = time.monotonic() + 10.0
@@ -151,9 +168,23 @@ def measure(python: str, limit: int, cores: int, seconds: float, directory: Path
     try:
         with made_group() as group, log.open("wb") as output:
             group.limit(limit << 20)
-            command = [python, "-c", CHILD, str(cores), "--parent", f"ws://127.0.0.1:{port}", "--cores", "auto"]
+            command = [
+                python,
+                "-c",
+                CHILD,
+                str(cores),
+                "--parent",
+                f"ws://127.0.0.1:{port}",
+                "--cores",
+                "auto",
+            ]
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=group.join
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=group.join,
             )
             try:
                 taken = watch(child, group, out / "history.jsonl", seconds, log)
@@ -167,16 +198,30 @@ def measure(python: str, limit: int, cores: int, seconds: float, directory: Path
     words = next((line["event"] for line in lines if "a core needs" in line["event"]), "")
     told = history(out / "history.jsonl")
     rate = (told[-1]["steps"] - told[0]["steps"]) / (told[-1]["time"] - told[0]["time"])
-    return Result(limit * 1.048576, training["cores"], len(told), rate, taken / 1e6, charged / 1e6, swapped / 1e6, killed, words)
+    return Result(
+        limit * 1.048576,
+        training["cores"],
+        len(told),
+        rate,
+        taken / 1e6,
+        charged / 1e6,
+        swapped / 1e6,
+        killed,
+        words,
+    )
 
 
-def watch(child: subprocess.Popen[bytes], group: Group, history: Path, seconds: float, log: Path) -> int:
+def watch(
+    child: subprocess.Popen[bytes], group: Group, history: Path, seconds: float, log: Path
+) -> int:
     """The most that the group takes until the child has trained for so long."""
     taken, deadline, begun = 0, time.monotonic() + 300.0, False
     while time.monotonic() < deadline:
         if child.poll() is not None:
             killed = f", {group.killed()} processes killed for want of memory"
-            raise SystemExit(f"the child has ended with exit code {child.returncode}{killed}:\n{log.read_text(errors='replace')[-2000:]}")
+            raise SystemExit(
+                f"the child has ended with exit code {child.returncode}{killed}:\n{log.read_text(errors='replace')[-2000:]}"
+            )
         taken = max(taken, group.taken())
         if not begun and exchanges(history):
             begun, deadline = True, time.monotonic() + seconds
@@ -196,7 +241,9 @@ def history(path: Path) -> list[dict[str, Any]]:
 def forget(python: str) -> None:
     """Puts the libraries of this interpreter out of the kernel's cache, as far as no program uses them."""
     script = "import sysconfig; print(sysconfig.get_path('platlib'))"
-    folder = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    folder = subprocess.run(
+        [python, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.strip()
     os.sync()
     for path in Path(folder).rglob("*"):
         if path.is_file():
@@ -205,26 +252,54 @@ def forget(python: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limits", type=int, nargs="+", default=LIMITS, metavar="MIB", help=f"default {LIMITS}")
-    parser.add_argument("--cores", type=int, default=4, metavar="N", help="how many cores the CPU is said to have (default 4)")
-    parser.add_argument("--seconds", type=float, default=60.0, metavar="S", help="of training (default 60)")
-    parser.add_argument("--python", default="", metavar="FILE", help="the child's interpreter, if not this one")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--limits", type=int, nargs="+", default=LIMITS, metavar="MIB", help=f"default {LIMITS}"
+    )
+    parser.add_argument(
+        "--cores",
+        type=int,
+        default=4,
+        metavar="N",
+        help="how many cores the CPU is said to have (default 4)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="of training (default 60)"
+    )
+    parser.add_argument(
+        "--python", default="", metavar="FILE", help="the child's interpreter, if not this one"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory(prefix="low-memory-") as directory:
         for limit in options.limits:
             if options.python:
                 forget(options.python)
-            results.append(measure(options.python or sys.executable, limit, options.cores, options.seconds, Path(directory)))
+            results.append(
+                measure(
+                    options.python or sys.executable,
+                    limit,
+                    options.cores,
+                    options.seconds,
+                    Path(directory),
+                )
+            )
     if options.json:
         print(json.dumps([asdict(result) for result in results]))
         return
-    print(f"{'limit':>8} {'cores':>6} {'exchanges':>10} {'steps/s':>8} {'taken':>8} {'charged':>8} {'swapped':>8} {'killed':>7}")
+    print(
+        f"{'limit':>8} {'cores':>6} {'exchanges':>10} {'steps/s':>8} {'taken':>8} {'charged':>8} {'swapped':>8} {'killed':>7}"
+    )
     for result in results:
         sizes = f"{result.taken:>5.0f} MB {result.charged:>5.0f} MB {result.swapped:>5.0f} MB {result.killed:>7}"
-        print(f"{result.limit:>5.0f} MB {result.cores:>6} {result.exchanges:>10} {result.steps_per_second:>8.0f} {sizes}")
+        print(
+            f"{result.limit:>5.0f} MB {result.cores:>6} {result.exchanges:>10} {result.steps_per_second:>8.0f} {sizes}"
+        )
         if result.words:
             print(f"         {result.words}")
     if any(result.killed or result.swapped for result in results):

@@ -57,7 +57,10 @@ def tree(pid: int) -> list[int]:
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 if fields[0] != "Z":
-                    parents[int(entry.name)], sessions[int(entry.name)] = int(fields[1]), int(fields[3])
+                    parents[int(entry.name)], sessions[int(entry.name)] = (
+                        int(fields[1]),
+                        int(fields[3]),
+                    )
     found = {member for member, session in sessions.items() if session == pid or member == pid}
     while more := {member for member, parent in parents.items() if parent in found} - found:
         found |= more
@@ -79,7 +82,9 @@ def _rollup(pid: int, *names: str) -> float:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except (FileNotFoundError, ProcessLookupError):
         return 0.0
-    fields = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    fields = {
+        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)
+    }
     return sum(fields.get(name, 0) for name in names) * 1024 / 1e6
 
 
@@ -88,7 +93,13 @@ def look(pid: int) -> list[Process]:
     found = []
     for member in tree(pid):
         with contextlib.suppress(OSError):
-            command = Path(f"/proc/{member}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            command = (
+                Path(f"/proc/{member}/cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode(errors="replace")
+                .strip()
+            )
             threads = len(list(Path(f"/proc/{member}/task").iterdir()))
             parent = int(Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[1])
             found.append(Process(member, parent, command, threads, pss(member), private(member)))
@@ -102,14 +113,18 @@ def total(processes: list[Process]) -> float:
 def core_private(processes: list[Process]) -> float:
     """Private megabytes of a core process on average. Cores are what the child's small server process has forked."""
     root = processes[0].pid
-    sizes = [process.private for process in processes if process.pid != root and process.parent != root]
+    sizes = [
+        process.private for process in processes if process.pid != root and process.parent != root
+    ]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
 
 def exchanges(history: Path) -> int:
     """How many exchanges the Parent has noted so far."""
     try:
-        return sum(1 for line in history.read_text(encoding="utf-8").splitlines() if '"exchange"' in line)
+        return sum(
+            1 for line in history.read_text(encoding="utf-8").splitlines() if '"exchange"' in line
+        )
     except FileNotFoundError:
         return 0
 
@@ -119,12 +134,25 @@ def measure(experiment: Path, cores: int, wanted: int, directory: Path) -> list[
     port, out = free_port(), directory / f"cores-{cores}"
     parent = start_parent(experiment, out, port)
     log = directory / f"child-{cores}.log"
-    child = start([sys.executable, "-m", "genkidama.child", "--parent", f"ws://127.0.0.1:{port}", "--cores", str(cores)], log)
+    child = start(
+        [
+            sys.executable,
+            "-m",
+            "genkidama.child",
+            "--parent",
+            f"ws://127.0.0.1:{port}",
+            "--cores",
+            str(cores),
+        ],
+        log,
+    )
     try:
         deadline = time.monotonic() + 120.0
         while exchanges(out / "history.jsonl") < wanted:
             if child.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the child has not exchanged {wanted} times:\n{log.read_text(errors='replace')[-2000:]}")
+                raise SystemExit(
+                    f"the child has not exchanged {wanted} times:\n{log.read_text(errors='replace')[-2000:]}"
+                )
             time.sleep(0.2)
         looks = []
         for _ in range(5):
@@ -149,17 +177,31 @@ def slope(found: dict[int, list[Process]]) -> dict[str, float]:
     """What each core adds, between the fewest and the most cores."""
     few, many = min(found), max(found)
     added = {"pss": total(found[many]) - total(found[few])}
-    added["private"] = sum(process.private for process in found[many]) - sum(process.private for process in found[few])
-    return {"core_private": core_private(found[many])} | {name: value / (many - few) for name, value in added.items()}
+    added["private"] = sum(process.private for process in found[many]) - sum(
+        process.private for process in found[few]
+    )
+    return {"core_private": core_private(found[many])} | {
+        name: value / (many - few) for name, value in added.items()
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--experiment", type=Path, default=EXPERIMENT, metavar="FILE.toml")
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2, 4], metavar="N")
-    parser.add_argument("--exchanges", type=int, default=10, metavar="N", help="look after so many exchanges (default 10)")
+    parser.add_argument(
+        "--exchanges",
+        type=int,
+        default=10,
+        metavar="N",
+        help="look after so many exchanges (default 10)",
+    )
     parser.add_argument("--pid", type=int, help="only look at this process and its children")
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object and nothing else"
+    )
     options = parser.parse_args()
     if options.pid:
         found: dict[int, list[Process]] = {0: look(options.pid)}
@@ -169,18 +211,27 @@ def main() -> None:
         found = {}
         with tempfile.TemporaryDirectory(prefix="memory-") as directory:
             for cores in sorted(set(options.cores)):
-                found[cores] = measure(options.experiment, cores, options.exchanges, Path(directory))
+                found[cores] = measure(
+                    options.experiment, cores, options.exchanges, Path(directory)
+                )
                 if not options.json:
                     show(cores, found[cores])
     further = slope(found) if len(found) > 1 else {}
     if options.json:
         children = [
-            {"cores": cores, "pss": total(members), "processes": [asdict(member) for member in members]} for cores, members in found.items()
+            {
+                "cores": cores,
+                "pss": total(members),
+                "processes": [asdict(member) for member in members],
+            }
+            for cores, members in found.items()
         ]
         print(json.dumps({"children": children, "further_core": further}))
     elif further:
         print(f"a core process: {further['core_private']:.1f} MB private")
-        print(f"a further core, by slope: {further['private']:.1f} MB private, {further['pss']:.1f} MB proportional")
+        print(
+            f"a further core, by slope: {further['private']:.1f} MB private, {further['pss']:.1f} MB proportional"
+        )
 
 
 if __name__ == "__main__":

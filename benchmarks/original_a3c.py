@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from genkidama.experiment import Algorithm
 from genkidama.learning.a3c import A3C
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
+from genkidama.settings import Algorithm
 
 
 class OriginalA3C(A3C):
@@ -29,7 +29,9 @@ class OriginalA3C(A3C):
         self._full = algorithm.batch_size
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        if len(rollout.cuts) and len(rollout.rewards) < self._full:  # cut before it was full: the time limit
+        if (
+            len(rollout.cuts) and len(rollout.rewards) < self._full
+        ):  # cut before it was full: the time limit
             rollout.cuts, rollout.cut_observations = rollout.cuts[:0], rollout.cut_observations[:0]
         elif len(rollout.cuts):
             rollout.cut_observations = rollout.observations[-1:]

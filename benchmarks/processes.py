@@ -26,19 +26,39 @@ def start(command: Sequence[str], log: Path, cpu: int | None = None) -> subproce
             os.sched_setaffinity(0, {cpu})
 
     with log.open("ab") as output:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, preexec_fn=pin)
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=pin,
+        )
 
 
-def start_parent(experiment: Path, out: Path, port: int, cpu: int | None = None) -> subprocess.Popen[bytes]:
+def start_parent(
+    experiment: Path, out: Path, port: int, cpu: int | None = None
+) -> subprocess.Popen[bytes]:
     """Starts a Parent on loopback and waits until it listens. Its log is beside `out`."""
     log = out.with_suffix(".log")
-    command = [sys.executable, "-m", "genkidama.parent", str(experiment), "--listen", f"127.0.0.1:{port}", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "genkidama.parent",
+        str(experiment),
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--out",
+        str(out),
+    ]
     process = start(command, log, cpu)
     wait_for_port(process, port, log)
     return process
 
 
-def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path, seconds: float = 30.0) -> None:
+def wait_for_port(
+    process: subprocess.Popen[bytes], port: int, log: Path, seconds: float = 30.0
+) -> None:
     """Returns once the process accepts connections.
 
     Raises:

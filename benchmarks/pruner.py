@@ -61,7 +61,13 @@ def finished_trials(count: int, phases: int, rng: np.random.Generator) -> list[F
         while 4**rung < phases:  # Successive Halving's default reduction factor
             attributes[f"completed_rung_{rung}"] = values[4**rung]
             rung += 1
-        trials.append(optuna.create_trial(value=values[-1], intermediate_values=dict(enumerate(values)), system_attrs=attributes))
+        trials.append(
+            optuna.create_trial(
+                value=values[-1],
+                intermediate_values=dict(enumerate(values)),
+                system_attrs=attributes,
+            )
+        )
     return trials
 
 
@@ -72,8 +78,12 @@ def fill(file: Path, trials: list[FrozenTrial]) -> None:
         for number, trial in enumerate(trials):
             key = number + 1
             times = [str(trial.datetime_start), str(trial.datetime_complete)]
-            base.execute("INSERT INTO trials VALUES (?, ?, 1, 'COMPLETE', ?, ?)", (key, number, *times))
-            base.execute("INSERT INTO trial_values VALUES (NULL, ?, 0, ?, 'FINITE')", (key, trial.value))
+            base.execute(
+                "INSERT INTO trials VALUES (?, ?, 1, 'COMPLETE', ?, ?)", (key, number, *times)
+            )
+            base.execute(
+                "INSERT INTO trial_values VALUES (NULL, ?, 0, ?, 'FINITE')", (key, trial.value)
+            )
             rows = [(key, name, json.dumps(value)) for name, value in trial.system_attrs.items()]
             base.executemany("INSERT INTO trial_system_attributes VALUES (NULL, ?, ?, ?)", rows)
             base.executemany(
@@ -102,32 +112,49 @@ class Search:
             prune = trial.should_prune()
             spent += time.perf_counter() - began
             self.done[node] += 1
-            if prune or self.done[node] == self.phases - 1:  # after the last phase HyperTrick decides nothing
+            if (
+                prune or self.done[node] == self.phases - 1
+            ):  # after the last phase HyperTrick decides nothing
                 self.study.tell(trial, state=TrialState.PRUNED)
                 self.running[node], self.done[node] = self.study.ask(), 0
         return count / spent
 
     def storage_alone(self, count: int) -> float:
         """Lists the trials and writes an attribute, `count` times; how many a second."""
-        record = {"trial": 0, "step": 0, "order": 10_000, "worse": 5_000, "mode": "selection", "verdict": "continue"}
+        record = {
+            "trial": 0,
+            "step": 0,
+            "order": 10_000,
+            "worse": 5_000,
+            "mode": "selection",
+            "verdict": "continue",
+        }
         began = time.perf_counter()
         for n in range(count):
             self.study.get_trials(deepcopy=False)
-            self.study._storage.set_trial_system_attr(self.running[n % NODES]._trial_id, "benchmark", record)
+            self.study._storage.set_trial_system_attr(
+                self.running[n % NODES]._trial_id, "benchmark", record
+            )
         return count / (time.perf_counter() - began)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--phases", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--decisions", type=int, default=40)
-    parser.add_argument("--storages", nargs="+", choices=["memory", "sqlite"], default=["memory", "sqlite"])
+    parser.add_argument(
+        "--storages", nargs="+", choices=["memory", "sqlite"], default=["memory", "sqlite"]
+    )
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     pruners: dict[str, Callable[[], optuna.pruners.BasePruner]] = {
-        "HyperTrickPruner": lambda: HyperTrickPruner(workers=options.trials + 1000, phases=options.phases, eviction_rate=RATE),
+        "HyperTrickPruner": lambda: HyperTrickPruner(
+            workers=options.trials + 1000, phases=options.phases, eviction_rate=RATE
+        ),
         "SuccessiveHalvingPruner": lambda: SuccessiveHalvingPruner(min_resource=1),
         "MedianPruner": MedianPruner,
     }
@@ -135,7 +162,9 @@ def main() -> None:
     print(
         f"{options.trials:,} finished trials of {options.phases} phases, optuna {optuna.__version__}; median of {options.rounds} rounds\n"
     )
-    print("| storage | pruner | decisions a second | least–most | HyperTrick's multiple of it | first, ms |")
+    print(
+        "| storage | pruner | decisions a second | least–most | HyperTrick's multiple of it | first, ms |"
+    )
     print("|---|---|---:|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory(prefix="pruner-") as folder:
         for kind in options.storages:
@@ -146,7 +175,9 @@ def main() -> None:
             for name, make in pruners.items():
                 if kind == "sqlite":
                     shutil.copy(filled, Path(folder, f"{name}.db"))
-                    study = optuna.load_study(study_name="study", storage=f"sqlite:///{folder}/{name}.db", pruner=make())
+                    study = optuna.load_study(
+                        study_name="study", storage=f"sqlite:///{folder}/{name}.db", pruner=make()
+                    )
                 else:
                     study = optuna.create_study(direction="maximize", pruner=make())
                     study.add_trials(trials)
@@ -154,14 +185,22 @@ def main() -> None:
             first = {name: 1e3 / search.decide(1) for name, search in searches.items()}
             rates: dict[str, list[float]] = {name: [] for name in [*searches, "(storage alone)"]}
             for _ in range(options.rounds):
-                rates["(storage alone)"].append(searches["HyperTrickPruner"].storage_alone(options.decisions))
+                rates["(storage alone)"].append(
+                    searches["HyperTrickPruner"].storage_alone(options.decisions)
+                )
                 for name, search in searches.items():
                     rates[name].append(search.decide(options.decisions))
             for name, found in rates.items():
                 rate = statistics.median(found)
-                multiple = statistics.median(ours / theirs for ours, theirs in zip(rates["HyperTrickPruner"], found, strict=True))
+                multiple = statistics.median(
+                    ours / theirs
+                    for ours, theirs in zip(rates["HyperTrickPruner"], found, strict=True)
+                )
                 begun = f"{first[name]:,.0f}" if name in first else ""
-                print(f"| {kind} | {name} | {rate:,.0f} | {min(found):,.0f}–{max(found):,.0f} | {multiple:.2f} | {begun} |", flush=True)
+                print(
+                    f"| {kind} | {name} | {rate:,.0f} | {min(found):,.0f}–{max(found):,.0f} | {multiple:.2f} | {begun} |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

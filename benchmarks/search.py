@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import genkidama
-from genkidama.cluster import search
-from genkidama.hypertrick.findings import Findings, open_study, read
-from genkidama.progress import Progress, SearchProgress
-from genkidama.settings import parse_settings
+from genkidama.local.cluster import search
+from genkidama.local.progress import Progress, SearchProgress
+from genkidama.overrides import parse_settings
+from genkidama.tuning.findings import Findings, open_study, read
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "lunarlander"
 
@@ -47,21 +47,37 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def run_search(name: str, seed: int, seconds: float | None, changes: dict[str, Any], out: Path) -> dict[str, Any]:
+def run_search(
+    name: str, seed: int, seconds: float | None, changes: dict[str, Any], out: Path
+) -> dict[str, Any]:
     """One search, its figures, and an evaluation of what it has found."""
     result = out / "result.json"
     if result.exists():
         return dict(json.loads(result.read_text()))
-    settings = {**METHODS[name], "seed": seed, **{key: value for key, value in changes.items() if key not in METHODS[name]}}
+    settings = {
+        **METHODS[name],
+        "seed": seed,
+        **{key: value for key, value in changes.items() if key not in METHODS[name]},
+    }
     if seconds is not None:
         settings["search.seconds"] = seconds
     experiment = genkidama.Experiment.load(EXAMPLES / "search.toml").with_settings(settings)
     progress = SearchProgress(experiment)
     begun = (out / "study.db").exists()
-    run = search(experiment, nodes=2, cores=1, out=None if begun else out, resume=out if begun else None, watch=progress)
+    run = search(
+        experiment,
+        nodes=2,
+        cores=1,
+        out=None if begun else out,
+        resume=out if begun else None,
+        watch=progress,
+    )
     progress.close()
     findings = read(open_study(f"sqlite:///{out.absolute() / 'study.db'}", out.name))
-    best = max((trial for trial in findings.trials if trial.phases), key=lambda trial: max(phase.score for phase in trial.phases))
+    best = max(
+        (trial for trial in findings.trials if trial.phases),
+        key=lambda trial: max(phase.score for phase in trial.phases),
+    )
     evaluation = genkidama.evaluate(run.path / "trials" / f"{best.number:04d}", episodes=500)
     found = {
         "method": name,
@@ -95,19 +111,36 @@ def train(experiment: genkidama.Experiment, out: Path) -> float:
     run = genkidama.Run(out)
     if run.evaluation is None:
         progress = Progress(experiment)
-        run = genkidama.train(experiment, children=2, cores=1, out=out, episodes=500, watch=progress)
+        run = genkidama.train(
+            experiment, children=2, cores=1, out=out, episodes=500, watch=progress
+        )
         progress.close()
     assert run.evaluation is not None
     return float(run.evaluation["mean"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting of all searches")
-    parser.add_argument("--seconds", type=float, default=120.0, help="length of the trainings at the end (default 120)")
-    parser.add_argument("--no-training", action="store_true", help="leave out the trainings at the end")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one setting of all searches",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=120.0,
+        help="length of the trainings at the end (default 120)",
+    )
+    parser.add_argument(
+        "--no-training", action="store_true", help="leave out the trainings at the end"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     changes = parse_settings(options.set)
@@ -124,7 +157,9 @@ def main() -> None:
 
 
 def show(found: list[dict[str, Any]]) -> None:
-    print("\n| method | seed | time s | trials (completed, stopped) | phases | occupancy | best after s | best score | played |")
+    print(
+        "\n| method | seed | time s | trials (completed, stopped) | phases | occupancy | best after s | best score | played |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for each in found:
         print(
@@ -147,7 +182,9 @@ def compare_with_ours(found: list[dict[str, Any]], options: argparse.Namespace) 
     time = {"stop.seconds": options.seconds}
     searched = genkidama.Experiment.from_dict(plain).with_settings({**best["params"], **time})
     ours = genkidama.Experiment.load(EXAMPLES / "lunarlander.toml").with_settings(time)
-    print(f"\nthe best configuration ({best['method']}, seed {best['seed']}) and lunarlander.toml, two children for {options.seconds:g} s:")
+    print(
+        f"\nthe best configuration ({best['method']}, seed {best['seed']}) and lunarlander.toml, two children for {options.seconds:g} s:"
+    )
     for seed in options.seeds:
         for name, experiment in (("searched", searched), ("lunarlander", ours)):
             mean = train(experiment.with_settings({"seed": seed}), options.out / f"{name}-{seed}")

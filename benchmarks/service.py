@@ -92,7 +92,14 @@ class Node:
         while (began := time.perf_counter()) < end:
             self.pushes += 1
             reply = await self._ask(
-                Push(version=0, sequence=self.pushes, steps=1, returns=[float(self.pushes % 7)], trial=self.trial, vector=vector)
+                Push(
+                    version=0,
+                    sequence=self.pushes,
+                    steps=1,
+                    returns=[float(self.pushes % 7)],
+                    trial=self.trial,
+                    vector=vector,
+                )
             )
             assert isinstance(reply, Weights), reply
             assert not reply.stop, reply.stop
@@ -112,7 +119,9 @@ async def window(nodes: list[Node], pid: int, seconds: float, vector: np.ndarray
     server, load = cpu_seconds(pid) - server, time.process_time() - load
     latencies = np.array([latency for node in nodes for latency in node.latencies])
     p50, p99 = np.percentile(latencies, (50, 99)) * 1e3
-    return Window(len(latencies) / wall, float(p50), float(p99), server / len(latencies) * 1e6, load / wall)
+    return Window(
+        len(latencies) / wall, float(p50), float(p99), server / len(latencies) * 1e6, load / wall
+    )
 
 
 async def measure(count: int, options: argparse.Namespace, directory: Path) -> None:
@@ -125,7 +134,12 @@ async def measure(count: int, options: argparse.Namespace, directory: Path) -> N
             file.write_text(text, encoding="utf-8")
             parents[kind] = start_parent(file, directory / f"{kind}-{count}", port, SERVER_CORE)
             nodes[kind] = [
-                Node(await connect(f"ws://127.0.0.1:{port}", compression=None, max_size=None, proxy=None), f"node-{index}")
+                Node(
+                    await connect(
+                        f"ws://127.0.0.1:{port}", compression=None, max_size=None, proxy=None
+                    ),
+                    f"node-{index}",
+                )
                 for index in range(count)
             ]
             began = time.perf_counter()
@@ -153,7 +167,10 @@ async def measure(count: int, options: argparse.Namespace, directory: Path) -> N
             stop(parent)
     plain = statistics.median(each.rate for each in windows["plain"])
     for kind, found in windows.items():
-        middle = {name: statistics.median(getattr(each, name) for each in found) for name in Window.__dataclass_fields__}
+        middle = {
+            name: statistics.median(getattr(each, name) for each in found)
+            for name in Window.__dataclass_fields__
+        }
         print(
             f"| {count:,} | {kind} | {middle['rate']:,.0f} | {middle['rate'] / plain:.2f} | {middle['p50_ms']:.1f} "
             f"| {middle['p99_ms']:.1f} | {middle['server_us']:.0f} | {middle['busy']:.0%} |",
@@ -172,16 +189,21 @@ def reports(study: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     options = parser.parse_args()
     limit = max(options.nodes) * 3 + 100
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, max(limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (limit, max(limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    )
     os.sched_setaffinity(0, {LOAD_CORE})
     print(
-        "| nodes | run | answers/s | ratio | p50 ms | p99 ms | Parent µs | generator busy |\n|---|---|---|---|---|---|---|---|", flush=True
+        "| nodes | run | answers/s | ratio | p50 ms | p99 ms | Parent µs | generator busy |\n|---|---|---|---|---|---|---|---|",
+        flush=True,
     )
     with tempfile.TemporaryDirectory(prefix="service-") as name:
         for count in options.nodes:

@@ -36,12 +36,14 @@ def bare_loop(cpu: int, seconds: float, results: Any) -> None:
     """Steps a second of an environment with random actions, on one core."""
     import numpy as np
 
-    from genkidama.experiment import Environment
     from genkidama.learning.environments import make_environment
+    from genkidama.settings import Environment
 
     os.sched_setaffinity(0, {cpu})
     environment = make_environment(Environment())
-    actions = list(np.random.default_rng(cpu).integers(4, size=1_000_000))  # NumPy's integers, which Gymnasium checks sooner
+    actions = list(
+        np.random.default_rng(cpu).integers(4, size=1_000_000)
+    )  # NumPy's integers, which Gymnasium checks sooner
     environment.reset(seed=cpu)
     began, steps = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
@@ -57,7 +59,10 @@ def bare(seconds: float) -> float:
     """Both cores at once, summed."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
-    processes = [context.Process(target=bare_loop, args=(cpu, seconds, results)) for cpu in sorted(os.sched_getaffinity(0))[:2]]
+    processes = [
+        context.Process(target=bare_loop, args=(cpu, seconds, results))
+        for cpu in sorted(os.sched_getaffinity(0))[:2]
+    ]
     for process in processes:
         process.start()
     total = sum(results.get() for _ in processes)
@@ -68,13 +73,15 @@ def bare(seconds: float) -> float:
 
 def child(file: str, seconds: float, *settings: str) -> float:
     """Steps a second of one child with two cores, as its parent counts them."""
-    from genkidama.cluster import train
     from genkidama.experiment import Experiment
-    from genkidama.settings import parse_settings
+    from genkidama.local.cluster import train
+    from genkidama.overrides import parse_settings
 
     changes = {**parse_settings(list(settings)), "parent.alpha": 0.5, "child.beta": 0.5}
     experiment = Experiment.load(ROOT / "examples/lunarlander" / file)
-    experiment = Experiment.from_dict({**experiment.to_dict(), "stop": {"seconds": WARM + seconds}}).with_settings(changes)
+    experiment = Experiment.from_dict(
+        {**experiment.to_dict(), "stop": {"seconds": WARM + seconds}}
+    ).with_settings(changes)
     points: list[tuple[float, int]] = []
 
     def watch(event: dict[str, Any]) -> None:
@@ -92,11 +99,21 @@ def stable_baselines(seconds: float) -> float:
     python = ROOT / "benchmarks/.venv/bin/python"
     if not python.exists():
         sys.exit("the peers are not installed: make peers")
-    command = [str(python), str(ROOT / "benchmarks/peers/sb3.py"), "speed", "--seconds", str(seconds)]
-    processes = [
-        subprocess.Popen([*command, "--pin", str(cpu)], stdout=subprocess.PIPE, text=True) for cpu in sorted(os.sched_getaffinity(0))[:2]
+    command = [
+        str(python),
+        str(ROOT / "benchmarks/peers/sb3.py"),
+        "speed",
+        "--seconds",
+        str(seconds),
     ]
-    return sum(json.loads(process.communicate()[0].splitlines()[-1])["steps_per_second"] for process in processes)
+    processes = [
+        subprocess.Popen([*command, "--pin", str(cpu)], stdout=subprocess.PIPE, text=True)
+        for cpu in sorted(os.sched_getaffinity(0))[:2]
+    ]
+    return sum(
+        json.loads(process.communicate()[0].splitlines()[-1])["steps_per_second"]
+        for process in processes
+    )
 
 
 def parts() -> None:
@@ -117,7 +134,10 @@ def parts() -> None:
         environment = make_environment(experiment.environment)
         model = Model(experiment, environment)
         rng = np.random.default_rng(0)
-        outputs, sample = model.network.acting(), model.head.sampler(rng, experiment.algorithm.epsilon)
+        outputs, sample = (
+            model.network.acting(),
+            model.head.sampler(rng, experiment.algorithm.epsilon),
+        )
         n = experiment.algorithm.batch_size
         observation, _ = environment.reset(seed=0)
         timing: dict[str, float] = dict.fromkeys(("act", "step", "reset"), 0.0)
@@ -169,7 +189,9 @@ def parts() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--json", type=Path)
@@ -186,11 +208,17 @@ def main() -> None:
             "bare again": bare(options.seconds / 2),
             "lunarlander, free": child("lunarlander.toml", options.seconds, "child.exchange=free"),
             "a3c, episode": child("a3c.toml", options.seconds, "child.exchange=episode"),
-            "lunarlander, episode": child("lunarlander.toml", options.seconds, "child.exchange=episode"),
+            "lunarlander, episode": child(
+                "lunarlander.toml", options.seconds, "child.exchange=episode"
+            ),
             "Stable-Baselines3 A2C": stable_baselines(options.seconds),
         }
         rows.append(row)
-        print(f"round {number + 1}: " + ", ".join(f"{name} {value:,.0f}/s" for name, value in row.items()), flush=True)
+        print(
+            f"round {number + 1}: "
+            + ", ".join(f"{name} {value:,.0f}/s" for name, value in row.items()),
+            flush=True,
+        )
 
     def ratio(over: str, under: str) -> float:
         return median(row[over] / row[under] for row in rows)
@@ -200,9 +228,13 @@ def main() -> None:
     results = {
         "a3c free / bare (goal 0.7)": ratio("a3c, free", "bare mean"),
         "lunarlander free / bare (goal 0.5)": ratio("lunarlander, free", "bare mean"),
-        "a3c free / Stable-Baselines3 A2C, a core (goal 2.5)": ratio("a3c, free", "Stable-Baselines3 A2C"),
+        "a3c free / Stable-Baselines3 A2C, a core (goal 2.5)": ratio(
+            "a3c, free", "Stable-Baselines3 A2C"
+        ),
         "a3c episode / a3c free": ratio("a3c, episode", "a3c, free"),
-        "lunarlander episode / lunarlander free": ratio("lunarlander, episode", "lunarlander, free"),
+        "lunarlander episode / lunarlander free": ratio(
+            "lunarlander, episode", "lunarlander, free"
+        ),
     }
     for name, value in results.items():
         print(f"{value:6.2f}  {name}")

@@ -30,7 +30,9 @@ BEHIND = timedelta(days=2)
 Credentials = dict[str, Any]
 
 
-def renew(kept: Credentials | None, parent: list[str], children: list[str], now: datetime) -> tuple[list[str], Credentials]:
+def renew(
+    kept: Credentials | None, parent: list[str], children: list[str], now: datetime
+) -> tuple[list[str], Credentials]:
     """What a shelf needs, keeping of `kept` what is still right.
 
     Args:
@@ -45,7 +47,10 @@ def renew(kept: Credentials | None, parent: list[str], children: list[str], now:
     """
     made: list[str] = []
     credentials: Credentials = dict(kept or {})
-    if "authority" not in credentials or _days_left(credentials["authority"], now) < CERTIFICATE_DAYS:
+    if (
+        "authority" not in credentials
+        or _days_left(credentials["authority"], now) < CERTIFICATE_DAYS
+    ):
         credentials["authority"] = _make_authority(now)
         credentials.pop("parent", None)
         made.append("certificate authority")
@@ -57,7 +62,9 @@ def renew(kept: Credentials | None, parent: list[str], children: list[str], now:
         credentials["parent"] = _make_certificate(credentials["authority"], parent, now)
         made.append(f"certificate for {', '.join(parent)}")
     tokens = credentials.get("tokens", {})
-    credentials["tokens"] = {name: tokens.get(name) or secrets.token_urlsafe(32) for name in children}
+    credentials["tokens"] = {
+        name: tokens.get(name) or secrets.token_urlsafe(32) for name in children
+    }
     made += [f"token for {name}" for name in children if name not in tokens]
     made += [f"no token for {name} any more" for name in tokens if name not in children]
     return made, credentials
@@ -79,7 +86,10 @@ def _make_authority(now: datetime) -> dict[str, str]:
 
 
 def _make_certificate(authority: dict[str, str], names: list[str], now: datetime) -> dict[str, str]:
-    signer, signer_key = _certificate(authority), serialization.load_pem_private_key(authority["key"].encode(), None)
+    signer, signer_key = (
+        _certificate(authority),
+        serialization.load_pem_private_key(authority["key"].encode(), None),
+    )
     assert isinstance(signer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Genkidama parent")])
@@ -87,14 +97,21 @@ def _make_certificate(authority: dict[str, str], names: list[str], now: datetime
     builder = (
         _begin(subject, signer.subject, key, now, CERTIFICATE_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
+        )
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
     )
     return _in_pem(builder.sign(signer_key, hashes.SHA256()), key)
 
 
-def _begin(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int) -> x509.CertificateBuilder:
+def _begin(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -108,8 +125,15 @@ def _begin(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKe
 
 
 def _in_pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> dict[str, str]:
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return {"certificate": certificate.public_bytes(serialization.Encoding.PEM).decode(), "key": key.private_bytes(*form).decode()}
+    form = (
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return {
+        "certificate": certificate.public_bytes(serialization.Encoding.PEM).decode(),
+        "key": key.private_bytes(*form).decode(),
+    }
 
 
 def _general_name(name: str) -> x509.GeneralName:
@@ -128,12 +152,19 @@ def _days_left(pair: dict[str, str], now: datetime) -> float:
 
 
 def _names(pair: dict[str, str]) -> set[str]:
-    return {str(name.value) for name in _certificate(pair).extensions.get_extension_for_class(x509.SubjectAlternativeName).value}
+    return {
+        str(name.value)
+        for name in _certificate(pair)
+        .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        .value
+    }
 
 
 def main() -> int:
     given = json.load(sys.stdin)
-    made, credentials = renew(given["kept"] or None, given["parent"], given["children"], datetime.now(UTC))
+    made, credentials = renew(
+        given["kept"] or None, given["parent"], given["children"], datetime.now(UTC)
+    )
     json.dump({"made": made, "credentials": credentials}, sys.stdout)
     return 0
 

@@ -71,7 +71,9 @@ class Target:
 
     @property
     def folder(self) -> str:
-        return "-without-".join([f"{self.role}-{self.platform}-py{self.python.replace('.', '')}", *sorted(self.without)])
+        return "-without-".join(
+            [f"{self.role}-{self.platform}-py{self.python.replace('.', '')}", *sorted(self.without)]
+        )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -94,11 +96,18 @@ class Target:
     @property
     def platforms(self) -> list[str]:
         """Platform tags, best first."""
-        return [f"manylinux_2_{minor}_{self.platform}" for minor in range(GLIBC_MINOR, 16, -1)] + [f"manylinux2014_{self.platform}"]
+        return [f"manylinux_2_{minor}_{self.platform}" for minor in range(GLIBC_MINOR, 16, -1)] + [
+            f"manylinux2014_{self.platform}"
+        ]
 
     @property
     def for_pip(self) -> list[str]:
-        flags = ["--only-binary=:all:", "--no-deps", "--implementation=cp", f"--python-version={self.python}"]
+        flags = [
+            "--only-binary=:all:",
+            "--no-deps",
+            "--implementation=cp",
+            f"--python-version={self.python}",
+        ]
         return flags + [f"--platform={platform}" for platform in self.platforms]
 
 
@@ -133,38 +142,70 @@ class Tools:
         """
         installed, wanted = self.folder / "installed", {str(self.pins[name]) for name in names}
         python = f"python {sys.version_info.major}.{sys.version_info.minor}, {self.folder}"  # a virtual environment cannot be moved
-        have = set(installed.read_text(encoding="utf-8").splitlines()) if installed.exists() else set()
+        have = (
+            set(installed.read_text(encoding="utf-8").splitlines()) if installed.exists() else set()
+        )
         if python not in have or not (self.folder / "bin/python").exists():
             say("making a virtual environment for the tools")
-            if subprocess.run([sys.executable, "-m", "venv", "--clear", self.folder], capture_output=True).returncode:
-                raise Failure(f"{sys.executable} -m venv fails; on Debian and Ubuntu: apt install python3-venv")
+            if subprocess.run(
+                [sys.executable, "-m", "venv", "--clear", self.folder], capture_output=True
+            ).returncode:
+                raise Failure(
+                    f"{sys.executable} -m venv fails; on Debian and Ubuntu: apt install python3-venv"
+                )
             have = {python}
         if not wanted <= have:
             say(f"installing {', '.join(sorted(wanted - have))}")
-            self.pip("install", "--quiet", "--constraint", ROOT / "constraints.txt", *sorted(wanted))
+            self.pip(
+                "install", "--quiet", "--constraint", ROOT / "constraints.txt", *sorted(wanted)
+            )
             installed.write_text("\n".join(sorted(have | wanted)) + "\n", encoding="utf-8")
 
     @property
     def packages(self) -> str:
-        return sysconfig.get_path("purelib", "venv", {"base": str(self.folder), "platbase": str(self.folder)})
+        return sysconfig.get_path(
+            "purelib", "venv", {"base": str(self.folder), "platbase": str(self.folder)}
+        )
 
-    def run(self, *command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    def run(
+        self, *command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> str:
         """What a command writes to standard output.
 
         Raises:
             Failure: it fails; with its last line that tells of an error.
         """
-        environment = {**os.environ, "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}", **(env or {})}
-        done = subprocess.run([self.folder / "bin" / command[0], *command[1:]], capture_output=True, text=True, env=environment, cwd=cwd)
+        environment = {
+            **os.environ,
+            "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            **(env or {}),
+        }
+        done = subprocess.run(
+            [self.folder / "bin" / command[0], *command[1:]],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=cwd,
+        )
         if done.returncode:
-            lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            errors = [line for line in lines if re.search("error", line, re.IGNORECASE)] or lines or [f"status {done.returncode}"]
+            lines = [
+                line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()
+            ]
+            errors = (
+                [line for line in lines if re.search("error", line, re.IGNORECASE)]
+                or lines
+                or [f"status {done.returncode}"]
+            )
             raise Failure(f"{' '.join(str(word) for word in command[:4])} …: {errors[-1]}")
         return done.stdout
 
-    def pip(self, command: str, *arguments: str | Path, env: Mapping[str, str] | None = None) -> str:
+    def pip(
+        self, command: str, *arguments: str | Path, env: Mapping[str, str] | None = None
+    ) -> str:
         flags = ["--disable-pip-version-check", "--no-input"]
-        return self.run("python", "-m", "pip", *flags, command, *self.pip_flags, *arguments, env=env)
+        return self.run(
+            "python", "-m", "pip", *flags, command, *self.pip_flags, *arguments, env=env
+        )
 
 
 def say(text: str) -> None:
@@ -199,11 +240,21 @@ def read_pins(text: str, target: Target) -> Pins:
         if wanted.marker is None or wanted.marker.evaluate(target.environment):
             needed_by = re.match(r" for ([\w, -]+)", comment)
             name = canonical(wanted.name)
-            pins[name] = Pin(name, str(wanted.specifier).removeprefix("=="), frozenset(needed_by[1].split(", ") if needed_by else ()))
+            pins[name] = Pin(
+                name,
+                str(wanted.specifier).removeprefix("=="),
+                frozenset(needed_by[1].split(", ") if needed_by else ()),
+            )
     if unknown := target.without - pins.keys():
-        raise Failure(f"--without {min(unknown)}: {target.role}/requirements.txt has no such package for {target.platform}", 2)
+        raise Failure(
+            f"--without {min(unknown)}: {target.role}/requirements.txt has no such package for {target.platform}",
+            2,
+        )
     left_out: set[str] = set(target.without)
-    while more := {name for name, pin in pins.items() if pin.needed_by and pin.needed_by <= left_out} - left_out:
+    while (
+        more := {name for name, pin in pins.items() if pin.needed_by and pin.needed_by <= left_out}
+        - left_out
+    ):
         left_out |= more
     return {name: pin for name, pin in pins.items() if name not in left_out}
 
@@ -229,9 +280,14 @@ def fitting(wheel: Path, target: Target) -> Path:
         name, version, _, _ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename:
         name = version = None
-    if name is None or not wheel.is_file() or not is_for(wheel.name, Pin(name, str(version)), target):
+    if (
+        name is None
+        or not wheel.is_file()
+        or not is_for(wheel.name, Pin(name, str(version)), target)
+    ):
         raise Failure(
-            f"--also {wheel}: not a wheel for {target.platform} and Python {target.python}; `pip wheel --no-deps DIR` makes one", 2
+            f"--also {wheel}: not a wheel for {target.platform} and Python {target.python}; `pip wheel --no-deps DIR` makes one",
+            2,
         )
     return wheel
 
@@ -248,9 +304,19 @@ def is_for(wheel: str, pin: Pin, target: Target) -> bool:
         return False
     python = tuple(int(number) for number in target.python.split("."))
     # A wheel that was built on such a machine says `linux`.
-    platforms = [*target.platforms, *(f"{older}_{target.platform}" for older in ("manylinux2010", "manylinux1", "linux"))]
-    fitting = {*cpython_tags(python, platforms=platforms), *compatible_tags(python, f"cp{python[0]}{python[1]}", platforms)}
-    return name == pin.name and SpecifierSet(f"=={pin.version}").contains(version, prereleases=True) and not fitting.isdisjoint(tags)
+    platforms = [
+        *target.platforms,
+        *(f"{older}_{target.platform}" for older in ("manylinux2010", "manylinux1", "linux")),
+    ]
+    fitting = {
+        *cpython_tags(python, platforms=platforms),
+        *compatible_tags(python, f"cp{python[0]}{python[1]}", platforms),
+    }
+    return (
+        name == pin.name
+        and SpecifierSet(f"=={pin.version}").contains(version, prereleases=True)
+        and not fitting.isdisjoint(tags)
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, str]:
@@ -263,7 +329,11 @@ def read_manifest(folder: Path) -> dict[str, str]:
 
 
 def make_wheelhouse(
-    out: Path, target: Target, pip_flags: list[str], box2d_wheel: Path | None = None, also: Iterable[Path] = ()
+    out: Path,
+    target: Target,
+    pip_flags: list[str],
+    box2d_wheel: Path | None = None,
+    also: Iterable[Path] = (),
 ) -> tuple[list[str], list[str]]:
     """Makes `out/target.folder`, or mends it; `also` are wheels of one's own, as of an environment.
 
@@ -285,17 +355,27 @@ def make_wheelhouse(
         new = Path(name)
         own = [genkidama_wheel(tools, out / ".built")]
         if box2d := pins.pop("box2d-py", None):
-            own.append(fitting_wheel(box2d_wheel, box2d, target) if box2d_wheel else compile_box2d(tools, out / ".built", box2d, target))
+            own.append(
+                fitting_wheel(box2d_wheel, box2d, target)
+                if box2d_wheel
+                else compile_box2d(tools, out / ".built", box2d, target)
+            )
         elif box2d_wheel:
-            raise Failure(f"--box2d-wheel {box2d_wheel}: {target.role}/requirements.txt asks for no box2d-py on {target.platform}", 2)
+            raise Failure(
+                f"--box2d-wheel {box2d_wheel}: {target.role}/requirements.txt asks for no box2d-py on {target.platform}",
+                2,
+            )
         for wheel in (*own, *(fitting(wheel, target) for wheel in also)):
             shutil.copyfile(wheel, new / wheel.name)
         kept = {
             name: digest
             for name, digest in read_manifest(out / target.folder).items()
-            if any(is_for(name, pin, target) for pin in pins.values()) and hash_of(out / target.folder / name) == digest
+            if any(is_for(name, pin, target) for pin in pins.values())
+            and hash_of(out / target.folder / name) == digest
         }
-        missing = [pin for pin in pins.values() if not any(is_for(name, pin, target) for name in kept)]
+        missing = [
+            pin for pin in pins.values() if not any(is_for(name, pin, target) for name in kept)
+        ]
         if missing:
             check_complete(resolve(tools, missing, target), pinned, target)
             say(f"downloading {len(missing)} wheels for {target.folder}")
@@ -313,7 +393,9 @@ def put_in_place(new: Path, kept: dict[str, str], folder: Path) -> tuple[list[st
         (new / name).chmod(0o644)
         (new / name).replace(folder / name)
     if digests != read_manifest(folder):
-        (new / MANIFEST).write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()), encoding="utf-8")
+        (new / MANIFEST).write_text(
+            "".join(f"{digest}  {name}\n" for name, digest in digests.items()), encoding="utf-8"
+        )
         (new / MANIFEST).replace(folder / MANIFEST)
     stale = sorted(path.name for path in folder.iterdir() if path.name not in {*digests, MANIFEST})
     for name in stale:
@@ -323,14 +405,24 @@ def put_in_place(new: Path, kept: dict[str, str], folder: Path) -> tuple[list[st
 
 def fitting_wheel(wheel: Path, pin: Pin, target: Target) -> Path:
     if not wheel.is_file() or not is_for(wheel.name, pin, target):
-        raise Failure(f"--box2d-wheel {wheel}: not a wheel of {pin} for {target.platform} and Python {target.python}", 2)
+        raise Failure(
+            f"--box2d-wheel {wheel}: not a wheel of {pin} for {target.platform} and Python {target.python}",
+            2,
+        )
     return wheel
 
 
 def resolve(tools: Tools, pins: Iterable[Pin], target: Target) -> list[dict[str, Any]]:
     """The metadata of what pip would download."""
     with tempfile.TemporaryDirectory() as nowhere:
-        flags = ["--quiet", "--dry-run", "--ignore-installed", f"--target={nowhere}", "--report=-", *target.for_pip]
+        flags = [
+            "--quiet",
+            "--dry-run",
+            "--ignore-installed",
+            f"--target={nowhere}",
+            "--report=-",
+            *target.for_pip,
+        ]
         report = json.loads(tools.pip("install", *flags, *map(str, pins)))
     return [item["metadata"] for item in report["install"]]
 
@@ -345,8 +437,16 @@ def check_complete(metadata: Iterable[dict[str, Any]], pinned: set[str], target:
 
     for package in metadata:
         needed = [Requirement(text) for text in package.get("requires_dist", [])]
-        needed = [need for need in needed if need.marker is None or need.marker.evaluate(target.environment)]
-        missing = [name for name in (canonical(need.name) for need in needed) if name not in pinned | target.without]
+        needed = [
+            need
+            for need in needed
+            if need.marker is None or need.marker.evaluate(target.environment)
+        ]
+        missing = [
+            name
+            for name in (canonical(need.name) for need in needed)
+            if name not in pinned | target.without
+        ]
         what = f"{package['name']} {package['version']} for {target.platform} and Python {target.python}"
         if missing and package["name"] == "torch":
             raise Failure(
@@ -355,13 +455,19 @@ def check_complete(metadata: Iterable[dict[str, Any]], pinned: set[str], target:
                 2,
             )
         if missing:
-            raise Failure(f"{what} needs {', '.join(missing)}: pin it in {target.role}/requirements.txt", 2)
+            raise Failure(
+                f"{what} needs {', '.join(missing)}: pin it in {target.role}/requirements.txt", 2
+            )
 
 
 def genkidama_wheel(tools: Tools, built: Path) -> Path:
     """Genkidama's own wheel, built anew only if its sources have changed."""
     digest = hashlib.sha256(str(tools.pins["hatchling"]).encode())
-    sources = [path for name in SOURCES for path in ([ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*")))]
+    sources = [
+        path
+        for name in SOURCES
+        for path in ([ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*")))
+    ]
     for path in sources:
         if path.is_file() and "__pycache__" not in path.parts:
             digest.update(f"{path.relative_to(ROOT)} {hash_of(path)}\n".encode())
@@ -371,7 +477,16 @@ def genkidama_wheel(tools: Tools, built: Path) -> Path:
         with tempfile.TemporaryDirectory() as name:
             # Not the epoch of whoever calls: the same sources give the same bytes.
             tools.pip(
-                *("wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", name, ROOT),
+                *(
+                    "wheel",
+                    "--quiet",
+                    "--no-deps",
+                    "--no-build-isolation",
+                    "--no-index",
+                    "--wheel-dir",
+                    name,
+                    ROOT,
+                ),
                 env={"SOURCE_DATE_EPOCH": "1580601600"},
             )
             for old in built.glob("genkidama-*"):
@@ -396,7 +511,10 @@ def compile_box2d(tools: Tools, built: Path, pin: Pin, target: Target) -> Path:
 
     Only its Python headers come from this machine. For the stable ABI they are the same on all 64-bit systems.
     """
-    folder = built / f"{pin.name}-{pin.version}-{target.platform}-zig{tools.pins['ziglang'].version}-swig{tools.pins['swig'].version}"
+    folder = (
+        built
+        / f"{pin.name}-{pin.version}-{target.platform}-zig{tools.pins['ziglang'].version}-swig{tools.pins['swig'].version}"
+    )
     if not folder.exists():
         headers = python_headers()
         tools.install("pip", "packaging", "hatchling", "setuptools", "swig", "ziglang")
@@ -404,7 +522,9 @@ def compile_box2d(tools: Tools, built: Path, pin: Pin, target: Target) -> Path:
         with tempfile.TemporaryDirectory() as name:
             source = box2d_source(tools, pin, Path(name))
             shutil.copytree(headers, source / "python")
-            shutil.copyfile(sysconfig.get_config_h_filename(), source / "python/pyconfig.h")  # Debian's own looks for the target's
+            shutil.copyfile(
+                sysconfig.get_config_h_filename(), source / "python/pyconfig.h"
+            )  # Debian's own looks for the target's
             # setup.py's options, less -O: its -fastproxy goes beyond the stable ABI.
             swig = [
                 "-python",
@@ -417,16 +537,60 @@ def compile_box2d(tools: Tools, built: Path, pin: Pin, target: Target) -> Path:
                 "-ignoremissing",
                 "-w201,302,312,506,509,511",
             ]
-            swig += ["-globals", "b2Globals", "-outdir", "library/Box2D", "-keyword", "-D_SWIG_KWARGS", "-o", "wrap.cpp", "Box2D/Box2D.i"]
+            swig += [
+                "-globals",
+                "b2Globals",
+                "-outdir",
+                "library/Box2D",
+                "-keyword",
+                "-D_SWIG_KWARGS",
+                "-o",
+                "wrap.cpp",
+                "Box2D/Box2D.i",
+            ]
             tools.run("swig", *swig, cwd=source)
-            zig = ["-target", f"{target.platform}-linux-gnu.2.{BOX2D_GLIBC_MINOR}", "-shared", "-fPIC", "-O3", "-g0", "-w", "-Wl,-s"]
+            zig = [
+                "-target",
+                f"{target.platform}-linux-gnu.2.{BOX2D_GLIBC_MINOR}",
+                "-shared",
+                "-fPIC",
+                "-O3",
+                "-g0",
+                "-w",
+                "-Wl,-s",
+            ]
             # Multiply and add are rounded separately, as they are on x86-64.
-            zig += ["-fno-sanitize=all", "-ffp-contract=off", "-DPy_LIMITED_API=0x030b0000", "-I.", "-Ipython"]
-            units = sorted(str(path.relative_to(source)) for path in (source / "Box2D").rglob("*.cpp"))
+            zig += [
+                "-fno-sanitize=all",
+                "-ffp-contract=off",
+                "-DPy_LIMITED_API=0x030b0000",
+                "-I.",
+                "-Ipython",
+            ]
+            units = sorted(
+                str(path.relative_to(source)) for path in (source / "Box2D").rglob("*.cpp")
+            )
             cache = {"ZIG_GLOBAL_CACHE_DIR": f"{name}/zig", "ZIG_LOCAL_CACHE_DIR": f"{name}/zig"}
             library = "library/Box2D/_Box2D.abi3.so"
-            tools.run("python", "-m", "ziglang", "c++", *zig, "-o", library, "wrap.cpp", *units, cwd=source, env=cache)
-            put(folder, pack_box2d(source, pin, f"cp311-abi3-manylinux_2_{BOX2D_GLIBC_MINOR}_{target.platform}"))
+            tools.run(
+                "python",
+                "-m",
+                "ziglang",
+                "c++",
+                *zig,
+                "-o",
+                library,
+                "wrap.cpp",
+                *units,
+                cwd=source,
+                env=cache,
+            )
+            put(
+                folder,
+                pack_box2d(
+                    source, pin, f"cp311-abi3-manylinux_2_{BOX2D_GLIBC_MINOR}_{target.platform}"
+                ),
+            )
     return next(folder.iterdir())
 
 
@@ -442,10 +606,22 @@ def python_headers() -> Path:
 
 def box2d_source(tools: Tools, pin: Pin, folder: Path) -> Path:
     """Downloads and unpacks Box2D's source."""
-    tools.pip("download", "--quiet", "--dest", folder, "--no-deps", "--no-binary", pin.name, "--no-build-isolation", str(pin))
+    tools.pip(
+        "download",
+        "--quiet",
+        "--dest",
+        folder,
+        "--no-deps",
+        "--no-binary",
+        pin.name,
+        "--no-build-isolation",
+        str(pin),
+    )
     (archive,) = folder.glob("*.tar.gz")
     if hash_of(archive) != BOX2D_SOURCE.get(pin.version):
-        raise Failure(f"{archive.name}: sha256 {hash_of(archive)} is not the one that {Path(__file__).name} knows")
+        raise Failure(
+            f"{archive.name}: sha256 {hash_of(archive)} is not the one that {Path(__file__).name} knows"
+        )
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
     return folder / archive.name.removesuffix(".tar.gz")
@@ -455,11 +631,15 @@ def pack_box2d(source: Path, pin: Pin, tag: str) -> Path:
     about = f"{pin.name.replace('-', '_')}-{pin.version}.dist-info"
     library = source / "library"
     contents = {
-        path.relative_to(library).as_posix(): path.read_bytes() for path in library.rglob("Box2D/**/*") if path.suffix in (".py", ".so")
+        path.relative_to(library).as_posix(): path.read_bytes()
+        for path in library.rglob("Box2D/**/*")
+        if path.suffix in (".py", ".so")
     }
     contents[f"{about}/METADATA"] = (source / "PKG-INFO").read_bytes()
     contents[f"{about}/licenses/LICENSE"] = (source / "LICENSE").read_bytes()
-    contents[f"{about}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: genkidama wheelhouse\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    contents[f"{about}/WHEEL"] = (
+        f"Wheel-Version: 1.0\nGenerator: genkidama wheelhouse\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+    )
     lines = [
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}\n"
         for name, content in sorted(contents.items())
@@ -486,11 +666,22 @@ def alone_in(out: Path) -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Make a folder with all wheels that machines of one kind install.")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where wheelhouses are made")
+    parser = argparse.ArgumentParser(
+        description="Make a folder with all wheels that machines of one kind install."
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="where wheelhouses are made"
+    )
     parser.add_argument("--role", choices=["parent", "child"], required=True)
-    parser.add_argument("--platform", choices=["aarch64", "x86_64"], required=True, help="what `uname -m` says there")
-    parser.add_argument("--python", choices=["3.11", "3.12", "3.13"], required=True, help="the version there")
+    parser.add_argument(
+        "--platform",
+        choices=["aarch64", "x86_64"],
+        required=True,
+        help="what `uname -m` says there",
+    )
+    parser.add_argument(
+        "--python", choices=["3.11", "3.12", "3.13"], required=True, help="the version there"
+    )
     parser.add_argument(
         "--without",
         action="append",
@@ -499,18 +690,36 @@ def main(arguments: list[str] | None = None) -> int:
         help="leave out a package that the machines have from their distribution, and what only it needs; for instance torch",
     )
     parser.add_argument(
-        "--pip-flags", type=shlex.split, default=[], metavar="'FLAG …'", help="more options for pip, for instance another index"
+        "--pip-flags",
+        type=shlex.split,
+        default=[],
+        metavar="'FLAG …'",
+        help="more options for pip, for instance another index",
     )
-    parser.add_argument("--box2d-wheel", type=Path, metavar="FILE", help="Box2D for 64-bit ARM, built elsewhere; else it is compiled here")
     parser.add_argument(
-        "--also", type=Path, action="append", default=[], metavar="FILE", help="a wheel of your own, for instance your environment's"
+        "--box2d-wheel",
+        type=Path,
+        metavar="FILE",
+        help="Box2D for 64-bit ARM, built elsewhere; else it is compiled here",
+    )
+    parser.add_argument(
+        "--also",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a wheel of your own, for instance your environment's",
     )
     chosen = parser.parse_args(arguments)
-    target = Target(chosen.role, chosen.platform, chosen.python, frozenset(map(canonical, chosen.without)))
+    target = Target(
+        chosen.role, chosen.platform, chosen.python, frozenset(map(canonical, chosen.without))
+    )
     out = chosen.out.resolve()
     try:
         with alone_in(out):
-            added, removed = make_wheelhouse(out, target, chosen.pip_flags, chosen.box2d_wheel, chosen.also)
+            added, removed = make_wheelhouse(
+                out, target, chosen.pip_flags, chosen.box2d_wheel, chosen.also
+            )
             sizes = [path.stat().st_size for path in (out / target.folder).glob("*.whl")]
     except Failure as failure:
         print(failure, file=sys.stderr)
@@ -521,7 +730,9 @@ def main(arguments: list[str] | None = None) -> int:
     for sign, names in (("+", added), ("-", removed)):
         for name in names:
             print(sign, name)
-    print(f"{'changed' if added or removed else 'unchanged'}: {out / target.folder} ({len(sizes)} wheels, {sum(sizes) / 1e6:.0f} MB)")
+    print(
+        f"{'changed' if added or removed else 'unchanged'}: {out / target.folder} ({len(sizes)} wheels, {sum(sizes) / 1e6:.0f} MB)"
+    )
     return 0
 
 

@@ -19,33 +19,38 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from genkidama.blending import blend
-    from genkidama.checkpoint import Checkpoint
+    from genkidama.averaging import blend
     from genkidama.child.client import Child
     from genkidama.child.ga3c.backend import GA3C
     from genkidama.child.orchestrator import CoreOrchestrator
-    from genkidama.cluster import train
-    from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
-    from genkidama.evaluation import Evaluation, evaluate
+    from genkidama.errors import (
+        ConfigurationError,
+        EnvironmentFailure,
+        GenkidamaError,
+        ProtocolError,
+    )
     from genkidama.experiment import Experiment
     from genkidama.learning.heads import head_for
     from genkidama.learning.networks import ActorCritic, Convolutional, Network
+    from genkidama.local.cluster import train
+    from genkidama.local.evaluation import Evaluation, evaluate
     from genkidama.parameter_server import ParameterServer
     from genkidama.parent.server import Parent
-    from genkidama.run import Run
+    from genkidama.system.checkpoint import Checkpoint
+    from genkidama.system.run import Run
     from genkidama.weights import Signature
 
 #: Public names and their homes. They are imported when they are first used: a parent must not pay for
 #: torch, and a core must not pay for websockets.
 _HOMES = {
     "ActorCritic": "genkidama.learning.networks",
-    "Checkpoint": "genkidama.checkpoint",
+    "Checkpoint": "genkidama.system.checkpoint",
     "Child": "genkidama.child.client",
     "ConfigurationError": "genkidama.errors",
     "Convolutional": "genkidama.learning.networks",
     "CoreOrchestrator": "genkidama.child.orchestrator",
     "EnvironmentFailure": "genkidama.errors",
-    "Evaluation": "genkidama.evaluation",
+    "Evaluation": "genkidama.local.evaluation",
     "Experiment": "genkidama.experiment",
     "GA3C": "genkidama.child.ga3c.backend",
     "GenkidamaError": "genkidama.errors",
@@ -53,12 +58,12 @@ _HOMES = {
     "ParameterServer": "genkidama.parameter_server",
     "Parent": "genkidama.parent.server",
     "ProtocolError": "genkidama.errors",
-    "Run": "genkidama.run",
+    "Run": "genkidama.system.run",
     "Signature": "genkidama.weights",
-    "blend": "genkidama.blending",
-    "evaluate": "genkidama.evaluation",
+    "blend": "genkidama.averaging",
+    "evaluate": "genkidama.local.evaluation",
     "head_for": "genkidama.learning.heads",
-    "train": "genkidama.cluster",
+    "train": "genkidama.local.cluster",
 }
 
 __all__ = [

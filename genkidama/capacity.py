@@ -7,7 +7,15 @@ with images takes about three times as much for a core.
 
 from __future__ import annotations
 
-__all__ = ["CHILD_BYTES", "CORE_BYTES", "GROWTH_BYTES", "RESERVE_BYTES", "cores_that_fit", "expected_cores", "megabytes"]
+__all__ = [
+    "CHILD_BYTES",
+    "CORE_BYTES",
+    "GROWTH_BYTES",
+    "RESERVE_BYTES",
+    "cores_that_fit",
+    "expected_cores",
+    "megabytes",
+]
 
 #: What a child takes before its first core: 31 MB are its own process, the others torch's in the nursery. Pages of files are
 #: left out, the kernel can have them back.
@@ -43,7 +51,9 @@ def cores_that_fit(available: int | None, per_core: int, at_most: int, reserve: 
 
 def expected_cores(available: int | None, at_most: int) -> int:
     """`cores_that_fit` for a child that does not run yet, as far as that is known before it has measured."""
-    return cores_that_fit(available, CORE_BYTES + GROWTH_BYTES, at_most, CHILD_BYTES + RESERVE_BYTES)
+    return cores_that_fit(
+        available, CORE_BYTES + GROWTH_BYTES, at_most, CHILD_BYTES + RESERVE_BYTES
+    )
 
 
 def megabytes(size: int) -> str:

@@ -65,14 +65,19 @@ _LENGTH = struct.Struct("<I")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 #: NumPy knows no more than 32 dimensions; the limit keeps a hostile shape's product small.
 Shape = Annotated[list[Count], msgspec.Meta(max_length=32)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+Name = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+]
 
 #: A line of the history has these keys beside the measures.
 _RESERVED = ("time", "event", "child", "trial")
 _MEASURE = re.compile(rf"^(?!(?:{'|'.join(_RESERVED)})\Z)[a-z][a-z0-9_]{{0,31}}\Z")
 _LARGEST_MEASURE, _MOST_MEASURES = 1e30, 32
 Measures = Annotated[
-    dict[Annotated[str, msgspec.Meta(pattern=_MEASURE.pattern)], Annotated[float, msgspec.Meta(ge=-_LARGEST_MEASURE, le=_LARGEST_MEASURE)]],
+    dict[
+        Annotated[str, msgspec.Meta(pattern=_MEASURE.pattern)],
+        Annotated[float, msgspec.Meta(ge=-_LARGEST_MEASURE, le=_LARGEST_MEASURE)],
+    ],
     msgspec.Meta(max_length=_MOST_MEASURES),
 ]
 
@@ -181,7 +186,9 @@ def _reject(kind: type, value: object) -> object:
 _requests = msgspec.msgpack.Decoder(Request, dec_hook=_reject)
 _replies = msgspec.msgpack.Decoder(Reply, dec_hook=_reject)
 _encoder = msgspec.msgpack.Encoder()
-_tag: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(msgspec.defstruct("_Tag", [("type", str)]))
+_tag: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
+    msgspec.defstruct("_Tag", [("type", str)])
+)
 _TAGS = {kind.__struct_config__.tag for kind in Request.__args__ + Reply.__args__}
 
 
@@ -193,7 +200,11 @@ def size_limit(size: int) -> int:
 def permitted_measures(figures: Mapping[str, float]) -> dict[str, float]:
     """Those of a backend's figures that a push may carry, the first 32: finite, within ±1e30, and named with a–z, 0–9 and `_`,
     a letter first, at most 32 characters, but not `time`, `event`, `child` or `trial`."""
-    permitted = ((name, float(value)) for name, value in figures.items() if _MEASURE.match(name) and abs(value) <= _LARGEST_MEASURE)
+    permitted = (
+        (name, float(value))
+        for name, value in figures.items()
+        if _MEASURE.match(name) and abs(value) <= _LARGEST_MEASURE
+    )
     return dict(islice(permitted, _MOST_MEASURES))
 
 
@@ -232,11 +243,16 @@ def decode_reply(frame: bytes) -> Reply:
 
 def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Reply:
     if len(frame) < _LENGTH.size:
-        raise ProtocolError("malformed", f"a message of {len(frame)} bytes; at least {_LENGTH.size} are needed")
+        raise ProtocolError(
+            "malformed", f"a message of {len(frame)} bytes; at least {_LENGTH.size} are needed"
+        )
     (length,) = _LENGTH.unpack_from(frame)
     end = _LENGTH.size + length
     if end > len(frame):
-        raise ProtocolError("malformed", f"a map of {length} bytes is announced, but only {len(frame) - _LENGTH.size} follow")
+        raise ProtocolError(
+            "malformed",
+            f"a map of {length} bytes is announced, but only {len(frame) - _LENGTH.size} follow",
+        )
     header = memoryview(frame)[_LENGTH.size : end]
     try:
         message = decoder.decode(header)
@@ -245,10 +261,15 @@ def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Re
     if end == len(frame):
         return message  # type: ignore[no-any-return]
     if not hasattr(message, "vector"):
-        raise ProtocolError("malformed", f"{len(frame) - end} bytes behind a {message.__struct_config__.tag!r}, which carries no vector")
+        raise ProtocolError(
+            "malformed",
+            f"{len(frame) - end} bytes behind a {message.__struct_config__.tag!r}, which carries no vector",
+        )
     start = _aligned(end)
     if start > len(frame) or (len(frame) - start) % DTYPE.itemsize:
-        raise ProtocolError("length", f"{len(frame) - end} bytes behind the map are no vector of float32")
+        raise ProtocolError(
+            "length", f"{len(frame) - end} bytes behind the map are no vector of float32"
+        )
     message.vector = np.frombuffer(frame, DTYPE, offset=start)
     return message  # type: ignore[no-any-return]
 
@@ -261,7 +282,9 @@ def _explain(header: memoryview, error: Exception) -> ProtocolError:
     except (msgspec.DecodeError, RecursionError, ValueError):
         return ProtocolError("malformed", f"the map cannot be read: {words}")
     if tag not in _TAGS:
-        return ProtocolError("unknown", f"a message of type {tag[:40]!r}, which protocol {PROTOCOL} does not have")
+        return ProtocolError(
+            "unknown", f"a message of type {tag[:40]!r}, which protocol {PROTOCOL} does not have"
+        )
     return ProtocolError("malformed", f"a {tag!r} that cannot be read: {words}")
 
 

@@ -7,7 +7,7 @@ Laws of this file:
 - A refused message changes nothing but a counter: the weights and the run go on untouched.
 - Parent side, a *trial* is one set of hyperparameters with its vector and history. A plain run has
   one, shared by all children, that is never stopped before the run's own end. In a search each child
-  has its own, whose vector is what that child pushed last; `genkidama.search` says which.
+  has its own, whose vector is what that child pushed last; `genkidama.tuning.service` says which.
 """
 
 from __future__ import annotations
@@ -16,12 +16,24 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from genkidama.blending import blend
+from genkidama.averaging import blend
 from genkidama.errors import ProtocolError
 from genkidama.experiment import Experiment
-from genkidama.messages import PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Reply, Request, Weights, Welcome
-from genkidama.search import Search, SearchTrial
+from genkidama.messages import (
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Reply,
+    Request,
+    Weights,
+    Welcome,
+)
 from genkidama.trial import Snapshot, Trial
+from genkidama.tuning.service import Search, SearchTrial
 from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["ChildRecord", "ParameterServer", "Snapshot", "Trial"]
@@ -120,9 +132,13 @@ class ParameterServer:
             if (
                 trial is not None
                 and trial.vector is None
-                and not any(other.joined for other in self.children.values() if other.trial is trial)
+                and not any(
+                    other.joined for other in self.children.values() if other.trial is trial
+                )
             ):
-                trial.signature = None  # nobody has pushed: the next child may bring another network
+                trial.signature = (
+                    None  # nobody has pushed: the next child may bring another network
+                )
             self._note(now, "leave", child=child, reason=reason)
 
     def tick(self, now: float) -> None:
@@ -149,7 +165,9 @@ class ParameterServer:
     def idle(self, child: str) -> bool:
         """Whether a child has nothing to train: in a search, while it waits for a trial or when its trial has ended."""
         record = self.children.get(child)
-        return self.search is not None and (record is None or record.trial is None or bool(record.trial.stop))
+        return self.search is not None and (
+            record is None or record.trial is None or bool(record.trial.stop)
+        )
 
     @property
     def connected(self) -> list[str]:
@@ -201,7 +219,11 @@ class ParameterServer:
             mean_return=trial.mean_return,
             returns=list(trial.returns),
             children={
-                name: {"exchanges": record.exchanges, "episodes": record.episodes, "steps": record.steps}
+                name: {
+                    "exchanges": record.exchanges,
+                    "episodes": record.episodes,
+                    "steps": record.steps,
+                }
                 for name, record in self.children.items()
             },
             experiment=trial.experiment,
@@ -211,7 +233,11 @@ class ParameterServer:
         """Goes on where a checkpoint left off. The vector is taken over, not copied."""
         self.trial.restore(snapshot, signature, vector)
         self.children = {
-            name: ChildRecord(exchanges=counts.get("exchanges", 0), episodes=counts.get("episodes", 0), steps=counts.get("steps", 0))
+            name: ChildRecord(
+                exchanges=counts.get("exchanges", 0),
+                episodes=counts.get("episodes", 0),
+                steps=counts.get("steps", 0),
+            )
             for name, counts in snapshot.children.items()
         }
         self._exchanges = snapshot.exchanges
@@ -229,11 +255,16 @@ class ParameterServer:
             )
         record = self.children.get(message.name)
         if record is not None and record.connected and record.session != message.session:
-            raise ProtocolError("name", f"the name {message.name!r} is in use by another child; give this one another name")
+            raise ProtocolError(
+                "name",
+                f"the name {message.name!r} is in use by another child; give this one another name",
+            )
         if record is None or not record.connected:
             limit = self.experiment.parent.max_children
             if len(self.connected) >= limit:
-                raise ProtocolError("full", f"{limit} children are connected already (parent.max_children)")
+                raise ProtocolError(
+                    "full", f"{limit} children are connected already (parent.max_children)"
+                )
         trial: Trial | None = self.trial
         if self.search is not None and not self.stop:
             trial = self.search.assign(message.name, now, message.trial)
@@ -244,16 +275,29 @@ class ParameterServer:
         if trial is None:
             assert self.search is not None
             return Welcome(protocol=PROTOCOL, experiment={}, run=self.run, wait=self.search.wait)
-        return Welcome(protocol=PROTOCOL, experiment=trial.experiment, run=self.run, stop=self.stop, trial=trial.number)
+        return Welcome(
+            protocol=PROTOCOL,
+            experiment=trial.experiment,
+            run=self.run,
+            stop=self.stop,
+            trial=trial.number,
+        )
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
         record, trial = self._record(child)
         signature = message.as_signature()
         limit = self.experiment.parent.max_parameters
         if not 0 < signature.size <= limit:
-            raise ProtocolError("signature", f"a network of {signature.size} numbers; 1 to {limit} are accepted (parent.max_parameters)")
-        if any(name == "__metadata__" for name, _ in signature.entries):  # no safetensors file could hold it
-            raise ProtocolError("signature", f"child {child!r} gives a parameter the name '__metadata__'")
+            raise ProtocolError(
+                "signature",
+                f"a network of {signature.size} numbers; 1 to {limit} are accepted (parent.max_parameters)",
+            )
+        if any(
+            name == "__metadata__" for name, _ in signature.entries
+        ):  # no safetensors file could hold it
+            raise ProtocolError(
+                "signature", f"child {child!r} gives a parameter the name '__metadata__'"
+            )
         if len({name for name, _ in signature.entries}) < len(signature.entries):
             raise ProtocolError("signature", f"child {child!r} gives two parameters the same name")
         if trial.signature is None:
@@ -265,35 +309,60 @@ class ParameterServer:
             self._began = now
         if self.search is not None and isinstance(trial, SearchTrial):
             self.search.heard(trial, now)
-        self._note(now, "join", child=child, version=trial.version, parameters=signature.size, **_number(trial))
+        self._note(
+            now,
+            "join",
+            child=child,
+            version=trial.version,
+            parameters=signature.size,
+            **_number(trial),
+        )
         return self._weights(trial, now)
 
     def _push(self, child: str, message: Push, now: float) -> Reply:
         record, trial = self._record(child)
         if not record.joined or trial.signature is None:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
-        if message.trial != trial.number or (self.search is not None and not self.search.owns(child, trial)):
+        if message.trial != trial.number or (
+            self.search is not None and not self.search.owns(child, trial)
+        ):
             raise ProtocolError(
-                "trial", f"child {child!r} pushes for trial {message.trial}, which it does not own; it has to say hello again"
+                "trial",
+                f"child {child!r} pushes for trial {message.trial}, which it does not own; it has to say hello again",
             )
         vector = message.vector
         if vector is None or len(vector) != trial.signature.size:
             length = 0 if vector is None else len(vector)
-            raise ProtocolError("length", f"child {child!r} pushes {length} numbers, expected {trial.signature.size}")
+            raise ProtocolError(
+                "length",
+                f"child {child!r} pushes {length} numbers, expected {trial.signature.size}",
+            )
         if message.version > trial.version:
-            raise ProtocolError("order", f"child {child!r} starts from version {message.version}, the newest is {trial.version}")
+            raise ProtocolError(
+                "order",
+                f"child {child!r} starts from version {message.version}, the newest is {trial.version}",
+            )
         if not is_finite(vector):
             if isinstance(trial, SearchTrial):
                 return self._diverged(trial, now)
             raise ProtocolError("finite", f"child {child!r} pushes NaN or infinity")
         if not all(-_LARGEST_RETURN <= value <= _LARGEST_RETURN for value in message.returns):
-            raise ProtocolError("finite", f"child {child!r} reports a return that is NaN, infinite or beyond ±{_LARGEST_RETURN:g}")
+            raise ProtocolError(
+                "finite",
+                f"child {child!r} reports a return that is NaN, infinite or beyond ±{_LARGEST_RETURN:g}",
+            )
         if message.sequence <= record.sequence:
-            return self._weights(trial, now, answer=True)  # a push whose reply got lost: answered again, counted once
+            return self._weights(
+                trial, now, answer=True
+            )  # a push whose reply got lost: answered again, counted once
         if self.stop or trial.stop:
-            return self._weights(trial, now, answer=True)  # the run is over, and what it came to stays as it is
+            return self._weights(
+                trial, now, answer=True
+            )  # the run is over, and what it came to stays as it is
         if trial.vector is None:
-            trial.vector = vector.copy()  # with no weights of its own, the parent takes the first child's
+            trial.vector = (
+                vector.copy()
+            )  # with no weights of its own, the parent takes the first child's
         elif self.search is not None:
             trial.vector[:] = vector  # nobody else has any share in them
         else:
@@ -327,7 +396,13 @@ class ParameterServer:
         if message.measures and not record.exchanges % self.experiment.parent.history_every:
             # Every n-th of each child, not of all: its figures are a sample, and children that push in turns are all in it.
             self._events.append(
-                {"time": now, "event": trial.experiment["child"]["backend"], "child": child, **_number(trial), **message.measures}
+                {
+                    "time": now,
+                    "event": trial.experiment["child"]["backend"],
+                    "child": child,
+                    **_number(trial),
+                    **message.measures,
+                }
             )
         if self.search is not None and isinstance(trial, SearchTrial):
             self.search.heard(trial, now)
@@ -355,7 +430,12 @@ class ParameterServer:
     def _weights(self, trial: Trial, now: float, answer: bool = False) -> Weights:
         """θ_P; only its version where it `answer`s a push of a search, since it is what the child has pushed."""
         if self.search is None:
-            return Weights(version=trial.version, progress=self.progress(now), stop=self.stop, vector=trial.vector)
+            return Weights(
+                version=trial.version,
+                progress=self.progress(now),
+                stop=self.stop,
+                vector=trial.vector,
+            )
         # Once a search is over, a child is told so with the trial of a plain run, which nobody trains.
         return Weights(
             version=trial.version,
@@ -381,9 +461,15 @@ class ParameterServer:
                 self._note(now, "stop", reason=self.stop)
             return
         stop, trial = self.experiment.stop, self.trial
-        mean = trial.mean_return if stop.mean_return is not None and len(trial.returns) == stop.window else None
+        mean = (
+            trial.mean_return
+            if stop.mean_return is not None and len(trial.returns) == stop.window
+            else None
+        )
         if stop.mean_return is not None and mean is not None and mean >= stop.mean_return:
-            self.stop = f"mean return {mean:.1f} over {stop.window} episodes reached {stop.mean_return:g}"
+            self.stop = (
+                f"mean return {mean:.1f} over {stop.window} episodes reached {stop.mean_return:g}"
+            )
         elif stop.updates is not None and self.updates >= stop.updates:
             self.stop = f"{stop.updates} updates done"
         elif stop.episodes is not None and trial.episodes >= stop.episodes:

@@ -1,41 +1,267 @@
-"""`--set key=value`: single settings from the command line."""
+"""The sections of an experiment: every setting with its type, its range and its default. Pure.
+
+The line below each field is its documentation. The sections' names are public and stay.
+"""
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
-from genkidama.errors import ConfigurationError
+from genkidama.decoding import (
+    Count,
+    Finite,
+    Fraction,
+    Meta,
+    Natural,
+    NotNegative,
+    Positive,
+    Section,
+    plug,
+)
 
-__all__ = ["parse_setting", "parse_settings"]
-
-_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
-
-
-def parse_setting(text: str) -> tuple[str, object]:
-    """`"child.exchange=free"` as `("child.exchange", "free")`.
-
-    The value is read as TOML (`0.5`, `true`, `[64, 64]`, `"free"`); what is no TOML value is taken
-    as a string, so that quotes are seldom needed. So is a date, which no setting is.
-
-    Raises:
-        ConfigurationError: there is no `=`, or what stands before it is no dotted key.
-    """
-    key, equals, value = text.partition("=")
-    key, value = key.strip(), value.strip()
-    if not equals or not _KEY.match(key):
-        raise ConfigurationError(f"--set {text}: expected key=value with a dotted key, as in child.exchange=free")
-    try:
-        document = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
-        return key, value
-    found = document["value"]
-    if len(document) > 1 or not isinstance(found, bool | int | float | str | list | dict):
-        return key, value
-    return key, found
+__all__ = [
+    "Algorithm",
+    "ChildSettings",
+    "Environment",
+    "GA3CSettings",
+    "Network",
+    "Optimizer",
+    "ParentSettings",
+    "Stop",
+    "Wrapper",
+]
 
 
-def parse_settings(texts: Iterable[str]) -> dict[str, object]:
-    """Several of them, as `Experiment.with_settings` takes them; of a repeated key the last counts."""
-    return dict(map(parse_setting, texts))
+class Wrapper(Section, frozen=True):
+    """One of `environment.wrappers`."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?\Z",
+            extra={"expected": "a wrapper of Gymnasium's or 'module:Class'"},
+        ),
+    ]
+    """A class of `gymnasium.wrappers`, as `"FrameStackObservation"`, or `"module:Class"`."""
+    options: dict[str, Any] = {}
+    """Its keyword arguments."""
+
+
+class Environment(Section, frozen=True):
+    """`[environment]`: what is learned."""
+
+    id: Annotated[str, Meta(min_length=1)] = "LunarLander-v3"
+    """A Gymnasium id, or `"module:callable"` that returns an environment."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for the environment."""
+    wrappers: tuple[Wrapper, ...] = ()
+    """What is put around it, the innermost first: `{ name = "FrameStackObservation", options = { stack_size = 4 } }`, …."""
+    vectorized: bool = False
+    """Whether its own vectorized form (ALE has one) is taken, which does the preprocessing: `options` are for that, `wrappers` none."""
+    normalize_observations: bool = False
+    """Subtract the running mean of the observations and divide by their standard deviation."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
+    reward_scale: Positive = 1.0
+    """Every reward is multiplied by this before it is learned from (never in what is reported)."""
+    clip_rewards: NotNegative = 0.0
+    """Scaled rewards are cut to ± this before they are learned from; 0 means no limit."""
+
+
+class Network(Section, frozen=True):
+    """`[network]`: what acts and values."""
+
+    name: Annotated[str, plug("actor-critic", "convolutional")] = "actor-critic"
+    """`"actor-critic"` (for vectors), `"convolutional"` (for images, channels first), or `"module:Class"`, a subclass of `Network`."""
+    convolutions: Annotated[tuple[tuple[Natural, Natural, Natural], ...], Meta(min_length=1)] = (
+        (16, 8, 4),
+        (32, 4, 2),
+    )
+    """`convolutional`: channels, kernel and stride of each convolution."""
+    hidden: Annotated[tuple[Natural, ...], Meta(min_length=1)] = (128,)
+    """Width of each hidden layer."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """What stands between layers."""
+    shared: bool = False
+    """Whether policy and value share their hidden layers."""
+    initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
+    """`"orthogonal"` (gain √2, policy head 0.01, value head 1), `"normal"`; biases 0. Or `"uniform"`, all within ±1/√inputs."""
+    initial_deviation: Positive = 0.1
+    """Standard deviation of the weights with `"normal"`."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for a network of one's own."""
+
+
+class Algorithm(Section, frozen=True):
+    """`[algorithm]`: how a core learns from what it saw."""
+
+    name: Annotated[str, plug("a3c", "ppo")] = "ppo"
+    """`"a3c"`, `"ppo"`, or `"module:Class"`."""
+    gamma: Fraction = 0.99
+    """Discount factor γ of a step."""
+    gae_lambda: Fraction = 1.0
+    """λ of generalized advantage estimation; 1 gives n-step returns."""
+    batch_size: Natural = 120
+    """Steps a core collects before it learns from them (N of the replay tensor)."""
+    across_episodes: bool = True
+    """Whether a batch goes on past an episode's end; false learns at every episode's end, as documented for A3C."""
+    pull_steps: Count = 0
+    """A core takes the child's weights every so many steps; 0 means after each of its own updates."""
+    epsilon: Fraction = 0.0
+    """Probability of a uniformly random action."""
+    value_coefficient: NotNegative = 0.5
+    """Weight of the value loss."""
+    entropy_coefficient: NotNegative = 0.0
+    """Weight of the policy's entropy at the start."""
+    entropy_schedule: Literal["constant", "linear"] = "constant"
+    """How it goes from `entropy_coefficient` to `final_entropy_coefficient` as the run progresses."""
+    final_entropy_coefficient: NotNegative = 0.0
+    """Weight of the policy's entropy at the end, with a schedule."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Whether a loss is the mean or the sum over its steps."""
+    normalize_advantages: bool = False
+    """Whether each batch's advantages are brought to mean 0 and standard deviation 1."""
+    max_gradient_norm: NotNegative = 0.0
+    """Longest gradient, by its Euclidean norm; 0 means no limit."""
+    vtrace: bool = False
+    """`a3c` with `ga3c`: corrects by V-trace for the updates between acting and learning."""
+    vtrace_rho: Positive = 1.0
+    """`vtrace`: ρ̄, the largest weight of a step's temporal difference."""
+    vtrace_c: Positive = 1.0
+    """`vtrace`: c̄, the largest weight with which a difference reaches back a step."""
+    epochs: Natural = 4
+    """`ppo`: how many times a batch is used."""
+    minibatch_size: Natural = 64
+    """`ppo`: steps of each update."""
+    clip: Positive = 0.2
+    """`ppo`: how far the probability ratio may move from 1."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for an algorithm of one's own."""
+
+
+class Optimizer(Section, frozen=True):
+    """`[optimizer]`: how a gradient becomes a step on the child's shared vector."""
+
+    name: Literal["sgd", "rmsprop", "adam"] = "adam"
+    """The update rule."""
+    learning_rate: Positive = 3e-4
+    """Step size at the start."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """How the learning rate goes from `learning_rate` to `final_learning_rate` as the run progresses."""
+    final_learning_rate: NotNegative = 0.0
+    """Step size at the end, with a schedule."""
+    momentum: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    """`sgd`: momentum."""
+    weight_decay: NotNegative = 0.0
+    """Added to the gradient: this times the weights."""
+    decay: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.99
+    """`rmsprop`: decay of the squared gradients."""
+    betas: tuple[Annotated[float, Meta(ge=0.0, lt=1.0)], Annotated[float, Meta(ge=0.0, lt=1.0)]] = (
+        0.9,
+        0.999,
+    )
+    """`adam`: decay of the first and second moment."""
+    epsilon: Positive = 1e-8
+    """`rmsprop`, `adam`: added to the denominator."""
+    epsilon_inside: bool = False
+    """`rmsprop`: whether `epsilon` is added under the root, as in Mnih et al. 2016 and TensorFlow, or to the root, as in torch."""
+    shared: bool = True
+    """Whether the cores of a child share the optimizer's state; false gives each core its own."""
+
+
+class ParentSettings(Section, frozen=True):
+    """`[parent]`: the machine that holds the weights."""
+
+    alpha: Fraction = 0.5
+    """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
+    listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
+    """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
+    checkpoint_updates: Count = 0
+    """Checkpoint every so many updates; 0 means by time only."""
+    checkpoint_seconds: NotNegative = 30.0
+    """Checkpoint every so many seconds; 0 means by updates only."""
+    checkpoint_keep: Natural = 5
+    """How many of the last checkpoints to keep, beside the best."""
+    history_every: Natural = 1
+    """Write every n-th exchange to the history."""
+    silence_seconds: Positive = 120.0
+    """Close a connection that has said nothing, not even answered a ping, for so long."""
+    max_children: Natural = 1024
+    """How many children may be connected at once."""
+    max_parameters: Natural = 100_000_000
+    """The largest network that is accepted, in numbers; it bounds the size of a message."""
+    tokens_file: str = ""
+    """Who may join: a file of lines `NAME TOKEN`, `*` for any name, read again at every handshake; empty lets everybody in."""
+    certificate_file: str = ""
+    """PEM certificate, and those between it and its authority; with `key_file` the parent speaks `wss://`."""
+    key_file: str = ""
+    """PEM private key of that certificate."""
+
+
+class ChildSettings(Section, frozen=True):
+    """`[child]`: what every child does."""
+
+    beta: Fraction = 0.5
+    """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P."""
+    backend: Annotated[str, plug("hogwild", "ga3c")] = "hogwild"
+    """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or `"module:Class"`."""
+    exchange: Literal["episode", "free"] = "episode"
+    """`"episode"`: once per episode of the whole child, its cores waiting; `"free"`: nobody waits."""
+    exchange_seconds: NotNegative = 1.0
+    """`free`: exchange every so many seconds; 0 means by steps only."""
+    exchange_steps: Count = 0
+    """`free`: exchange every so many steps of the child; 0 means by seconds only."""
+    cores: Natural | Literal["auto"] = "auto"
+    """Core processes of a child; `"auto"` means one for each CPU core that it may use, as far as they fit into the memory there is."""
+
+
+class GA3CSettings(Section, frozen=True):
+    """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model. `algorithm.batch_size` is its t_max."""
+
+    device: Annotated[
+        str,
+        Meta(
+            pattern=r"^(auto|cpu|cuda(:\d+)?)\Z",
+            extra={"expected": "'auto', 'cpu', 'cuda' or 'cuda:N'"},
+        ),
+    ] = "auto"
+    """Where the model is: `"cpu"`, `"cuda"`, `"cuda:N"`; `"auto"` means a GPU if there is one."""
+    agents: Natural | Literal["auto"] = "auto"
+    """N_A: agent processes; `"auto"` means eight for each core that the child may use."""
+    environments: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Environments of an agent; several share its process and the cost of asking."""
+    predictors: Natural = 1
+    """N_P: threads that predict."""
+    trainers: Natural = 1
+    """N_T: threads that train."""
+    prediction_batch: Natural = 128
+    """Observations of a prediction, at most."""
+    training_batch: Count = 0
+    """Steps of an update, at least: rollouts of several agents are grouped until there are so many; 0 means one rollout."""
+    rollouts: Annotated[int, Meta(ge=2)] = 3
+    """Rollouts of an environment in memory: one is filled, the others wait to be learned from; when all are full, the agent waits."""
+    dynamic: bool = True
+    """Whether N_P, N_T and N_A are adjusted to what gives the most training batches a second."""
+    window_seconds: Positive = 20.0
+    """`dynamic`: how long each setting is measured."""
+    max_predictors: Natural = 4
+    """`dynamic`: the largest N_P."""
+    max_trainers: Natural = 4
+    """`dynamic`: the largest N_T."""
+    max_agents: Natural = 64
+    """The largest N_A."""
+
+
+class Stop(Section, frozen=True):
+    """`[stop]`: the run ends when the first of these is reached; absent ones never are."""
+
+    updates: Natural | None = None
+    """Exchanges a child, on average."""
+    episodes: Natural | None = None
+    """Episodes of all children."""
+    seconds: Positive | None = None
+    """Wall-clock time since the first child joined."""
+    mean_return: Finite | None = None
+    """Mean return of the last `window` training episodes of all children."""
+    window: Natural = 100
+    """How many episodes that mean is taken over."""

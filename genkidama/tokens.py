@@ -60,7 +60,9 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
             continue
         problem = _problem(words)
         if not problem and words[1] in lines:
-            problem = f"the token of line {lines[words[1]]} again; each name needs a token of its own"
+            problem = (
+                f"the token of line {lines[words[1]]} again; each name needs a token of its own"
+            )
         if problem:
             raise ConfigurationError(f"{source}: line {number}: {problem}")
         entries.append(Entry(*words))

@@ -47,7 +47,9 @@ class Trial:
             if len(kept) > self.window:
                 self._sum -= kept.popleft()
         self._unchecked += len(returns)
-        if self._unchecked >= self.window:  # the running sum's rounding errors are thrown away now and then
+        if (
+            self._unchecked >= self.window
+        ):  # the running sum's rounding errors are thrown away now and then
             self._sum, self._unchecked = fsum(kept), 0
 
     @property

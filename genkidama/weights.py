@@ -67,9 +67,7 @@ class Signature:
         """The first entry in which `other` differs from this one, as a sentence; None if equal."""
         for position, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
             if mine != theirs:
-                return (
-                    f"parameter {position} is {theirs[0]!r} with shape {list(theirs[1])}, expected {mine[0]!r} with shape {list(mine[1])}"
-                )
+                return f"parameter {position} is {theirs[0]!r} with shape {list(theirs[1])}, expected {mine[0]!r} with shape {list(mine[1])}"
         here, there = len(self.entries), len(other.entries)
         if there > here:
             name, shape = other.entries[here]
@@ -105,7 +103,9 @@ def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
     """
     if vector.shape != (signature.size,):
         raise ValueError(f"a vector of shape {list(vector.shape)}, expected [{signature.size}]")
-    return {name: vector[signature.slices[name]].reshape(shape) for name, shape in signature.entries}
+    return {
+        name: vector[signature.slices[name]].reshape(shape) for name, shape in signature.entries
+    }
 
 
 def is_finite(vector: Vector) -> bool:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made by the openssl command")
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates are made by the openssl command"
+)
 
 _CONFIGURATION = """
 [ca]
@@ -57,7 +59,9 @@ class Authority:
         (folder / "openssl.cnf").write_text(_CONFIGURATION)
         (folder / "index.txt").touch()
         self._request("ca")
-        self._openssl("x509 -req -in ca.csr -signkey ca.key -days 30 -extfile openssl.cnf -extensions authority -out ca.pem")
+        self._openssl(
+            "x509 -req -in ca.csr -signkey ca.key -days 30 -extfile openssl.cnf -extensions authority -out ca.pem"
+        )
         #: The authority's own certificate, for those who are to trust it.
         self.file = str(folder / "ca.pem")
 
@@ -68,7 +72,9 @@ class Authority:
         (self._folder / f"{stem}.ext").write_text(
             f"subjectAltName = {', '.join(names)}\nauthorityKeyIdentifier = keyid\nextendedKeyUsage = serverAuth\n"
         )
-        dates = [f"{datetime.now(UTC) + timedelta(days=days):%Y%m%d%H%M%SZ}" for days in (begins, ends)]
+        dates = [
+            f"{datetime.now(UTC) + timedelta(days=days):%Y%m%d%H%M%SZ}" for days in (begins, ends)
+        ]
         self._openssl(
             f"ca -batch -notext -create_serial -config openssl.cnf -cert ca.pem -keyfile ca.key -in {stem}.csr -extfile {stem}.ext "
             f"-startdate {dates[0]} -enddate {dates[1]} -out {stem}.pem"
@@ -85,5 +91,11 @@ class Authority:
         self._openssl(f"req -new -config openssl.cnf -key {stem}.key -out {stem}.csr")
 
     def _openssl(self, arguments: str) -> None:
-        done = subprocess.run(["openssl", *arguments.split()], cwd=self._folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["openssl", *arguments.split()],
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr

@@ -47,7 +47,9 @@ class Bandit(gymnasium.Env[Observation, Any]):
         self._contexts = np.eye(3, dtype=dtype)
         self._context = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
         self._context = int(self.np_random.integers(3))
         return self._contexts[self._context].copy(), {}
@@ -82,7 +84,9 @@ class Corridor(gymnasium.Env[Observation, int]):
         self._cells = corridor_cells()
         self._cell, self._steps = 0, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
         self._cell, self._steps = int(self.np_random.integers(CORRIDOR_LENGTH)), 0
         return self._cells[self._cell].copy(), {}
@@ -112,7 +116,9 @@ class Endless(gymnasium.Env[Observation, Any]):
     def __init__(self, limit: int = 4, terminates: bool = False, blind: bool = False) -> None:
         self._limit, self._terminates, self._blind, self._steps = limit, terminates, blind, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
         self._steps = 0
         return self._observe(), {}

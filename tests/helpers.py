@@ -22,15 +22,15 @@ import psutil
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from genkidama.blending import blend
-from genkidama.checkpoint import CheckpointFolder
+from genkidama.averaging import blend
 from genkidama.child.backend import Work
 from genkidama.child.client import Child
 from genkidama.experiment import Experiment
 from genkidama.messages import Reply, Request, decode_request, encode
 from genkidama.parameter_server import Snapshot
 from genkidama.parent import Parent
-from genkidama.run import Run
+from genkidama.system.checkpoint import CheckpointFolder
+from genkidama.system.run import Run
 from genkidama.weights import DTYPE, Signature, Vector
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +51,9 @@ def until(condition: Callable[[], Any], what: str = "", seconds: float = PATIENC
     return found
 
 
-async def eventually(condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE) -> Any:
+async def eventually(
+    condition: Callable[[], Any], what: str = "", seconds: float = PATIENCE
+) -> Any:
     """`until` for code that runs in the same loop as what it waits for."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -95,8 +97,16 @@ def untrained(path: Path, experiment: Experiment, version: int = 1) -> Run:
     (path / "experiment.toml").write_text(experiment.to_toml())
     folder = CheckpointFolder(path / "checkpoints")
     folder.prepare()
-    counts = {"exchanges": version, "updates": float(version), "episodes": 2 * version, "steps": 50 * version, "seconds": 1.5 * version}
-    snapshot = Snapshot(version=version, alpha=0.5, beta=0.5, experiment=experiment.to_dict(), **counts)  # type: ignore[arg-type]
+    counts = {
+        "exchanges": version,
+        "updates": float(version),
+        "episodes": 2 * version,
+        "steps": 50 * version,
+        "seconds": 1.5 * version,
+    }
+    snapshot = Snapshot(
+        version=version, alpha=0.5, beta=0.5, experiment=experiment.to_dict(), **counts
+    )  # type: ignore[arg-type]
     folder.save_latest(model.signature, model.numbers, snapshot)
     return Run(path)
 
@@ -142,7 +152,10 @@ class Started:
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(_MARK) == self.mark:
+                if (
+                    process.status() != psutil.STATUS_ZOMBIE
+                    and process.environ().get(_MARK) == self.mark
+                ):
                     found.append(process)
         return found
 
@@ -154,7 +167,11 @@ class Started:
 
     def vanish(self, seconds: float) -> None:
         """Waits until the process and all that it started are gone."""
-        until(lambda: self.popen.poll() is not None and not self.family(), f"{self.family()} gone", seconds)
+        until(
+            lambda: self.popen.poll() is not None and not self.family(),
+            f"{self.family()} gone",
+            seconds,
+        )
 
     def end(self) -> None:
         for process in self.family():
@@ -210,7 +227,13 @@ class ConstantBackend:
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
-        options = {"size": 4, "first": 0.0, "gain": 1.0, "seconds": 0.002, **experiment.network.options}
+        options = {
+            "size": 4,
+            "first": 0.0,
+            "gain": 1.0,
+            "seconds": 0.002,
+            **experiment.network.options,
+        }
         self.signature = Signature.of([("constant", (options["size"],))])
         self.weights: Vector = np.full(options["size"], options["first"], DTYPE)
         self.gain, self.seconds = options["gain"], options["seconds"]
@@ -281,7 +304,9 @@ def constant(**sections: dict[str, Any]) -> Experiment:
 
 
 @asynccontextmanager
-async def running(experiment: Experiment, out: Path, listen: str = "127.0.0.1:0") -> AsyncIterator[Parent]:
+async def running(
+    experiment: Experiment, out: Path, listen: str = "127.0.0.1:0"
+) -> AsyncIterator[Parent]:
     """A parent that serves in this loop and is shut down at the end."""
     parent = Parent(experiment, out=out, listen=listen)
     await parent.startup()
@@ -304,7 +329,12 @@ class Serving:
         self.task = asyncio.create_task(self.child.serve())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.child.stop()
         async with asyncio.timeout(PATIENCE):
             await self.task
@@ -340,11 +370,18 @@ class FakeParent:
     connections: list[ServerConnection] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
-        self._server = await serve(self._converse, "127.0.0.1", 0, compression=None, max_size=None, close_timeout=0.1)
+        self._server = await serve(
+            self._converse, "127.0.0.1", 0, compression=None, max_size=None, close_timeout=0.1
+        )
         self.url = url(next(iter(self._server.sockets)).getsockname())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.close()
         await self._server.wait_closed()
 
@@ -358,4 +395,6 @@ class FakeParent:
                 self.requests.append(request)
                 answer = self.answer(request)
                 if answer is not None:
-                    await connection.send(answer if isinstance(answer, bytes | str) else encode(answer))
+                    await connection.send(
+                        answer if isinstance(answer, bytes | str) else encode(answer)
+                    )

@@ -19,7 +19,10 @@ from ray.cluster_utils import Cluster
 def main(head: dict[str, Any], *others: dict[str, Any]) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **head})
     nodes = [cluster.head_node, *(cluster.add_node(**other) for other in others)]
-    print(json.dumps({"address": cluster.address, "nodes": [node.node_id for node in nodes]}), flush=True)
+    print(
+        json.dumps({"address": cluster.address, "nodes": [node.node_id for node in nodes]}),
+        flush=True,
+    )
     for line in sys.stdin:
         told = json.loads(line)
         if "remove" in told:

@@ -36,8 +36,12 @@ class Systemd:
 @contextmanager
 def service_manager(abstract: bool = False) -> Iterator[Systemd]:
     """One with a socket of its own, a path or, on Linux, an abstract name."""
-    with tempfile.TemporaryDirectory() as folder:  # a short path: a socket's has at most some hundred bytes
-        manager = Systemd(f"@genkidama-{uuid.uuid4().hex}" if abstract else str(Path(folder) / "notify"))
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # a short path: a socket's has at most some hundred bytes
+        manager = Systemd(
+            f"@genkidama-{uuid.uuid4().hex}" if abstract else str(Path(folder) / "notify")
+        )
         try:
             yield manager
         finally:

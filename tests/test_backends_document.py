@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from genkidama.child.backend import Backend, make_backend
-from genkidama.cluster import train
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
+from genkidama.local.cluster import train
 from tests.helpers import PATIENCE, ROOT, Started, small, starting, until
 
 DOCUMENT = (ROOT / "docs" / "backends.md").read_text()
@@ -26,7 +26,11 @@ DOCUMENT = (ROOT / "docs" / "backends.md").read_text()
 
 def block(language: str, words: str) -> str:
     """The code block with these words in it."""
-    (found,) = (code for code in re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE) if words in code)
+    (found,) = (
+        code
+        for code in re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+        if words in code
+    )
     return str(found)
 
 
@@ -48,12 +52,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def backend(**sections: dict[str, Any]) -> Backend:
-    return make_backend(small(**{**sections, "child": {"backend": "evolution:EvolutionStrategy"}}), 2, "pi")
+    return make_backend(
+        small(**{**sections, "child": {"backend": "evolution:EvolutionStrategy"}}), 2, "pi"
+    )
 
 
 def test_a_run_with_it_learns(tmp_path: Path) -> None:
     run = train(EXPERIMENT, children=2, cores=1, out=tmp_path / "run", episodes=0)
-    exchanges, measures = ([event for event in run.history() if event["event"] == kind] for kind in ("exchange", EXPERIMENT.child.backend))
+    exchanges, measures = (
+        [event for event in run.history() if event["event"] == kind]
+        for kind in ("exchange", EXPERIMENT.child.backend)
+    )
     assert exchanges[0]["mean_return"] < 40.0
     assert exchanges[-1]["mean_return"] >= 150.0  # which ends the run long before its 400 updates
     assert len(exchanges) < 400
@@ -77,12 +86,26 @@ async def test_it_exchanges_a_network_that_can_be_evaluated() -> None:
     ("environment", "error", "words"),
     [
         ({"id": "NoSuch-v1"}, ConfigurationError, "environment.id = 'NoSuch-v1'"),
-        ({"normalize_observations": True}, ConfigurationError, "environment.normalize_observations = True"),
-        ({"id": "tests.tiny:Faulty", "options": {"fault": "raise", "after": 3}}, EnvironmentFailure, "ValueError: the cable"),
-        ({"id": "tests.tiny:Faulty", "options": {"fault": "kill", "after": 3}}, EnvironmentFailure, "BrokenProcessPool"),
+        (
+            {"normalize_observations": True},
+            ConfigurationError,
+            "environment.normalize_observations = True",
+        ),
+        (
+            {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "after": 3}},
+            EnvironmentFailure,
+            "ValueError: the cable",
+        ),
+        (
+            {"id": "tests.tiny:Faulty", "options": {"fault": "kill", "after": 3}},
+            EnvironmentFailure,
+            "BrokenProcessPool",
+        ),
     ],
 )
-async def test_what_goes_wrong_is_told(environment: dict[str, Any], error: type[Exception], words: str) -> None:
+async def test_what_goes_wrong_is_told(
+    environment: dict[str, Any], error: type[Exception], words: str
+) -> None:
     async def train() -> None:
         evolution = backend(environment=environment)
         try:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.capacity import CHILD_BYTES, CORE_BYTES, GROWTH_BYTES, RESERVE_BYTES, cores_that_fit, expected_cores, megabytes
+from genkidama.capacity import (
+    CHILD_BYTES,
+    CORE_BYTES,
+    GROWTH_BYTES,
+    RESERVE_BYTES,
+    cores_that_fit,
+    expected_cores,
+    megabytes,
+)
 
 MB = 10**6
 
@@ -25,7 +33,9 @@ MB = 10**6
         (None, 4, 0, 4),
     ],
 )
-def test_how_many_cores_fit(available: int | None, at_most: int, reserve: int, expected: int) -> None:
+def test_how_many_cores_fit(
+    available: int | None, at_most: int, reserve: int, expected: int
+) -> None:
     assert cores_that_fit(available, 31 * MB, at_most, reserve) == expected
 
 
@@ -33,7 +43,9 @@ sizes = st.integers(-(10**10), 10**13)
 
 
 @given(sizes, st.integers(1, 10**11), st.integers(1, 512), st.integers(0, 10**11))
-def test_as_many_fit_as_can_be_paid_for(available: int, per_core: int, at_most: int, reserve: int) -> None:
+def test_as_many_fit_as_can_be_paid_for(
+    available: int, per_core: int, at_most: int, reserve: int
+) -> None:
     cores = cores_that_fit(available, per_core, at_most, reserve)
     assert 1 <= cores <= at_most
     assert cores == 1 or cores * per_core + reserve <= available
@@ -41,25 +53,39 @@ def test_as_many_fit_as_can_be_paid_for(available: int, per_core: int, at_most: 
 
 
 @given(sizes, sizes, st.integers(1, 10**9), st.integers(1, 64))
-def test_more_memory_never_means_fewer_cores(one: int, other: int, per_core: int, at_most: int) -> None:
+def test_more_memory_never_means_fewer_cores(
+    one: int, other: int, per_core: int, at_most: int
+) -> None:
     less, more = sorted((one, other))
     assert cores_that_fit(less, per_core, at_most) <= cores_that_fit(more, per_core, at_most)
 
 
 @pytest.mark.parametrize(
     ("machine", "available", "expected"),
-    [("Pi 3B+, 1 GB", 700 * MB, 4), ("the same with a desktop", 350 * MB, 2), ("Pi Zero 2 W, 512 MB", 300 * MB, 1), ("unknown", None, 4)],
+    [
+        ("Pi 3B+, 1 GB", 700 * MB, 4),
+        ("the same with a desktop", 350 * MB, 2),
+        ("Pi Zero 2 W, 512 MB", 300 * MB, 1),
+        ("unknown", None, 4),
+    ],
 )
-def test_what_is_expected_of_small_machines(machine: str, available: int | None, expected: int) -> None:
+def test_what_is_expected_of_small_machines(
+    machine: str, available: int | None, expected: int
+) -> None:
     assert expected_cores(available, 4) == expected, machine
 
 
 def test_what_is_expected_is_what_a_child_that_costs_as_much_will_find() -> None:
     for available in range(0, 700 * MB, 7 * MB):
-        measured = cores_that_fit(available - CHILD_BYTES, CORE_BYTES + GROWTH_BYTES, 4, RESERVE_BYTES)
+        measured = cores_that_fit(
+            available - CHILD_BYTES, CORE_BYTES + GROWTH_BYTES, 4, RESERVE_BYTES
+        )
         assert expected_cores(available, 4) == measured
 
 
-@pytest.mark.parametrize(("size", "words"), [(0, "0 MB"), (31_499_999, "31 MB"), (31_500_001, "32 MB"), (2_000_000_000, "2000 MB")])
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 MB"), (31_499_999, "31 MB"), (31_500_001, "32 MB"), (2_000_000_000, "2000 MB")],
+)
 def test_sizes_are_said_in_megabytes(size: int, words: str) -> None:
     assert megabytes(size) == words

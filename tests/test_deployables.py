@@ -12,23 +12,22 @@ import msgspec
 import pytest
 
 from genkidama.child.client import _FAREWELL_SECONDS, _LAST_REPLY_SECONDS
-from genkidama.experiment import (
+from genkidama.experiment import Experiment, read_toml
+from genkidama.parent.__main__ import main as parent_main
+from genkidama.parent.server import CLOSE_SECONDS, HOUSEKEEPING_SECONDS, LEAVE_SECONDS
+from genkidama.role import Role
+from genkidama.search_settings import SearchSettings
+from genkidama.settings import (
     Algorithm,
     ChildSettings,
     Environment,
-    Experiment,
     GA3CSettings,
     Network,
     Optimizer,
     ParentSettings,
-    Role,
-    SearchSettings,
     Stop,
-    read_toml,
 )
-from genkidama.parent.__main__ import main as parent_main
-from genkidama.parent.server import CLOSE_SECONDS, HOUSEKEEPING_SECONDS, LEAVE_SECONDS
-from genkidama.systemd import STATUS_SECONDS
+from genkidama.system.systemd import STATUS_SECONDS
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = {
@@ -68,9 +67,14 @@ def test_the_parents_file_shows_every_setting_with_a_comment() -> None:
 
 
 def test_the_parents_file_is_the_best_experiment_let_into_the_network() -> None:
-    deployed, example = Experiment.load(ROOT / "parent/parent.toml"), Experiment.load(ROOT / "examples/lunarlander/lunarlander.toml")
+    deployed, example = (
+        Experiment.load(ROOT / "parent/parent.toml"),
+        Experiment.load(ROOT / "examples/lunarlander/lunarlander.toml"),
+    )
     # A shelf of small machines is slower than the machine that the example was measured on.
-    assert deployed == example.with_settings({"parent.listen": "0.0.0.0:8765", "stop.seconds": 1800.0})
+    assert deployed == example.with_settings(
+        {"parent.listen": "0.0.0.0:8765", "stop.seconds": 1800.0}
+    )
 
 
 def test_the_childs_file_shows_every_setting_with_a_comment_and_its_default() -> None:
@@ -95,7 +99,9 @@ UNITS = {
 def unit(role: str) -> dict[str, list[str]]:
     """All assignments of a unit, whatever their section."""
     found: dict[str, list[str]] = {}
-    for line in (ROOT / role / f"genkidama-{role}.service").read_text(encoding="utf-8").splitlines():
+    for line in (
+        (ROOT / role / f"genkidama-{role}.service").read_text(encoding="utf-8").splitlines()
+    ):
         if "=" in line and not line.startswith("#"):
             key, _, value = line.partition("=")
             found.setdefault(key, []).append(value)
@@ -107,15 +113,25 @@ def test_a_unit_agrees_with_the_code(role: str) -> None:
     settings = unit(role)
     module, stop, beat = UNITS[role]
     (start,) = settings["ExecStart"]
-    assert start.startswith(f"/opt/genkidama/{role}/bin/python -m {module} /etc/genkidama/{role}.toml")
+    assert start.startswith(
+        f"/opt/genkidama/{role}/bin/python -m {module} /etc/genkidama/{role}.toml"
+    )
     assert find_spec(f"{module}.__main__") is not None
     assert float(settings["TimeoutStopSec"][0]) >= 2 * stop
     assert float(settings["WatchdogSec"][0]) >= 20 * beat
-    assert settings["Type"] == ["notify"] and settings["Restart"] == ["on-failure"] and settings["User"] == ["genkidama"]
-    assert "MemoryDenyWriteExecute" not in settings or role == "parent"  # torch compiles at run time
+    assert (
+        settings["Type"] == ["notify"]
+        and settings["Restart"] == ["on-failure"]
+        and settings["User"] == ["genkidama"]
+    )
+    assert (
+        "MemoryDenyWriteExecute" not in settings or role == "parent"
+    )  # torch compiles at run time
 
 
-def test_what_the_parents_unit_says_is_what_the_command_understands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_parents_unit_says_is_what_the_command_understands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     variables = dict(line.strip('"').split("=", 1) for line in unit("parent")["Environment"])
     words = unit("parent")["ExecStart"][0].split(" -m genkidama.parent ")[1]
     for name, value in variables.items():
@@ -146,7 +162,9 @@ def test_a_unit_gives_nothing_away_that_it_does_not_need(role: str) -> None:
 # Examples.
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.name
+)
 def test_every_example_is_an_experiment(path: Path) -> None:
     assert Experiment.load(path).name == path.stem
 
@@ -155,7 +173,13 @@ def test_the_thesis_settings_are_exactly_the_thesis() -> None:
     assert read_toml(ROOT / "examples/lunarlander/thesis.toml") == {
         "seed": 0,
         "environment": {"id": "LunarLander-v3"},
-        "network": {"hidden": [128], "activation": "tanh", "shared": False, "initialization": "normal", "initial_deviation": 0.1},
+        "network": {
+            "hidden": [128],
+            "activation": "tanh",
+            "shared": False,
+            "initialization": "normal",
+            "initial_deviation": 0.1,
+        },
         "algorithm": {
             "name": "a3c",
             "gamma": 0.999,
@@ -169,7 +193,13 @@ def test_the_thesis_settings_are_exactly_the_thesis() -> None:
             "normalize_advantages": False,
             "max_gradient_norm": 0.0,
         },
-        "optimizer": {"name": "sgd", "learning_rate": 1e-4, "momentum": 0.9, "weight_decay": 1e-3, "shared": False},
+        "optimizer": {
+            "name": "sgd",
+            "learning_rate": 1e-4,
+            "momentum": 0.9,
+            "weight_decay": 1e-3,
+            "shared": False,
+        },
         "parent": {"alpha": 0.9, "checkpoint_updates": 100, "checkpoint_keep": 20},
         "child": {"beta": 0.0, "exchange": "episode", "cores": 4},
         "stop": {"updates": 2000},

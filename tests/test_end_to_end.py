@@ -16,9 +16,19 @@ import psutil
 import pytest
 
 import genkidama
-from genkidama import checkpoint as checkpoints
-from genkidama.run import Run
-from tests.helpers import ROOT, Ended, Started, command, history, shared_memory, small, starting, until
+from genkidama.system import checkpoint as checkpoints
+from genkidama.system.run import Run
+from tests.helpers import (
+    ROOT,
+    Ended,
+    Started,
+    command,
+    history,
+    shared_memory,
+    small,
+    starting,
+    until,
+)
 
 Start = Callable[..., Started]
 
@@ -47,21 +57,50 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A3C on CartPole, two free children, by the command."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "cart.toml").write_text(small(parent={"alpha": 0.75}, child={"beta": 0.25}).to_toml())
-    options = ["--children", 2, "--cores", 1, "--updates", 8, "--seed", 7, "--set", "child.exchange_seconds=0.1", "--episodes", 4]
-    return Trained(command(folder, "genkidama", "train", "cart.toml", *options, "--out", "run", "--json"), folder)
+    options = [
+        "--children",
+        2,
+        "--cores",
+        1,
+        "--updates",
+        8,
+        "--seed",
+        7,
+        "--set",
+        "child.exchange_seconds=0.1",
+        "--episodes",
+        4,
+    ]
+    return Trained(
+        command(folder, "genkidama", "train", "cart.toml", *options, "--out", "run", "--json"),
+        folder,
+    )
 
 
 def test_the_command_ends_with_one_object_on_standard_output(trained: Trained) -> None:
     assert trained.said.code == 0, trained.said.err
     assert "Traceback" not in trained.said.err
     found = json.loads(trained.said.out)
-    assert list(found) == ["run", "updates", "episodes", "steps", "seconds", "steps_per_second", "evaluation"]
+    assert list(found) == [
+        "run",
+        "updates",
+        "episodes",
+        "steps",
+        "seconds",
+        "steps_per_second",
+        "evaluation",
+    ]
     assert found["run"] == "run"
     assert 4 < found["updates"] < 12  # a child's first push after the eighth update lowers the mean
     assert found["episodes"] > 10 and found["steps"] > 100
     assert found["steps_per_second"] == pytest.approx(found["steps"] / found["seconds"])
     evaluation = found["evaluation"]
-    assert (evaluation["episodes"], evaluation["seed"], evaluation["greedy"], evaluation["threshold"]) == (4, 7, False, 475.0)
+    assert (
+        evaluation["episodes"],
+        evaluation["seed"],
+        evaluation["greedy"],
+        evaluation["threshold"],
+    ) == (4, 7, False, 475.0)
 
 
 def test_a_user_follows_it_on_standard_error(trained: Trained) -> None:
@@ -73,12 +112,20 @@ def test_a_user_follows_it_on_standard_error(trained: Trained) -> None:
 
 def test_the_run_directory_holds_what_a_run_leaves(trained: Trained) -> None:
     run = Run.open(trained.path)
-    assert (run.experiment.seed, run.experiment.stop.updates, run.experiment.child.exchange_seconds) == (7, 8, 0.1)
+    assert (
+        run.experiment.seed,
+        run.experiment.stop.updates,
+        run.experiment.child.exchange_seconds,
+    ) == (7, 8, 0.1)
     assert run.experiment.name == "small"
     snapshot = run.load().snapshot
     assert (snapshot.alpha, snapshot.beta) == (0.75, 0.25)
     assert set(snapshot.children) <= {"child-1", "child-2"}
-    assert sum(counts["exchanges"] for counts in snapshot.children.values()) == snapshot.version == snapshot.exchanges
+    assert (
+        sum(counts["exchanges"] for counts in snapshot.children.values())
+        == snapshot.version
+        == snapshot.exchanges
+    )
     assert run.best is not None
     assert run.evaluation is not None and run.evaluation["episodes"] == 4
     assert sorted(path.name for path in run.path.iterdir()) == [
@@ -102,7 +149,10 @@ def test_the_history_tells_what_happened(trained: Trained) -> None:
     assert [event["version"] for event in exchanges] == list(range(1, len(exchanges) + 1))
     for key in ("child", "update", "staleness", "episodes", "steps", "mean_return"):
         assert all(key in event for event in exchanges)
-    assert {event["child"] for event in exchanges} <= {"child-1", "child-2"}  # on a busy machine one may come too late
+    assert {event["child"] for event in exchanges} <= {
+        "child-1",
+        "child-2",
+    }  # on a busy machine one may come too late
 
 
 def test_weights_have_moved_and_are_numbers(trained: Trained) -> None:
@@ -117,17 +167,28 @@ def test_a_resumed_run_goes_on_where_it_was(trained: Trained, tmp_path: Path) ->
     said = command(tmp_path, "genkidama", "train", "--resume", "run", *options)
     assert said.code == 0, said.err
     assert f"goes on from version {before.snapshot.version}" in said.err
-    found, after, events = json.loads(said.out), Run(tmp_path / "run").load(), list(Run(tmp_path / "run").history())
+    found, after, events = (
+        json.loads(said.out),
+        Run(tmp_path / "run").load(),
+        list(Run(tmp_path / "run").history()),
+    )
     assert events[: len(old)] == old
-    assert events[len(old)]["event"] == "resume" and events[len(old)]["version"] == before.snapshot.version
+    assert (
+        events[len(old)]["event"] == "resume"
+        and events[len(old)]["version"] == before.snapshot.version
+    )
     exchanges = [event["version"] for event in events[len(old) :] if event["event"] == "exchange"]
     assert exchanges[0] == before.snapshot.version + 1
-    assert [event["reason"] for event in events if event["event"] == "stop"] == ["8 updates done", "14 updates done"]
+    assert [event["reason"] for event in events if event["event"] == "stop"] == [
+        "8 updates done",
+        "14 updates done",
+    ]
     assert after.snapshot.version > before.snapshot.version
     assert found["episodes"] > before.snapshot.episodes and found["steps"] > before.snapshot.steps
     assert after.snapshot.seconds > before.snapshot.seconds
     assert found["steps_per_second"] == pytest.approx(
-        (after.snapshot.steps - before.snapshot.steps) / (after.snapshot.seconds - before.snapshot.seconds)
+        (after.snapshot.steps - before.snapshot.steps)
+        / (after.snapshot.seconds - before.snapshot.seconds)
     )
     assert Run(tmp_path / "run").experiment.stop.updates == 14
 
@@ -137,22 +198,46 @@ def test_a_run_that_is_over_is_over_at_once(trained: Trained, tmp_path: Path) ->
     shutil.copytree(trained.path, tmp_path / "run")
     before = Run(trained.path).load().snapshot
     said = command(
-        tmp_path, "genkidama", "train", "--resume", "run", "--children", 2, "--cores", 1, "--episodes", 0, "--json", seconds=20.0
+        tmp_path,
+        "genkidama",
+        "train",
+        "--resume",
+        "run",
+        "--children",
+        2,
+        "--cores",
+        1,
+        "--episodes",
+        0,
+        "--json",
+        seconds=20.0,
     )
     assert said.code == 0, said.err
     found = json.loads(said.out)
     assert (found["updates"], found["steps"]) == (before.updates, before.steps)
 
 
-def test_ppo_with_episodes_trains_continuous_actions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ppo_with_episodes_trains_continuous_actions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The library's own call, from a directory where the package can only be found by its path."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     experiment = genkidama.Experiment.from_dict(
         {
-            "environment": {"id": "Pendulum-v1", "normalize_observations": True, "normalize_rewards": True},
+            "environment": {
+                "id": "Pendulum-v1",
+                "normalize_observations": True,
+                "normalize_rewards": True,
+            },
             "network": {"hidden": [8]},
-            "algorithm": {"name": "ppo", "batch_size": 64, "minibatch_size": 32, "epochs": 2, "gae_lambda": 0.95},
+            "algorithm": {
+                "name": "ppo",
+                "batch_size": 64,
+                "minibatch_size": 32,
+                "epochs": 2,
+                "gae_lambda": 0.95,
+            },
             "child": {"exchange": "episode"},
             "stop": {"updates": 3},
         }
@@ -169,12 +254,22 @@ def test_ppo_with_episodes_trains_continuous_actions(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_interrupted_it_leaves_a_checkpoint_and_nothing_else(tmp_path: Path, start: Start, number: int) -> None:
+def test_interrupted_it_leaves_a_checkpoint_and_nothing_else(
+    tmp_path: Path, start: Start, number: int
+) -> None:
     (tmp_path / "cart.toml").write_text(small().to_toml())
     before = shared_memory()
-    process = start("genkidama", "train", "cart.toml", "--children", 2, "--cores", 1, "--out", "run", "--json")
+    process = start(
+        "genkidama", "train", "cart.toml", "--children", 2, "--cores", 1, "--out", "run", "--json"
+    )
     run = tmp_path / "run"
-    until(lambda: len({event["child"] for event in history(run, "exchange")}) == 2 or process.popen.poll() is not None, "exchanges")
+    until(
+        lambda: (
+            len({event["child"] for event in history(run, "exchange")}) == 2
+            or process.popen.poll() is not None
+        ),
+        "exchanges",
+    )
     family = process.family()
     assert len(family) >= 8  # this one, the parent, and a child, a nursery and a core twice
     process.signal(number)
@@ -185,14 +280,26 @@ def test_interrupted_it_leaves_a_checkpoint_and_nothing_else(tmp_path: Path, sta
         assert "Traceback" not in log.read_text()
     last = history(run)[-1]
     assert last["event"] == "checkpoint"
-    assert Run(run).load().snapshot.version == last["version"] == history(run, "exchange")[-1]["version"]
-    assert not {name for name in shared_memory() - before if any(str(member.pid) in name for member in family)}
+    assert (
+        Run(run).load().snapshot.version
+        == last["version"]
+        == history(run, "exchange")[-1]["version"]
+    )
+    assert not {
+        name
+        for name in shared_memory() - before
+        if any(str(member.pid) in name for member in family)
+    }
 
 
 @pytest.mark.parametrize("moment", ["at once", "with its directory", "with a child"])
-def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, start: Start, moment: str) -> None:
+def test_stopped_while_it_starts_it_leaves_no_process(
+    tmp_path: Path, start: Start, moment: str
+) -> None:
     (tmp_path / "cart.toml").write_text(small().to_toml())
-    process = start("genkidama", "train", "cart.toml", "--children", 2, "--cores", 1, "--out", "run")
+    process = start(
+        "genkidama", "train", "cart.toml", "--children", 2, "--cores", 1, "--out", "run"
+    )
     if moment == "with its directory":
         until(lambda: (tmp_path / "run" / "logs").exists())
     elif moment == "with a child":
@@ -205,7 +312,9 @@ def test_stopped_while_it_starts_it_leaves_no_process(tmp_path: Path, start: Sta
 
 def test_killed_it_takes_everybody_along(tmp_path: Path, start: Start) -> None:
     (tmp_path / "cart.toml").write_text(small().to_toml())
-    process = start("genkidama", "train", "cart.toml", "--children", 1, "--cores", 1, "--out", "run")
+    process = start(
+        "genkidama", "train", "cart.toml", "--children", 1, "--cores", 1, "--out", "run"
+    )
     until(lambda: history(tmp_path / "run", "exchange"), "an exchange")
     process.signal(signal.SIGKILL)
     process.vanish(10.0)
@@ -222,19 +331,35 @@ class Machines:
 
     def __init__(self, folder: Path, start: Start) -> None:
         self.folder, self._start = folder, start
-        settings = small(environment={"id": "tests.tiny:Faulty"}, parent={"checkpoint_seconds": 0.2})
+        settings = small(
+            environment={"id": "tests.tiny:Faulty"}, parent={"checkpoint_seconds": 0.2}
+        )
         (folder / "shelf.toml").write_text(settings.to_toml())
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
 
     def parent(self, run: str) -> Started:
-        return self._start("genkidama.parent", "shelf.toml", "--listen", f"127.0.0.1:{self.port}", "--out", run)
+        return self._start(
+            "genkidama.parent", "shelf.toml", "--listen", f"127.0.0.1:{self.port}", "--out", run
+        )
 
     def child(self, name: str) -> Started:
-        return self._start("genkidama.child", "--parent", f"ws://127.0.0.1:{self.port}", "--name", name, "--cores", 1)
+        return self._start(
+            "genkidama.child",
+            "--parent",
+            f"ws://127.0.0.1:{self.port}",
+            "--name",
+            name,
+            "--cores",
+            1,
+        )
 
     def exchanges(self, run: str, child: str = "") -> list[dict[str, Any]]:
-        return [event for event in history(self.folder / run, "exchange") if child in ("", event["child"])]
+        return [
+            event
+            for event in history(self.folder / run, "exchange")
+            if child in ("", event["child"])
+        ]
 
     def await_exchanges(self, run: str, child: str, count: int = 3) -> None:
         goal = len(self.exchanges(run, child)) + count

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.experiment import Algorithm, ChildSettings, Environment, Experiment, Network, ParentSettings, Role, Stop
+from genkidama.experiment import Experiment
+from genkidama.role import Role
+from genkidama.settings import Algorithm, ChildSettings, Environment, Network, ParentSettings, Stop
 
 SECTIONS = "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, seed, solved, stop"
 
@@ -19,9 +21,16 @@ positive = st.floats(0.0, 1e30, exclude_min=True)
 not_negative = st.floats(0.0, 1e30)
 finite = st.floats(-1e30, 1e30)
 naturals = st.integers(1, 10**6)
-plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=8)
+plain = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+)
 options = st.dictionaries(
-    st.text(max_size=8), plain | st.lists(plain, max_size=3) | st.dictionaries(st.text(max_size=4), plain, max_size=2), max_size=2
+    st.text(max_size=8),
+    plain | st.lists(plain, max_size=3) | st.dictionaries(st.text(max_size=4), plain, max_size=2),
+    max_size=2,
 )
 
 #: Every setting, with values that are allowed whatever the others are.
@@ -32,7 +41,10 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "environment.id": st.text(min_size=1, max_size=20),
     "environment.options": options,
     "environment.wrappers": st.lists(
-        st.fixed_dictionaries({"name": st.sampled_from(["FrameStackObservation", "mine:Wrapper"]), "options": options}), max_size=2
+        st.fixed_dictionaries(
+            {"name": st.sampled_from(["FrameStackObservation", "mine:Wrapper"]), "options": options}
+        ),
+        max_size=2,
     ),
     "environment.vectorized": st.just(False),
     "environment.normalize_observations": st.booleans(),
@@ -40,7 +52,9 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "environment.reward_scale": positive,
     "environment.clip_rewards": not_negative,
     "network.name": st.sampled_from(["actor-critic", "convolutional", "mine:Net", "a.b_c:_D1"]),
-    "network.convolutions": st.lists(st.lists(naturals, min_size=3, max_size=3), min_size=1, max_size=3),
+    "network.convolutions": st.lists(
+        st.lists(naturals, min_size=3, max_size=3), min_size=1, max_size=3
+    ),
     "network.hidden": st.lists(naturals, min_size=1, max_size=3),
     "network.activation": st.sampled_from(["tanh", "relu", "elu", "silu"]),
     "network.shared": st.booleans(),
@@ -113,7 +127,11 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "stop.mean_return": finite,
     "stop.window": naturals,
 }
-PPO_ONLY = {"algorithm.epochs": naturals, "algorithm.minibatch_size": st.integers(1, 64), "algorithm.clip": positive}
+PPO_ONLY = {
+    "algorithm.epochs": naturals,
+    "algorithm.minibatch_size": st.integers(1, 64),
+    "algorithm.clip": positive,
+}
 
 changes = st.fixed_dictionaries({}, optional=CHANGES)
 experiments = changes.map(lambda chosen: Experiment().with_settings(chosen))
@@ -144,8 +162,16 @@ def test_every_setting_is_tried_here() -> None:
     found = set()
     for field in msgspec.structs.fields(Experiment):
         section = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
-        found |= {f"{field.name}.{inner.name}" for inner in msgspec.structs.fields(field.type)} if section else {field.name}
-    assert found == {*CHANGES, *PPO_ONLY, "search"}  # whose settings tests/test_search_settings.py tries
+        found |= (
+            {f"{field.name}.{inner.name}" for inner in msgspec.structs.fields(field.type)}
+            if section
+            else {field.name}
+        )
+    assert found == {
+        *CHANGES,
+        *PPO_ONLY,
+        "search",
+    }  # whose settings tests/test_search_settings.py tries
 
 
 # What is right.
@@ -191,7 +217,13 @@ def test_a_file_by_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "name"),
-    [("thesis.toml", "thesis"), ("my run!.toml", "my-run-"), ("_try.toml", "try"), ("§.toml", "experiment"), ("v1.2", "v1")],
+    [
+        ("thesis.toml", "thesis"),
+        ("my run!.toml", "my-run-"),
+        ("_try.toml", "try"),
+        ("§.toml", "experiment"),
+        ("v1.2", "v1"),
+    ],
 )
 def test_the_name_is_the_files_unless_it_says_one(tmp_path: Path, file: str, name: str) -> None:
     (tmp_path / file).write_text("")
@@ -212,11 +244,15 @@ def test_every_allowed_value_arrives_and_the_original_stays(chosen: dict[str, An
 
 
 @given(experiments)
-def test_an_experiment_survives_a_dictionary_a_toml_file_and_the_wire(experiment: Experiment) -> None:
+def test_an_experiment_survives_a_dictionary_a_toml_file_and_the_wire(
+    experiment: Experiment,
+) -> None:
     settings = experiment.to_dict()
     assert Experiment.from_dict(settings) == experiment
     assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
-    assert Experiment.from_dict(msgspec.msgpack.decode(msgspec.msgpack.encode(settings))) == experiment
+    assert (
+        Experiment.from_dict(msgspec.msgpack.decode(msgspec.msgpack.encode(settings))) == experiment
+    )
 
 
 @given(st.fixed_dictionaries({}, optional=PPO_ONLY), st.sampled_from(["ppo", "mine:Algorithm"]))
@@ -237,12 +273,16 @@ def test_the_algorithm_can_be_changed_to_and_fro() -> None:
     tuned = Experiment(algorithm=Algorithm(clip=0.3, gamma=0.9))
     a3c = tuned.with_settings({"algorithm.name": "a3c"})
     assert a3c.algorithm == Algorithm(name="a3c", gamma=0.9)
-    assert a3c.with_settings({"algorithm.name": "ppo", "algorithm.clip": 0.1}).algorithm == Algorithm(clip=0.1, gamma=0.9)
+    assert a3c.with_settings(
+        {"algorithm.name": "ppo", "algorithm.clip": 0.1}
+    ).algorithm == Algorithm(clip=0.1, gamma=0.9)
 
 
 def test_a_single_option_of_a_plug_can_be_set() -> None:
     experiment = Experiment(environment=Environment(options={"wind": {"power": 1.0}}))
-    windy = experiment.with_settings({"environment.options.wind.power": 2.0, "environment.options.gravity": -5})
+    windy = experiment.with_settings(
+        {"environment.options.wind.power": 2.0, "environment.options.gravity": -5}
+    )
     assert windy.environment.options == {"wind": {"power": 2.0}, "gravity": -5}
     assert experiment.environment.options == {"wind": {"power": 1.0}}
 
@@ -268,23 +308,41 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
     ("settings", "line"),
     [
         # keys
-        ({"algorithm": {"gama": 0.9}}, f"algorithm.gama = 0.9: no such setting; did you mean 'gamma'? known here: {ALGORITHM}"),
+        (
+            {"algorithm": {"gama": 0.9}},
+            f"algorithm.gama = 0.9: no such setting; did you mean 'gamma'? known here: {ALGORITHM}",
+        ),
         ({"child": {"zzz": True}}, f"child.zzz = True: no such setting; known here: {CHILD}"),
-        ({"enviroment": {"id": "x"}}, f"enviroment = {{'id': 'x'}}: no such setting; did you mean 'environment'? known here: {SECTIONS}"),
+        (
+            {"enviroment": {"id": "x"}},
+            f"enviroment = {{'id': 'x'}}: no such setting; did you mean 'environment'? known here: {SECTIONS}",
+        ),
         ({"a\nb": 1}, f"'a\\nb' = 1: no such setting; known here: {SECTIONS}"),
         ({"alpha": 0.5}, f"alpha = 0.5: no such setting; known here: {SECTIONS}"),
         # types
         ({"seed": "3"}, "seed = '3': expected int, got str"),
         ({"seed": "1\n2"}, "seed = '1\\n2': expected int, got str"),
-        ({"algorithm": {"batch_size": 64.0}}, "algorithm.batch_size = 64.0: expected int, got float"),
-        ({"algorithm": {"batch_size": True}}, "algorithm.batch_size = True: expected int, got bool"),
+        (
+            {"algorithm": {"batch_size": 64.0}},
+            "algorithm.batch_size = 64.0: expected int, got float",
+        ),
+        (
+            {"algorithm": {"batch_size": True}},
+            "algorithm.batch_size = True: expected int, got bool",
+        ),
         ({"algorithm": {"gamma": "high"}}, "algorithm.gamma = 'high': expected float, got str"),
         ({"network": {"shared": 1}}, "network.shared = 1: expected bool, got int"),
         ({"network": {"hidden": 64}}, "network.hidden = 64: expected array, got int"),
-        ({"network": {"hidden": [64, "wide"]}}, "network.hidden[1] = 'wide': expected int, got str"),
+        (
+            {"network": {"hidden": [64, "wide"]}},
+            "network.hidden[1] = 'wide': expected int, got str",
+        ),
         ({"environment": {"id": 5}}, "environment.id = 5: expected str, got int"),
         ({"environment": {"options": 3}}, "environment.options = 3: expected a table, got int"),
-        ({"environment": "LunarLander-v3"}, "environment = 'LunarLander-v3': expected a table, got str"),
+        (
+            {"environment": "LunarLander-v3"},
+            "environment = 'LunarLander-v3': expected a table, got str",
+        ),
         ({"stop": {"updates": "many"}}, "stop.updates = 'many': expected int, got str"),
         ({"solved": [200]}, "solved = [200]: expected float, got array"),
         # ranges
@@ -295,31 +353,67 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ({"child": {"beta": float("nan")}}, "child.beta = nan: expected float >= 0.0"),
         ({"child": {"beta": float("inf")}}, "child.beta = inf: expected float <= 1.0"),
         ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate = 0: expected float > 0.0"),
-        ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate = nan: expected float > 0.0"),
-        ({"optimizer": {"learning_rate": float("inf")}}, "optimizer.learning_rate = inf: expected float <= 1e+30"),
+        (
+            {"optimizer": {"learning_rate": float("nan")}},
+            "optimizer.learning_rate = nan: expected float > 0.0",
+        ),
+        (
+            {"optimizer": {"learning_rate": float("inf")}},
+            "optimizer.learning_rate = inf: expected float <= 1e+30",
+        ),
         ({"optimizer": {"momentum": 1.0}}, "optimizer.momentum = 1.0: expected float < 1.0"),
         ({"optimizer": {"betas": [0.9, 1.0]}}, "optimizer.betas[1] = 1.0: expected float < 1.0"),
-        ({"optimizer": {"betas": [0.9]}}, "optimizer.betas = [0.9]: expected array of length 2, got 1"),
+        (
+            {"optimizer": {"betas": [0.9]}},
+            "optimizer.betas = [0.9]: expected array of length 2, got 1",
+        ),
         ({"network": {"hidden": []}}, "network.hidden = []: expected array of length >= 1"),
         ({"network": {"hidden": [64, 0]}}, "network.hidden[1] = 0: expected int >= 1"),
         ({"environment": {"id": ""}}, "environment.id = '': expected str of length >= 1"),
         ({"stop": {"updates": 0}}, "stop.updates = 0: expected int >= 1"),
-        ({"stop": {"mean_return": float("nan")}}, "stop.mean_return = nan: expected float >= -1e+30"),
+        (
+            {"stop": {"mean_return": float("nan")}},
+            "stop.mean_return = nan: expected float >= -1e+30",
+        ),
         # words
-        ({"child": {"exchange": "never"}}, "child.exchange = 'never': expected one of 'episode', 'free'"),
-        ({"network": {"activation": "gelu"}}, "network.activation = 'gelu': expected one of 'tanh', 'relu', 'elu', 'silu'"),
+        (
+            {"child": {"exchange": "never"}},
+            "child.exchange = 'never': expected one of 'episode', 'free'",
+        ),
+        (
+            {"network": {"activation": "gelu"}},
+            "network.activation = 'gelu': expected one of 'tanh', 'relu', 'elu', 'silu'",
+        ),
         ({"child": {"cores": "all"}}, "child.cores = 'all': expected one of 'auto', or int >= 1"),
         ({"child": {"cores": 1.5}}, "child.cores = 1.5: expected one of 'auto', or int >= 1"),
         ({"child": {"cores": 0}}, "child.cores = 0: expected int >= 1"),
-        ({"algorithm": {"name": "a2c"}}, f"algorithm.name = 'a2c': expected one of 'a3c', 'ppo', {PLUG}"),
-        ({"algorithm": {"name": "a3c\n"}}, f"algorithm.name = 'a3c\\n': expected one of 'a3c', 'ppo', {PLUG}"),
-        ({"network": {"name": "my/net:Net"}}, f"network.name = 'my/net:Net': expected one of 'actor-critic', 'convolutional', {PLUG}"),
+        (
+            {"algorithm": {"name": "a2c"}},
+            f"algorithm.name = 'a2c': expected one of 'a3c', 'ppo', {PLUG}",
+        ),
+        (
+            {"algorithm": {"name": "a3c\n"}},
+            f"algorithm.name = 'a3c\\n': expected one of 'a3c', 'ppo', {PLUG}",
+        ),
+        (
+            {"network": {"name": "my/net:Net"}},
+            f"network.name = 'my/net:Net': expected one of 'actor-critic', 'convolutional', {PLUG}",
+        ),
         ({"name": "../up"}, f"name = '../up': {NAME}"),
         ({"name": ""}, f"name = '': {NAME}"),
         # combinations
-        ({"algorithm": {"name": "a3c", "clip": 0.2}}, "algorithm.clip = 0.2: only algorithm.name = 'ppo' has this setting"),
-        ({"algorithm": {"name": "a3c", "epochs": 4}}, "algorithm.epochs = 4: only algorithm.name = 'ppo' has this setting"),
-        ({"algorithm": {"batch_size": 63}}, "algorithm.minibatch_size = 64: at most algorithm.batch_size = 63 is allowed"),
+        (
+            {"algorithm": {"name": "a3c", "clip": 0.2}},
+            "algorithm.clip = 0.2: only algorithm.name = 'ppo' has this setting",
+        ),
+        (
+            {"algorithm": {"name": "a3c", "epochs": 4}},
+            "algorithm.epochs = 4: only algorithm.name = 'ppo' has this setting",
+        ),
+        (
+            {"algorithm": {"batch_size": 63}},
+            "algorithm.minibatch_size = 64: at most algorithm.batch_size = 63 is allowed",
+        ),
         (
             {"child": {"exchange": "free", "exchange_seconds": 0}},
             "child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them",
@@ -333,7 +427,10 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "algorithm.vtrace = True: is for a3c with the backend ga3c, but algorithm.name = 'ppo'",
         ),
         (
-            {"algorithm": {"name": "a3c", "vtrace": True, "epsilon": 0.1}, "child": {"backend": "ga3c"}},
+            {
+                "algorithm": {"name": "a3c", "vtrace": True, "epsilon": 0.1},
+                "child": {"backend": "ga3c"},
+            },
             "algorithm.vtrace = True: knows the policy's own actions only; set algorithm.epsilon to 0",
         ),
         (
@@ -343,7 +440,10 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         ({"ga3c": {"agents": 65}}, "ga3c.agents = 65: at most ga3c.max_agents = 64 is allowed"),
         ({"ga3c": {"trainers": 5}}, "ga3c.trainers = 5: at most ga3c.max_trainers = 4 is allowed"),
-        ({"ga3c": {"device": "gpu"}}, "ga3c.device = 'gpu': expected 'auto', 'cpu', 'cuda' or 'cuda:N'"),
+        (
+            {"ga3c": {"device": "gpu"}},
+            "ga3c.device = 'gpu': expected 'auto', 'cpu', 'cuda' or 'cuda:N'",
+        ),
         (
             {"parent": {"checkpoint_seconds": 0}},
             "parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them",
@@ -370,21 +470,31 @@ def test_combinations_that_make_sense_are_allowed(settings: dict[str, Any]) -> N
 
 @given(
     st.sampled_from(sorted(CHANGES)),
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.lists(st.integers(), max_size=2),
 )
 def test_any_value_is_taken_or_told_in_one_line(key: str, value: Any) -> None:
     try:
         Experiment().with_settings({key: value}, source="lander.toml")
     except ConfigurationError as error:
         assert str(error).startswith(f"lander.toml: {key}")
-        assert repr(value) in str(error) or isinstance(value, list)  # of a list, the element that is wrong
+        assert repr(value) in str(error) or isinstance(
+            value, list
+        )  # of a list, the element that is wrong
         assert len(str(error).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("key", "line"),
     [
-        ("child.exchnge", f"child.exchnge = 1: no such setting; did you mean 'exchange'? known here: {CHILD}"),
+        (
+            "child.exchnge",
+            f"child.exchnge = 1: no such setting; did you mean 'exchange'? known here: {CHILD}",
+        ),
         ("nope", f"nope = 1: no such setting; known here: {SECTIONS}"),
         ("nope.deeper", f"nope = {{'deeper': 1}}: no such setting; known here: {SECTIONS}"),
         ("child", "child = 1: expected a table, got int"),
@@ -404,14 +514,28 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             Experiment.load(path)
         return str(caught.value)
 
-    absent, broken, binary = tmp_path / "absent.toml", tmp_path / "broken.toml", tmp_path / "binary.toml"
+    absent, broken, binary = (
+        tmp_path / "absent.toml",
+        tmp_path / "broken.toml",
+        tmp_path / "binary.toml",
+    )
     broken.write_text("seed = \n")
     binary.write_bytes(b"\xff\xfe")
     assert error(absent, ConfigurationError) == f"{absent}: no such file"
-    assert error(tmp_path, ConfigurationError) == f"{tmp_path}: is a directory, expected a TOML file"
-    assert error(broken, ConfigurationError) == f"{broken}: not valid TOML: Invalid value (at line 1, column 8)"
-    assert error(binary, ConfigurationError).startswith(f"{binary}: not valid TOML: 'utf-8' codec can't decode byte 0xff")
-    assert error(broken / "below.toml", EnvironmentFailure) == f"{broken / 'below.toml'}: cannot be read: Not a directory"
+    assert (
+        error(tmp_path, ConfigurationError) == f"{tmp_path}: is a directory, expected a TOML file"
+    )
+    assert (
+        error(broken, ConfigurationError)
+        == f"{broken}: not valid TOML: Invalid value (at line 1, column 8)"
+    )
+    assert error(binary, ConfigurationError).startswith(
+        f"{binary}: not valid TOML: 'utf-8' codec can't decode byte 0xff"
+    )
+    assert (
+        error(broken / "below.toml", EnvironmentFailure)
+        == f"{broken / 'below.toml'}: cannot be read: Not a directory"
+    )
 
 
 def test_the_file_is_named_where_a_value_is_wrong(tmp_path: Path) -> None:
@@ -428,19 +552,31 @@ def test_the_file_is_named_where_a_value_is_wrong(tmp_path: Path) -> None:
 def test_a_role_by_values(tmp_path: Path) -> None:
     path = tmp_path / "child.toml"
     path.write_text("")
-    assert Role.load(path) == Role(parent="ws://127.0.0.1:8765", name="", cores="experiment", state="")
-    path.write_text('parent = "wss://genki.example:443/x"\nname = "pi-3"\ncores = 4\nstate = "/var/lib/genkidama"\n')
-    assert Role.load(path) == Role(parent="wss://genki.example:443/x", name="pi-3", cores=4, state="/var/lib/genkidama")
+    assert Role.load(path) == Role(
+        parent="ws://127.0.0.1:8765", name="", cores="experiment", state=""
+    )
+    path.write_text(
+        'parent = "wss://genki.example:443/x"\nname = "pi-3"\ncores = 4\nstate = "/var/lib/genkidama"\n'
+    )
+    assert Role.load(path) == Role(
+        parent="wss://genki.example:443/x", name="pi-3", cores=4, state="/var/lib/genkidama"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('parent = "http://pi"', "parent = 'http://pi': expected ws://HOST:PORT or wss://HOST:PORT"),
+        (
+            'parent = "http://pi"',
+            "parent = 'http://pi': expected ws://HOST:PORT or wss://HOST:PORT",
+        ),
         ('name = "my pi"', f"name = 'my pi': {NAME}"),
         ('cores = "many"', "cores = 'many': expected one of 'auto', 'experiment', or int >= 1"),
         ("cores = 0", "cores = 0: expected int >= 1"),
-        ("beta = 0.5", "beta = 0.5: no such setting; known here: ca_file, cores, name, parent, state, token_file"),
+        (
+            "beta = 0.5",
+            "beta = 0.5: no such setting; known here: ca_file, cores, name, parent, state, token_file",
+        ),
     ],
 )
 def test_a_role_that_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, line: str) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from genkidama.cluster import train
 from genkidama.experiment import Experiment
-from genkidama.run import Run
+from genkidama.local.cluster import train
+from genkidama.system.run import Run
 from tests.helpers import ROOT, history, small
 
 KEYS = {
@@ -30,7 +30,12 @@ def ga3c(**sections: dict[str, Any]) -> Experiment:
         "child": {"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.2},
         "ga3c": {"agents": 2, "training_batch": 20, "dynamic": False},
     }
-    return small(**{name: {**settings.get(name, {}), **section} for name, section in {**settings, **sections}.items()})
+    return small(
+        **{
+            name: {**settings.get(name, {}), **section}
+            for name, section in {**settings, **sections}.items()
+        }
+    )
 
 
 def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_history() -> None:
@@ -49,7 +54,9 @@ def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_h
         assert set(line) - {"event", "time", "child"} <= KEYS
     last = lines[-1]
     assert last["pps"] > 0 and last["tps"] > 0 and last["lag"] >= 0
-    assert len({(line["predictors"], line["trainers"], line["agents"]) for line in lines}) > 1  # the dynamic adjustment
+    assert (
+        len({(line["predictors"], line["trainers"], line["agents"]) for line in lines}) > 1
+    )  # the dynamic adjustment
 
 
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -66,14 +73,25 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize("example", ["pong", "breakout", "pong-vectorized"])
 def test_atari_trains_end_to_end(example: str) -> None:
     settings = Experiment.load(ROOT / f"examples/atari/{example}.toml")
-    changes = {"ga3c.agents": 2, "stop.seconds": 30.0, "ga3c.environments": 2, "ga3c.window_seconds": 2.0}
-    run = train(settings.with_settings(changes), children=1, cores=2, out=f"runs/{example}", episodes=0)
+    changes = {
+        "ga3c.agents": 2,
+        "stop.seconds": 30.0,
+        "ga3c.environments": 2,
+        "ga3c.window_seconds": 2.0,
+    }
+    run = train(
+        settings.with_settings(changes), children=1, cores=2, out=f"runs/{example}", episodes=0
+    )
     snapshot = run.load().snapshot
     assert snapshot.steps > 1000 and snapshot.episodes > 0
     signature = run.load().signature
     if "pong" in example:
         assert signature.size == 1_005_623
     assert history(run.path, "ga3c")[-1]["updates"] > 0
-    returns = [line["mean_return"] for line in history(run.path, "exchange") if line["mean_return"] is not None]
+    returns = [
+        line["mean_return"]
+        for line in history(run.path, "exchange")
+        if line["mean_return"] is not None
+    ]
     low, high = (-21.0, 21.0) if "pong" in example else (0.0, 900.0)
     assert all(low <= value <= high for value in returns) and returns

@@ -38,7 +38,9 @@ TOKEN = "0123456789abcdef" * 2
 #: The oldest and the newest version whose schemas are installed.
 VERSIONS = [kubernetes_validate.utils.all_versions()[0], kubernetes_validate.latest_version()]
 
-needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+needs_kubectl = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="kubectl is not installed"
+)
 everywhere = pytest.mark.parametrize("folder", [PLAIN, TLS], ids=["plain", "tls"])
 
 
@@ -46,7 +48,9 @@ everywhere = pytest.mark.parametrize("folder", [PLAIN, TLS], ids=["plain", "tls"
 
 
 def kubectl(folder: Path) -> list[Manifest]:
-    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["kubectl", "kustomize", folder], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
@@ -54,11 +58,21 @@ def kubectl(folder: Path) -> list[Manifest]:
 def assembled(folder: Path) -> list[Manifest]:
     """As `kubectl kustomize`, but for the hash in a ConfigMap's name and the order."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
-    assert set(kustomization) <= {"apiVersion", "kind", "resources", "configMapGenerator", "patches"}
+    assert set(kustomization) <= {
+        "apiVersion",
+        "kind",
+        "resources",
+        "configMapGenerator",
+        "patches",
+    }
     found: list[Manifest] = []
     for name in kustomization["resources"]:
         path = (folder / name).resolve()
-        found += assembled(path) if path.is_dir() else list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        found += (
+            assembled(path)
+            if path.is_dir()
+            else list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        )
     for made in kustomization.get("configMapGenerator", []):
         data = {name: (folder / name).read_text(encoding="utf-8") for name in made["files"]}
         metadata = {"name": made["name"], **made.get("options", {})}
@@ -87,7 +101,9 @@ def change(manifest: Any, operation: dict[str, Any]) -> None:
 
 
 def one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
-    (found,) = (each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name)
+    (found,) = (
+        each for each in manifests if each["kind"] == kind and each["metadata"]["name"] == name
+    )
     return found
 
 
@@ -141,14 +157,20 @@ def test_kubectl_puts_the_same_together(folder: Path) -> None:
 
 @needs_kubectl
 def test_the_documented_kustomizations_of_ones_own_can_be_built(tmp_path: Path) -> None:
-    texts = re.findall(r"```yaml\n(# \S+/kustomization\.yaml.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    texts = re.findall(
+        r"```yaml\n(# \S+/kustomization\.yaml.*?)```",
+        DOCUMENT.read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
     assert texts
     for number, text in enumerate(texts):
         folder = tmp_path / "checkout" / f"own{number}"
         folder.mkdir(parents=True)
         for name in ("parent", "child", "deploy"):
             if number == 0:
-                shutil.copytree(ROOT / name, folder.parent / name, ignore=shutil.ignore_patterns("ansible"))
+                shutil.copytree(
+                    ROOT / name, folder.parent / name, ignore=shutil.ignore_patterns("ansible")
+                )
         (folder / "kustomization.yaml").write_text(text, encoding="utf-8")
         (folder / "parent.toml").write_text('name = "own"\n', encoding="utf-8")
         manifests = kubectl(folder)
@@ -156,15 +178,24 @@ def test_the_documented_kustomizations_of_ones_own_can_be_built(tmp_path: Path) 
             kubernetes_validate.validate(manifest, VERSIONS[-1], strict=True)
         (settings,) = (each for each in manifests if each["kind"] == "ConfigMap")
         assert settings["data"] == {"parent.toml": 'name = "own"\n'}
-        images = {each["image"] for role in ("parent", "child") for each in pod(manifests, role)["containers"]}
-        assert images == {f"registry.example/genkidama-{role}:{genkidama.__version__}" for role in ("parent", "child")}
+        images = {
+            each["image"]
+            for role in ("parent", "child")
+            for each in pod(manifests, role)["containers"]
+        }
+        assert images == {
+            f"registry.example/genkidama-{role}:{genkidama.__version__}"
+            for role in ("parent", "child")
+        }
 
 
 # Held to what else there is.
 
 
 @everywhere
-def test_pods_ask_for_no_more_rights_than_the_restricted_standard_of_kubernetes_gives(folder: Path) -> None:
+def test_pods_ask_for_no_more_rights_than_the_restricted_standard_of_kubernetes_gives(
+    folder: Path,
+) -> None:
     manifests = assembled(folder)
     for role in ("parent", "child"):
         spec = pod(manifests, role)
@@ -172,7 +203,11 @@ def test_pods_ask_for_no_more_rights_than_the_restricted_standard_of_kubernetes_
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         for each in spec["containers"]:
-            rights = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+            rights = {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
             assert each["securityContext"] == rights
             assert each["resources"]["requests"] and each["resources"]["limits"]["memory"]
 
@@ -189,20 +224,34 @@ def test_the_network_leads_from_children_to_the_parent_and_nowhere_else(folder: 
     assert service["spec"]["ports"] == [{"name": "parent", "port": port, "targetPort": "parent"}]
     scheme = "wss" if folder is TLS else "ws"
     assert option(child, "parent") == f"{scheme}://{service['metadata']['name']}:{port}"
-    deployments = {role: one(manifests, "Deployment", f"genkidama-{role}")["spec"] for role in ("parent", "child")}
-    labels = {role: deployment["template"]["metadata"]["labels"] for role, deployment in deployments.items()}
+    deployments = {
+        role: one(manifests, "Deployment", f"genkidama-{role}")["spec"]
+        for role in ("parent", "child")
+    }
+    labels = {
+        role: deployment["template"]["metadata"]["labels"]
+        for role, deployment in deployments.items()
+    }
     assert labels["parent"] != labels["child"]
     assert service["spec"]["selector"] == labels["parent"]
     assert one(manifests, "NetworkPolicy", "genkidama-parent")["spec"] == {
         "podSelector": {"matchLabels": labels["parent"]},
         "policyTypes": ["Ingress"],
-        "ingress": [{"from": [{"podSelector": {"matchLabels": labels["child"]}}], "ports": [{"protocol": "TCP", "port": port}]}],
+        "ingress": [
+            {
+                "from": [{"podSelector": {"matchLabels": labels["child"]}}],
+                "ports": [{"protocol": "TCP", "port": port}],
+            }
+        ],
     }
     assert one(manifests, "NetworkPolicy", "genkidama-child")["spec"] == {
         "podSelector": {"matchLabels": labels["child"]},
         "policyTypes": ["Ingress"],
     }
-    assert all(deployment["selector"] == {"matchLabels": labels[role]} for role, deployment in deployments.items())
+    assert all(
+        deployment["selector"] == {"matchLabels": labels[role]}
+        for role, deployment in deployments.items()
+    )
 
 
 def test_who_is_told_to_stop_has_the_time_that_the_code_takes_and_that_systemd_gives() -> None:
@@ -229,7 +278,9 @@ def test_the_cores_of_a_child_fit_into_its_memory() -> None:
 def test_the_environment_is_what_somebody_reads(folder: Path) -> None:
     for role in ("parent", "child"):
         found = container(assembled(folder), role)
-        read = set(re.findall(r"\$\((\w+)\)", " ".join(found["args"]))) | ({uplink.TOKEN_VARIABLE} if role == "child" else set())
+        read = set(re.findall(r"\$\((\w+)\)", " ".join(found["args"]))) | (
+            {uplink.TOKEN_VARIABLE} if role == "child" else set()
+        )
         assert {each["name"] for each in found.get("env", [])} == read
 
 
@@ -239,18 +290,34 @@ def test_what_is_mounted_is_there_and_what_is_named_is_mounted(folder: Path) -> 
     for role in ("parent", "child"):
         spec = pod(manifests, role)
         volumes = {each["name"]: each for each in spec["volumes"]}
-        assert {each["name"] for found in spec["containers"] for each in found["volumeMounts"]} == set(volumes)
-        mounted = {each["mountPath"]: each["name"] for each in container(manifests, role)["volumeMounts"]}
+        assert {
+            each["name"] for found in spec["containers"] for each in found["volumeMounts"]
+        } == set(volumes)
+        mounted = {
+            each["mountPath"]: each["name"] for each in container(manifests, role)["volumeMounts"]
+        }
         assert mounted["/var/lib/genkidama"] == {"parent": "runs", "child": "state"}[role]
         if role == "parent":
-            assert one(manifests, "PersistentVolumeClaim", volumes["runs"]["persistentVolumeClaim"]["claimName"])
-        named = set(re.findall(r"/etc/genkidama/(\S+)", " ".join(container(manifests, role)["args"])))
+            assert one(
+                manifests,
+                "PersistentVolumeClaim",
+                volumes["runs"]["persistentVolumeClaim"]["claimName"],
+            )
+        named = set(
+            re.findall(r"/etc/genkidama/(\S+)", " ".join(container(manifests, role)["args"]))
+        )
         assert named == contents(volumes.get(mounted.get("/etc/genkidama", "")), manifests)
 
 
 def contents(volume: Manifest | None, manifests: list[Manifest]) -> set[str]:
     """The names of the files of a volume that is made of settings and secrets."""
-    sources = volume["projected"]["sources"] if volume and "projected" in volume else [volume] if volume else []
+    sources = (
+        volume["projected"]["sources"]
+        if volume and "projected" in volume
+        else [volume]
+        if volume
+        else []
+    )
     names: set[str] = set()
     for source in sources:
         if "configMap" in source:
@@ -264,26 +331,44 @@ def contents(volume: Manifest | None, manifests: list[Manifest]) -> set[str]:
 def test_no_secret_is_part_of_it_and_the_documentation_says_how_each_is_made(folder: Path) -> None:
     manifests = assembled(folder)
     assert not [each for each in manifests if each["kind"] == "Secret"]
-    environment = [each["valueFrom"].get("secretKeyRef") for each in container(manifests, "child")["env"]]
+    environment = [
+        each["valueFrom"].get("secretKeyRef") for each in container(manifests, "child")["env"]
+    ]
     keys = {(secret["name"], secret["key"]) for secret in environment if secret}
     for volume in [*pod(manifests, "parent")["volumes"], *pod(manifests, "child")["volumes"]]:
         for source in [*volume.get("projected", {}).get("sources", []), volume]:
             if secret := source.get("secret"):
-                keys |= {(secret.get("name") or secret["secretName"], item["key"]) for item in secret["items"]}
+                keys |= {
+                    (secret.get("name") or secret["secretName"], item["key"])
+                    for item in secret["items"]
+                }
     assert len(keys) == (5 if folder is TLS else 2)
     text = DOCUMENT.read_text(encoding="utf-8").replace("\\\n", "")
     for name, key in keys:
-        assert re.search(rf"kubectl create secret generic {name} .*--from-(literal|file)={re.escape(key)}\b", text), (name, key)
+        assert re.search(
+            rf"kubectl create secret generic {name} .*--from-(literal|file)={re.escape(key)}\b",
+            text,
+        ), (name, key)
 
 
 def test_the_documentation_names_what_is_there() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     for path in re.findall(r"kubectl (?:apply|delete) -k ([\w./-]+\w)", text):
-        assert (ROOT / path / "kustomization.yaml").exists() or f"# {path}/kustomization.yaml" in text, path
+        assert (
+            ROOT / path / "kustomization.yaml"
+        ).exists() or f"# {path}/kustomization.yaml" in text, path
     manifests = assembled(TLS)
     for kind, name in re.findall(r"\b(deployment|service|pvc)/(genkidama-[a-z]+)", text):
-        one(manifests, {"deployment": "Deployment", "service": "Service", "pvc": "PersistentVolumeClaim"}[kind], name)
-    assert set(re.findall(r"-c (\w+) -- ", text)) <= {each["name"] for each in pod(manifests, "parent")["containers"]}
+        one(
+            manifests,
+            {"deployment": "Deployment", "service": "Service", "pvc": "PersistentVolumeClaim"}[
+                kind
+            ],
+            name,
+        )
+    assert set(re.findall(r"-c (\w+) -- ", text)) <= {
+        each["name"] for each in pod(manifests, "parent")["containers"]
+    }
 
 
 @pytest.mark.parametrize("role", ["parent", "child"])
@@ -298,13 +383,27 @@ def test_the_image_is_what_the_manifests_start(role: str) -> None:
     assert importlib.util.find_spec(f"{module}.__main__") and module == f"genkidama.{role}"
     security = pod(manifests, role)["securityContext"]
     assert f"\nUSER {security['runAsUser']}:{security['runAsGroup']}\n" in text
-    assert f"useradd --uid {security['runAsUser']} " in text and f"groupadd --gid {security['fsGroup']} " in text
+    assert (
+        f"useradd --uid {security['runAsUser']} " in text
+        and f"groupadd --gid {security['fsGroup']} " in text
+    )
     for mount in container(manifests, role)["volumeMounts"]:
-        assert mount["name"] == "temporary" or f'"{mount["mountPath"]}"' in text.partition("VOLUME ")[2].splitlines()[0]
+        assert (
+            mount["name"] == "temporary"
+            or f'"{mount["mountPath"]}"' in text.partition("VOLUME ")[2].splitlines()[0]
+        )
     ports = [str(each["containerPort"]) for each in container(manifests, role).get("ports", [])]
     assert re.findall(r"^EXPOSE (\d+)$", text, re.MULTILINE) == ports
-    context = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = {name for line in re.findall(r"^COPY (?!--)(.+) \S+$", text, re.MULTILINE) for name in line.split()}
+    context = {
+        line.removeprefix("!")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = {
+        name
+        for line in re.findall(r"^COPY (?!--)(.+) \S+$", text, re.MULTILINE)
+        for name in line.split()
+    }
     assert copied <= context
     assert all((ROOT / name).exists() for name in context)
 
@@ -314,40 +413,63 @@ def test_the_image_is_what_the_manifests_start(role: str) -> None:
 
 @everywhere
 @needs_openssl
-def test_what_it_starts_answers_its_probes_and_exchanges_weights(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_starts_answers_its_probes_and_exchanges_weights(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Parent and child, as the two containers would be: arguments and environment; paths and the parent's name are this machine's."""
     manifests = copy.deepcopy(assembled(folder))
     parent, child = (container(manifests, role) for role in ("parent", "child"))
-    settings, signed = tmp_path / "settings", Authority(tmp_path / "authority").sign("DNS:localhost")
+    settings, signed = (
+        tmp_path / "settings",
+        Authority(tmp_path / "authority").sign("DNS:localhost"),
+    )
     settings.mkdir()
     text = one(manifests, "ConfigMap", "genkidama-parent")["data"]["parent.toml"]
     assert Experiment.from_dict(tomllib.loads(text)) == Experiment.load(ROOT / "parent/parent.toml")
     (settings / "parent.toml").write_text(constant().to_toml(), encoding="utf-8")
     (settings / "tokens").write_text(f"* {TOKEN}\n", encoding="utf-8")
     assert parse_tokens((settings / "tokens").read_text(), "tokens")
-    for name, file in (("tls.crt", signed.certificate), ("tls.key", signed.key), ("ca.crt", str(tmp_path / "authority/ca.pem"))):
+    for name, file in (
+        ("tls.crt", signed.certificate),
+        ("tls.key", signed.key),
+        ("ca.crt", str(tmp_path / "authority/ca.pem")),
+    ):
         shutil.copy(file, settings / name)
 
     def here(found: Manifest, **others: str) -> list[str]:
         texts = found["args"]
-        for old, new in {"/etc/genkidama": str(settings), "/var/lib/genkidama": str(tmp_path / found["name"]), **others}.items():
+        for old, new in {
+            "/etc/genkidama": str(settings),
+            "/var/lib/genkidama": str(tmp_path / found["name"]),
+            **others,
+        }.items():
             texts = [each.replace(old, new) for each in texts]
         return texts
 
     with starting(tmp_path) as start:
         running = start("genkidama.parent", *here(parent, **{"0.0.0.0:8765": "127.0.0.1:0"}))
-        line = until(lambda: re.search(r'"port": (\d+)', running.err) or running.popen.poll() is not None, "the parent listens")
+        line = until(
+            lambda: re.search(r'"port": (\d+)', running.err) or running.popen.poll() is not None,
+            "the parent listens",
+        )
         assert line is not True, running.err
         port = int(line[1])
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             asked = parent[probe]["httpGet"]
             assert asked["port"] == parent["ports"][0]["name"]
             assert status(asked, port) == 200
-        environment = {"POD_NAME": "genkidama-child-7d9f8b6c5d-abcde", "CORES": "1", uplink.TOKEN_VARIABLE: TOKEN}
+        environment = {
+            "POD_NAME": "genkidama-child-7d9f8b6c5d-abcde",
+            "CORES": "1",
+            uplink.TOKEN_VARIABLE: TOKEN,
+        }
         for each in child["env"]:
             monkeypatch.setenv(each["name"], environment[each["name"]])
         values = {f"$({name})": value for name, value in environment.items()}
-        start("genkidama.child", *here(child, **values, **{"genkidama-parent:8765": f"localhost:{port}"}))
+        start(
+            "genkidama.child",
+            *here(child, **values, **{"genkidama-parent:8765": f"localhost:{port}"}),
+        )
         run = Path(option(parent, "out").replace("/var/lib/genkidama", str(tmp_path / "parent")))
         joined = until(lambda: history(run, "join"), "the child joins", 60.0)
         assert joined[0]["child"] == environment["POD_NAME"]
@@ -359,7 +481,9 @@ def status(asked: Manifest, port: int) -> int:
     if asked.get("scheme", "HTTP") == "HTTPS":
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=10, context=context
+        )
     else:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:

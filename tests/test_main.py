@@ -12,15 +12,17 @@ import pytest
 
 from genkidama import __main__ as main_module
 from genkidama.__main__ import main
-from genkidama.evaluation import Evaluation
-from genkidama.run import Run
+from genkidama.local.evaluation import Evaluation
+from genkidama.system.run import Run
 from tests.helpers import ROOT, command, small, untrained
 
 Outcome = tuple[int, str, str]
 
 
 @pytest.fixture
-def genkidama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Outcome]]:
+def genkidama(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Outcome]]:
     """Runs the command in this process and in an empty directory: exit code, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -44,19 +46,42 @@ def experiment(path: Path, text: str = "") -> Path:
     ("text", "words"),
     [
         ("gama = 0.9", "cart.toml: gama = 0.9: no such setting; "),
-        ("[algorithm]\ngama = 0.9", "cart.toml: algorithm.gama = 0.9: no such setting; did you mean 'gamma'? known here: "),
+        (
+            "[algorithm]\ngama = 0.9",
+            "cart.toml: algorithm.gama = 0.9: no such setting; did you mean 'gamma'? known here: ",
+        ),
         ("[algorithm]\ngamma = 2", "cart.toml: algorithm.gamma = 2: expected float <= 1.0"),
-        ("[algorithm]\ngamma = 'much'", "cart.toml: algorithm.gamma = 'much': expected float, got str"),
-        ("[child]\nexchange = 'never'", "cart.toml: child.exchange = 'never': expected one of 'episode', 'free'"),
+        (
+            "[algorithm]\ngamma = 'much'",
+            "cart.toml: algorithm.gamma = 'much': expected float, got str",
+        ),
+        (
+            "[child]\nexchange = 'never'",
+            "cart.toml: child.exchange = 'never': expected one of 'episode', 'free'",
+        ),
         ("[network]\nhidden = [64, 0]", "cart.toml: network.hidden[1] = 0: expected int >= 1"),
         ("[algorithm", "cart.toml: not valid TOML: "),
-        ("[environment]\nid = 'NoSuch-v1'", "environment.id = 'NoSuch-v1': Gymnasium does not know it: "),
-        ("[environment]\nid = 'no_such_module:Env'", "environment.id = 'no_such_module:Env': cannot import 'no_such_module': "),
-        ("[environment]\nid = 'tests.tiny:NoSuch'", "environment.id = 'tests.tiny:NoSuch': module 'tests.tiny' has no 'NoSuch'"),
-        ("[algorithm]\nname = 'sarsa'", "cart.toml: algorithm.name = 'sarsa': expected one of 'a3c', 'ppo', or an import string"),
+        (
+            "[environment]\nid = 'NoSuch-v1'",
+            "environment.id = 'NoSuch-v1': Gymnasium does not know it: ",
+        ),
+        (
+            "[environment]\nid = 'no_such_module:Env'",
+            "environment.id = 'no_such_module:Env': cannot import 'no_such_module': ",
+        ),
+        (
+            "[environment]\nid = 'tests.tiny:NoSuch'",
+            "environment.id = 'tests.tiny:NoSuch': module 'tests.tiny' has no 'NoSuch'",
+        ),
+        (
+            "[algorithm]\nname = 'sarsa'",
+            "cart.toml: algorithm.name = 'sarsa': expected one of 'a3c', 'ppo', or an import string",
+        ),
     ],
 )
-def test_a_wrong_setting_is_one_line(tmp_path: Path, genkidama: Callable[..., Outcome], text: str, words: str) -> None:
+def test_a_wrong_setting_is_one_line(
+    tmp_path: Path, genkidama: Callable[..., Outcome], text: str, words: str
+) -> None:
     code, out, err = genkidama("train", experiment(tmp_path, text))
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1
@@ -70,23 +95,40 @@ def test_a_wrong_setting_is_one_line(tmp_path: Path, genkidama: Callable[..., Ou
         (["nowhere.toml"], "error: nowhere.toml: no such file"),
         (["."], "error: .: is a directory, expected a TOML file"),
         ([], "error: which experiment? give FILE.toml, or --resume DIR"),
-        (["cart.toml", "--set", "child.exchange"], "error: --set child.exchange: expected key=value"),
+        (
+            ["cart.toml", "--set", "child.exchange"],
+            "error: --set child.exchange: expected key=value",
+        ),
         (
             ["cart.toml", "--set", "child.exchang=free"],
             "error: the command line: child.exchang = 'free': no such setting; did you mean 'exchange'?",
         ),
-        (["cart.toml", "--set", "child.beta=2"], "error: the command line: child.beta = 2: expected float <= 1.0"),
-        (["cart.toml", "--set", "seed.of.doubt=1"], "error: the command line: seed.of.doubt: 'seed' is no section"),
+        (
+            ["cart.toml", "--set", "child.beta=2"],
+            "error: the command line: child.beta = 2: expected float <= 1.0",
+        ),
+        (
+            ["cart.toml", "--set", "seed.of.doubt=1"],
+            "error: the command line: seed.of.doubt: 'seed' is no section",
+        ),
         (["cart.toml", "--children", "0"], "error: children = 0: at least 1 is needed"),
         (["cart.toml", "--cores", "0"], "error: cores = 0: at least 1 is needed"),
-        (["cart.toml", "--updates", "0"], "error: the command line: stop.updates = 0: expected int >= 1"),
+        (
+            ["cart.toml", "--updates", "0"],
+            "error: the command line: stop.updates = 0: expected int >= 1",
+        ),
         (["cart.toml", "--seed", "-1"], "error: the command line: seed = -1: expected int >= 0"),
-        (["cart.toml", "--episodes", "-1"], "error: --episodes -1: at least 1 is needed, or 0 for no evaluation"),
+        (
+            ["cart.toml", "--episodes", "-1"],
+            "error: --episodes -1: at least 1 is needed, or 0 for no evaluation",
+        ),
         (["cart.toml", "--resume", "nowhere"], "error: nowhere: holds no run (no experiment.toml)"),
         (["--resume", "nowhere"], "error: nowhere: holds no run (no experiment.toml)"),
     ],
 )
-def test_a_wrong_option_is_one_line(tmp_path: Path, genkidama: Callable[..., Outcome], arguments: list[str], words: str) -> None:
+def test_a_wrong_option_is_one_line(
+    tmp_path: Path, genkidama: Callable[..., Outcome], arguments: list[str], words: str
+) -> None:
     experiment(tmp_path)
     code, out, err = genkidama("train", *arguments)
     assert (code, out) == (2, "")
@@ -95,11 +137,15 @@ def test_a_wrong_option_is_one_line(tmp_path: Path, genkidama: Callable[..., Out
 
 
 @pytest.mark.parametrize("out", ["file", "file/run", "/proc/nowhere", "x" * 300])
-def test_a_directory_that_cannot_be_written_is_the_machines_fault(tmp_path: Path, genkidama: Callable[..., Outcome], out: str) -> None:
+def test_a_directory_that_cannot_be_written_is_the_machines_fault(
+    tmp_path: Path, genkidama: Callable[..., Outcome], out: str
+) -> None:
     (tmp_path / "file").write_text("")
     code, said, err = genkidama("train", experiment(tmp_path), "--out", out)
     assert (code, said) == (1, "")
-    assert err.startswith(f"error: --out {out}: cannot be written: ") and err.endswith("; choose another directory\n")
+    assert err.startswith(f"error: --out {out}: cannot be written: ") and err.endswith(
+        "; choose another directory\n"
+    )
 
 
 def test_a_run_is_not_written_over(tmp_path: Path, genkidama: Callable[..., Outcome]) -> None:
@@ -107,41 +153,57 @@ def test_a_run_is_not_written_over(tmp_path: Path, genkidama: Callable[..., Outc
     before = sorted(path for path in run.path.rglob("*"))
     code, out, err = genkidama("train", experiment(tmp_path), "--out", "run")
     assert (code, out) == (2, "")
-    assert err == "error: --out run: holds a run already; go on with it by --resume run, or choose another directory\n"
+    assert (
+        err
+        == "error: --out run: holds a run already; go on with it by --resume run, or choose another directory\n"
+    )
     assert sorted(path for path in run.path.rglob("*")) == before
 
 
 def test_a_resumed_run_stays_where_it_is(tmp_path: Path, genkidama: Callable[..., Outcome]) -> None:
     untrained(tmp_path / "run", small())
     code, _, err = genkidama("train", "--resume", "run", "--out", "other")
-    assert (code, err) == (2, "error: --out other: a resumed run stays in its directory run; give one of the two\n")
+    assert (code, err) == (
+        2,
+        "error: --out other: a resumed run stays in its directory run; give one of the two\n",
+    )
 
 
-def test_a_run_is_not_resumed_with_another_network(tmp_path: Path, genkidama: Callable[..., Outcome]) -> None:
+def test_a_run_is_not_resumed_with_another_network(
+    tmp_path: Path, genkidama: Callable[..., Outcome]
+) -> None:
     run = untrained(tmp_path / "run", small())
     code, out, err = genkidama("train", "--resume", "run", "--set", "network.hidden=[9]")
     assert (code, out) == (2, "")
-    assert err.startswith("error: run: its checkpoints were made with network = ") and err.count("\n") == 1
+    assert (
+        err.startswith("error: run: its checkpoints were made with network = ")
+        and err.count("\n") == 1
+    )
     assert run.experiment == small()  # and so it can be resumed as it was
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nowhere"], "error: nowhere: no such checkpoint; name a .safetensors file or a run's directory"),
+        (
+            ["nowhere"],
+            "error: nowhere: no such checkpoint; name a .safetensors file or a run's directory",
+        ),
         (["."], "error: .: holds no run (no experiment.toml)"),
         (["run", "--episodes", "0"], "error: episodes = 0: at least 1 is needed"),
         (["run", "--seed", "-1"], "error: seed = -1: 0 to 4294967295 is allowed"),
     ],
 )
-def test_an_evaluation_of_nothing_is_one_line(tmp_path: Path, genkidama: Callable[..., Outcome], arguments: list[str], words: str) -> None:
+def test_an_evaluation_of_nothing_is_one_line(
+    tmp_path: Path, genkidama: Callable[..., Outcome], arguments: list[str], words: str
+) -> None:
     untrained(tmp_path / "run", small())
     assert genkidama("evaluate", *arguments) == (2, "", words + "\n")
 
 
 def test_errors_of_several_lines_become_one(capsys: pytest.CaptureFixture[str]) -> None:
-    from genkidama.console import fail
     from genkidama.errors import EnvironmentFailure
+    from genkidama.system.console import fail
 
     assert fail(EnvironmentFailure("ValueError: the cable\nis loose")) == 1
     assert capsys.readouterr().err == "error: ValueError: the cable is loose\n"
@@ -163,7 +225,9 @@ def test_an_interrupted_command_has_the_shells_exit_code(
     assert genkidama("train", experiment(tmp_path))[0] == 130
 
 
-def test_json_has_no_nan(genkidama: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_no_nan(
+    genkidama: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = Evaluation(np.array([1.0, np.nan]), Path("best.safetensors"), None, False, 0)
     monkeypatch.setattr(main_module, "evaluate", lambda *_, **__: found)
     code, out, err = genkidama("evaluate", "run", "--json")

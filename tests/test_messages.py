@@ -41,15 +41,27 @@ letters = "ABCXYZabcxyz0129"
 names = st.builds(str.__add__, st.sampled_from(letters), st.text(letters + "._-", max_size=63))
 vectors = st.none() | hnp.arrays(DTYPE, st.integers(1, 40), elements=st.floats(width=32))
 plain_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=8), values, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8),
+    lambda values: (
+        st.lists(values, max_size=3) | st.dictionaries(st.text(max_size=8), values, max_size=3)
+    ),
     max_leaves=8,
 )
 shapes = st.lists(counts, max_size=32)
-measures = st.dictionaries(st.from_regex(r"\A[a-z][a-z0-9_]{6,31}\Z"), st.floats(-1e30, 1e30), max_size=32)
+measures = st.dictionaries(
+    st.from_regex(r"\A[a-z][a-z0-9_]{6,31}\Z"), st.floats(-1e30, 1e30), max_size=32
+)
 
 hellos = st.builds(
-    Hello, protocol=st.integers(-(2**63), 2**63), name=names, session=st.text(min_size=1, max_size=64), software=st.text(max_size=64)
+    Hello,
+    protocol=st.integers(-(2**63), 2**63),
+    name=names,
+    session=st.text(min_size=1, max_size=64),
+    software=st.text(max_size=64),
 )
 joins = st.builds(Join, signature=st.lists(st.tuples(st.text(max_size=10), shapes), max_size=5))
 pushes = st.builds(
@@ -63,9 +75,14 @@ pushes = st.builds(
 )
 leaves = st.builds(Leave, reason=st.text(max_size=200))
 welcomes = st.builds(
-    Welcome, protocol=st.just(PROTOCOL), experiment=st.dictionaries(st.text(max_size=8), plain_values, max_size=4), run=st.text()
+    Welcome,
+    protocol=st.just(PROTOCOL),
+    experiment=st.dictionaries(st.text(max_size=8), plain_values, max_size=4),
+    run=st.text(),
 )
-weights = st.builds(Weights, version=counts, progress=st.floats(0.0, 1.0), stop=st.text(max_size=20), vector=vectors)
+weights = st.builds(
+    Weights, version=counts, progress=st.floats(0.0, 1.0), stop=st.text(max_size=20), vector=vectors
+)
 refusals = st.builds(Refusal, code=st.sampled_from(ProtocolError.CODES), reason=st.text())
 requests: st.SearchStrategy[Request] = st.one_of(hellos, joins, pushes, leaves)
 replies: st.SearchStrategy[Reply] = st.one_of(welcomes, weights, st.builds(Goodbye), refusals)
@@ -101,7 +118,9 @@ def oracle_decode(frame: bytes) -> tuple[dict[str, Any], bytes | None]:
 
 def fields_on_the_wire(message: Message) -> dict[str, Any]:
     """What the law says that the map may hold: the type and every field but the vector, in msgpack's types."""
-    fields: dict[str, Any] = {"type": type(message).__name__.lower()} | msgspec.structs.asdict(message)
+    fields: dict[str, Any] = {"type": type(message).__name__.lower()} | msgspec.structs.asdict(
+        message
+    )
     fields.pop("vector", None)
     if isinstance(message, Join):
         fields["signature"] = [list(entry) for entry in message.signature]
@@ -113,14 +132,18 @@ def defaults(message: Message) -> dict[str, Any]:
     fields = {field.name: field for field in msgspec.structs.fields(message)}
     fields.pop("vector", None)
     return {
-        name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        name: field.default
+        if field.default_factory is msgspec.NODEFAULT
+        else field.default_factory()
         for name, field in fields.items()
         if not field.required
     }
 
 
 def test_a_push_byte_by_byte() -> None:
-    push = Push(version=7, sequence=300, steps=2, returns=[1.5], vector=np.array([1.0, -2.0], DTYPE))
+    push = Push(
+        version=7, sequence=300, steps=2, returns=[1.5], vector=np.array([1.0, -2.0], DTYPE)
+    )
     expected = bytes.fromhex(
         "39000000"  # the map has 57 bytes
         "85"  # five keys
@@ -141,7 +164,11 @@ def test_measures_stand_behind_what_a_push_without_any_says() -> None:
     measured = msgspec.structs.replace(plain, measures={"pps": 2.5, "lag": 1.0})
     fields, _ = oracle_decode(bytes(encode(measured)))
     assert fields.pop("measures") == {"pps": 2.5, "lag": 1.0}
-    assert oracle_encode(fields) == bytes(encode(plain)) == bytes(encode(msgspec.structs.replace(measured, measures={})))
+    assert (
+        oracle_encode(fields)
+        == bytes(encode(plain))
+        == bytes(encode(msgspec.structs.replace(measured, measures={})))
+    )
 
 
 @given(requests)
@@ -173,7 +200,9 @@ def test_we_understand_what_another_writer_writes(message: Request | Reply) -> N
         assert parts(decode(frame)) == parts(message)
 
 
-def test_fields_that_a_reader_does_not_know_are_ignored_and_absent_ones_have_their_default() -> None:
+def test_fields_that_a_reader_does_not_know_are_ignored_and_absent_ones_have_their_default() -> (
+    None
+):
     frame = oracle_encode({"later": [1, {"x": None}], "version": 3, "type": "push", "sequence": 1})
     assert decode_request(frame) == Push(version=3, sequence=1, steps=0, returns=[], vector=None)
 
@@ -199,7 +228,14 @@ def test_what_is_encoded_is_a_copy() -> None:
 @pytest.mark.parametrize("size", [1, 2949, 250_000])
 def test_the_size_limit_holds_a_push_with_thousands_of_returns(size: int) -> None:
     measures = {f"{number:x>32}": -1.25e29 for number in range(32)}
-    push = Push(version=2**53, sequence=2**53, steps=2**53, returns=[-1.25e300] * 4096, measures=measures, vector=np.zeros(size, DTYPE))
+    push = Push(
+        version=2**53,
+        sequence=2**53,
+        steps=2**53,
+        returns=[-1.25e300] * 4096,
+        measures=measures,
+        vector=np.zeros(size, DTYPE),
+    )
     assert size * 4 < len(encode(push)) <= size_limit(size) == 2**17 + 4 * size
 
 
@@ -223,17 +259,57 @@ PUSH = {"type": "push", "version": 0, "sequence": 1}
         (b"\0\0\0", "malformed", "a message of 3 bytes; at least 4 are needed"),
         (b"\0\0\0\0", "malformed", "the map cannot be read: Input data was truncated"),
         (b"\x09\0\0\0\x80", "malformed", "a map of 9 bytes is announced, but only 1 follow"),
-        (b"\xff\xff\xff\xff\x80", "malformed", "a map of 4294967295 bytes is announced, but only 1 follow"),
-        (oracle_encode({}), "malformed", "the map cannot be read: Object missing required field `type`"),
+        (
+            b"\xff\xff\xff\xff\x80",
+            "malformed",
+            "a map of 4294967295 bytes is announced, but only 1 follow",
+        ),
+        (
+            oracle_encode({}),
+            "malformed",
+            "the map cannot be read: Object missing required field `type`",
+        ),
         (oracle_encode([1]), "malformed", "the map cannot be read: Expected `object`, got `array`"),  # type: ignore[arg-type]
-        (oracle_encode({"type": 3}), "malformed", "the map cannot be read: Expected `str`, got `int` - at `$.type`"),
-        (oracle_encode({"type": "pull"}), "unknown", f"a message of type 'pull', which protocol {PROTOCOL} does not have"),
-        (oracle_encode({"type": "x" * 99}), "unknown", f"a message of type '{'x' * 40}', which protocol {PROTOCOL} does not have"),
-        (oracle_encode({"type": "push\n"}), "unknown", f"a message of type 'push\\n', which protocol {PROTOCOL} does not have"),
-        (oracle_encode({"type": "welcome"}), "malformed", "a 'welcome' that cannot be read: Invalid value 'welcome' - at `$.type`"),
-        (oracle_encode({"type": "push"}), "malformed", "a 'push' that cannot be read: Object missing required field `version`"),
-        (oracle_encode(PUSH | {"version": -1}), "malformed", "a 'push' that cannot be read: Expected `int` >= 0 - at `$.version`"),
-        (oracle_encode(PUSH | {"sequence": 0}), "malformed", "a 'push' that cannot be read: Expected `int` >= 1 - at `$.sequence`"),
+        (
+            oracle_encode({"type": 3}),
+            "malformed",
+            "the map cannot be read: Expected `str`, got `int` - at `$.type`",
+        ),
+        (
+            oracle_encode({"type": "pull"}),
+            "unknown",
+            f"a message of type 'pull', which protocol {PROTOCOL} does not have",
+        ),
+        (
+            oracle_encode({"type": "x" * 99}),
+            "unknown",
+            f"a message of type '{'x' * 40}', which protocol {PROTOCOL} does not have",
+        ),
+        (
+            oracle_encode({"type": "push\n"}),
+            "unknown",
+            f"a message of type 'push\\n', which protocol {PROTOCOL} does not have",
+        ),
+        (
+            oracle_encode({"type": "welcome"}),
+            "malformed",
+            "a 'welcome' that cannot be read: Invalid value 'welcome' - at `$.type`",
+        ),
+        (
+            oracle_encode({"type": "push"}),
+            "malformed",
+            "a 'push' that cannot be read: Object missing required field `version`",
+        ),
+        (
+            oracle_encode(PUSH | {"version": -1}),
+            "malformed",
+            "a 'push' that cannot be read: Expected `int` >= 0 - at `$.version`",
+        ),
+        (
+            oracle_encode(PUSH | {"sequence": 0}),
+            "malformed",
+            "a 'push' that cannot be read: Expected `int` >= 1 - at `$.sequence`",
+        ),
         (
             oracle_encode(PUSH | {"steps": 2**53 + 1}),
             "malformed",
@@ -256,24 +332,70 @@ PUSH = {"type": "push", "version": 0, "sequence": 1}
             "malformed",
             "a 'push' that cannot be read: Expected `object` of length <= 32 - at `$.measures`",
         ),
-        (struct.pack("<I", 46) + oracle_encode(PUSH | {"measures": {}})[4:-1] + b"\xdf\xff\xff\xff\xff", "malformed", None),
-        (oracle_encode(PUSH | {"vector": [1.0]}), "malformed", "a 'push' that cannot be read: a vector is never part of the map"),
-        (oracle_encode(PUSH | {"vector": b"\0\0\0\0"}), "malformed", "a 'push' that cannot be read: a vector is never part of the map"),
+        (
+            struct.pack("<I", 46)
+            + oracle_encode(PUSH | {"measures": {}})[4:-1]
+            + b"\xdf\xff\xff\xff\xff",
+            "malformed",
+            None,
+        ),
+        (
+            oracle_encode(PUSH | {"vector": [1.0]}),
+            "malformed",
+            "a 'push' that cannot be read: a vector is never part of the map",
+        ),
+        (
+            oracle_encode(PUSH | {"vector": b"\0\0\0\0"}),
+            "malformed",
+            "a 'push' that cannot be read: a vector is never part of the map",
+        ),
         (oracle_encode(PUSH) + bytes(8), "length", None),
         (oracle_encode(PUSH, [1.0])[:-1], "length", None),
-        (oracle_encode({"type": "leave"}, [1.0]), "malformed", "4 bytes behind a 'leave', which carries no vector"),
+        (
+            oracle_encode({"type": "leave"}, [1.0]),
+            "malformed",
+            "4 bytes behind a 'leave', which carries no vector",
+        ),
         (oracle_encode({"type": "join", "signature": [["w", [-1]]]}), "malformed", None),
         (oracle_encode({"type": "join", "signature": [["w", [1] * 33]]}), "malformed", None),
         (oracle_encode({"type": "join", "signature": [["w", [2**64 - 1]]]}), "malformed", None),
-        (oracle_encode({"type": "hello", "protocol": 1, "session": "s", "name": ""}), "malformed", None),
-        (oracle_encode({"type": "hello", "protocol": 1, "session": "s", "name": "a/b"}), "malformed", None),
-        (oracle_encode({"type": "hello", "protocol": 1, "session": "s", "name": "pi\n"}), "malformed", None),
-        (oracle_encode({"type": "hello", "protocol": 1, "session": "s", "name": "x" * 65}), "malformed", None),
-        (oracle_encode({"type": "hello", "protocol": 1, "session": "", "name": "pi"}), "malformed", None),
-        (oracle_encode({"type": "hello", "protocol": 1, "session": "s" * 65, "name": "pi"}), "malformed", None),
+        (
+            oracle_encode({"type": "hello", "protocol": 1, "session": "s", "name": ""}),
+            "malformed",
+            None,
+        ),
+        (
+            oracle_encode({"type": "hello", "protocol": 1, "session": "s", "name": "a/b"}),
+            "malformed",
+            None,
+        ),
+        (
+            oracle_encode({"type": "hello", "protocol": 1, "session": "s", "name": "pi\n"}),
+            "malformed",
+            None,
+        ),
+        (
+            oracle_encode({"type": "hello", "protocol": 1, "session": "s", "name": "x" * 65}),
+            "malformed",
+            None,
+        ),
+        (
+            oracle_encode({"type": "hello", "protocol": 1, "session": "", "name": "pi"}),
+            "malformed",
+            None,
+        ),
+        (
+            oracle_encode({"type": "hello", "protocol": 1, "session": "s" * 65, "name": "pi"}),
+            "malformed",
+            None,
+        ),
         (struct.pack("<I", 5000) + b"\x91" * 5000, "malformed", None),
         (struct.pack("<I", 5) + b"\xdd\xff\xff\xff\xff", "malformed", None),
-        (b"\x80\x04\x95\x1b\0\0\0\0\0\0\0\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.", "malformed", None),  # a pickle
+        (
+            b"\x80\x04\x95\x1b\0\0\0\0\0\0\0\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.",
+            "malformed",
+            None,
+        ),  # a pickle
     ],
 )
 def test_what_is_no_request_is_told(frame: bytes, code: str, reason: str | None) -> None:
@@ -285,10 +407,28 @@ def test_what_is_no_request_is_told(frame: bytes, code: str, reason: str | None)
 # The measures of a backend.
 
 
-@pytest.mark.parametrize("name", ["time", "event", "child", "trial", "", "1st", "_pps", "PPS", "p p", "pps\n", "größe", "p" * 33])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "time",
+        "event",
+        "child",
+        "trial",
+        "",
+        "1st",
+        "_pps",
+        "PPS",
+        "p p",
+        "pps\n",
+        "größe",
+        "p" * 33,
+    ],
+)
 def test_a_name_that_is_taken_or_badly_formed_is_no_measures(name: str) -> None:
     assert permitted_measures({"pps": 1.0, name: 2.0}) == {"pps": 1.0}
-    assert refused(decode_request, oracle_encode(PUSH | {"measures": {name: 2.0}}))[0] == "malformed"
+    assert (
+        refused(decode_request, oracle_encode(PUSH | {"measures": {name: 2.0}}))[0] == "malformed"
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1.1e30, -(10**400)])
@@ -297,7 +437,10 @@ def test_a_figure_that_is_not_finite_or_too_large_is_no_measure(value: float) ->
 
 
 def test_measures_are_plain_floats_and_the_first_32() -> None:
-    figures = {f"m{number}": kind(number) for number, kind in enumerate([int, float, np.float32, np.float64] * 9)}
+    figures = {
+        f"m{number}": kind(number)
+        for number, kind in enumerate([int, float, np.float32, np.float64] * 9)
+    }
     assert permitted_measures(figures) == {f"m{number}": float(number) for number in range(32)}
     push = Push(version=0, sequence=1, measures=permitted_measures(figures))
     assert parts(decode_request(bytes(encode(push)))) == parts(push)
@@ -305,7 +448,8 @@ def test_measures_are_plain_floats_and_the_first_32() -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(["timer", "events", "time", "trial", "z9_"]) | st.text("ab_1A\n", max_size=3),
+        st.sampled_from(["timer", "events", "time", "trial", "z9_"])
+        | st.text("ab_1A\n", max_size=3),
         st.floats() | st.sampled_from([1e30, -1e30]) | st.integers(-(2**63), 2**64 - 1),
         max_size=4,
     )
@@ -321,15 +465,23 @@ def test_what_is_permitted_is_what_a_parent_reads(figures: dict[str, float]) -> 
 
 
 def test_a_child_refuses_what_only_a_child_says() -> None:
-    assert refused(decode_reply, oracle_encode(PUSH)) == ("malformed", "a 'push' that cannot be read: Invalid value 'push' - at `$.type`")
-    assert refused(decode_reply, oracle_encode({"type": "weights", "version": 1, "progress": 1.5}))[0] == "malformed"
+    assert refused(decode_reply, oracle_encode(PUSH)) == (
+        "malformed",
+        "a 'push' that cannot be read: Invalid value 'push' - at `$.type`",
+    )
+    assert (
+        refused(decode_reply, oracle_encode({"type": "weights", "version": 1, "progress": 1.5}))[0]
+        == "malformed"
+    )
 
 
 def test_a_reason_is_one_line_whatever_it_quotes() -> None:
     header = b"\x82\xa4type\xa4\njoin\xa9signature\x90"
     code, reason = refused(decode_request, struct.pack("<I", len(header)) + header)
     assert code == "malformed"
-    assert reason.startswith("the map cannot be read: Invalid value") and len(reason.splitlines()) == 1
+    assert (
+        reason.startswith("the map cannot be read: Invalid value") and len(reason.splitlines()) == 1
+    )
 
 
 def test_what_lies_too_deep_is_refused() -> None:
@@ -346,7 +498,10 @@ def test_what_is_shorter_than_its_padding_is_no_vector(extra: int, rest: int) ->
     frame = oracle_encode(PUSH | {"ignored": "x" * extra})
     padding = -len(frame) % 8
     if rest < padding or (rest - padding) % 4:
-        assert refused(decode_request, frame + bytes(rest)) == ("length", f"{rest} bytes behind the map are no vector of float32")
+        assert refused(decode_request, frame + bytes(rest)) == (
+            "length",
+            f"{rest} bytes behind the map are no vector of float32",
+        )
     else:
         assert len(decode_request(frame + bytes(rest)).vector) == (rest - padding) // 4  # type: ignore[union-attr, arg-type]
 
@@ -368,21 +523,31 @@ def test_any_bytes_are_a_message_or_a_protocol_error(frame: bytes) -> None:
 
 
 @given(st.binary(max_size=80), st.binary(max_size=20))
-def test_any_map_with_anything_behind_it_is_a_message_or_a_protocol_error(header: bytes, rest: bytes) -> None:
+def test_any_map_with_anything_behind_it_is_a_message_or_a_protocol_error(
+    header: bytes, rest: bytes
+) -> None:
     decodes_or_is_refused(struct.pack("<I", len(header)) + header + rest)
 
 
-@given(st.one_of(requests, replies), st.sampled_from(sorted(kind.__name__.lower() for kind in Message.__subclasses__())), st.data())
+@given(
+    st.one_of(requests, replies),
+    st.sampled_from(sorted(kind.__name__.lower() for kind in Message.__subclasses__())),
+    st.data(),
+)
 def test_a_map_of_the_right_type_with_any_values_is_a_message_or_a_protocol_error(
     message: Request | Reply, tag: str, data: st.DataObject
 ) -> None:
     fields = fields_on_the_wire(message) | {"type": tag}
     changed = data.draw(st.sampled_from([*sorted(fields), "vector"]))
-    decodes_or_is_refused(oracle_encode(fields | {changed: data.draw(plain_values | st.binary(max_size=9))}))
+    decodes_or_is_refused(
+        oracle_encode(fields | {changed: data.draw(plain_values | st.binary(max_size=9))})
+    )
 
 
 @given(st.one_of(requests, replies), st.data())
-def test_a_message_that_was_damaged_is_a_message_or_a_protocol_error(message: Request | Reply, data: st.DataObject) -> None:
+def test_a_message_that_was_damaged_is_a_message_or_a_protocol_error(
+    message: Request | Reply, data: st.DataObject
+) -> None:
     frame = bytearray(encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(0, len(frame)))
@@ -399,6 +564,8 @@ def test_a_message_that_was_damaged_is_a_message_or_a_protocol_error(message: Re
 
 
 def test_a_join_knows_its_signature() -> None:
-    join = decode_request(oracle_encode({"type": "join", "signature": [["w", [2, 3]], ["scale", []]]}))
+    join = decode_request(
+        oracle_encode({"type": "join", "signature": [["w", [2, 3]], ["scale", []]]})
+    )
     assert isinstance(join, Join)
     assert join.as_signature() == Signature.of([("w", (2, 3)), ("scale", ())])

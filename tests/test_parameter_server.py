@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from genkidama.errors import ProtocolError
 from genkidama.experiment import Experiment
-from genkidama.messages import PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Reply, Weights, Welcome
+from genkidama.messages import (
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Reply,
+    Weights,
+    Welcome,
+)
 from genkidama.parameter_server import ParameterServer, Snapshot
 from genkidama.weights import DTYPE, Signature
 
@@ -25,7 +36,12 @@ NAN, INFINITY = float("nan"), float("inf")
 def make(**settings: Any) -> ParameterServer:
     """A server; `parent_alpha=0.5` sets `parent.alpha`. The defaults make sums that are exact."""
     settings = {"parent_alpha": 0.5, **settings}
-    return ParameterServer(Experiment().with_settings({key.replace("_", ".", 1): value for key, value in settings.items()}), run="run-1")
+    return ParameterServer(
+        Experiment().with_settings(
+            {key.replace("_", ".", 1): value for key, value in settings.items()}
+        ),
+        run="run-1",
+    )
 
 
 def vector(*numbers: float) -> np.ndarray:
@@ -40,8 +56,20 @@ def join() -> Join:
     return Join(signature=ENTRIES)
 
 
-def push(sequence: int, *numbers: float, version: int = 0, steps: int = 0, returns: tuple[float, ...] = ()) -> Push:
-    return Push(version=version, sequence=sequence, steps=steps, returns=list(returns), vector=vector(*numbers))
+def push(
+    sequence: int,
+    *numbers: float,
+    version: int = 0,
+    steps: int = 0,
+    returns: tuple[float, ...] = (),
+) -> Push:
+    return Push(
+        version=version,
+        sequence=sequence,
+        steps=steps,
+        returns=list(returns),
+        vector=vector(*numbers),
+    )
 
 
 def enter(server: ParameterServer, *names: str, now: float = 0.0, session: str = "s1") -> None:
@@ -63,7 +91,14 @@ def state(server: ParameterServer, now: float) -> tuple[Any, ...]:
     """Everything that a refused message must leave as it was."""
     trial = server.trial
     weights = None if trial.vector is None else trial.vector.tobytes()
-    return weights, trial.signature, server.snapshot(now), deepcopy(server.children), server.stop, server.progress(now)
+    return (
+        weights,
+        trial.signature,
+        server.snapshot(now),
+        deepcopy(server.children),
+        server.stop,
+        server.progress(now),
+    )
 
 
 def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
@@ -71,13 +106,43 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
     experiment = server.experiment.to_dict()
     conversation: list[tuple[float, str, Any, Reply, list[float] | None]] = [
         (10, "", hello("a"), Welcome(protocol=PROTOCOL, experiment=experiment, run="run-1"), None),
-        (11, "a", join(), Weights(version=0), None),  # no vector: the parent has none and asks for the child's
-        (12, "a", push(1, 8, 0, 4, steps=100, returns=(1.0, 2.0)), Weights(version=1, progress=0.5), [8, 0, 4]),
+        (
+            11,
+            "a",
+            join(),
+            Weights(version=0),
+            None,
+        ),  # no vector: the parent has none and asks for the child's
+        (
+            12,
+            "a",
+            push(1, 8, 0, 4, steps=100, returns=(1.0, 2.0)),
+            Weights(version=1, progress=0.5),
+            [8, 0, 4],
+        ),
         (13, "", hello("b"), Welcome(protocol=PROTOCOL, experiment=experiment, run="run-1"), None),
         (14, "b", join(), Weights(version=1, progress=0.5), [8, 0, 4]),
-        (15, "b", push(1, 0, 8, 4, version=1, steps=50, returns=(6.0,)), Weights(version=2, progress=0.5), [4, 4, 4]),
-        (16, "a", push(2, 0, 0, 0, version=1, steps=10), Weights(version=3, progress=0.75), [2, 2, 2]),
-        (17, "a", push(3, 2, 2, 2, version=3), Weights(version=4, progress=1.0, stop="2 updates done"), [2, 2, 2]),
+        (
+            15,
+            "b",
+            push(1, 0, 8, 4, version=1, steps=50, returns=(6.0,)),
+            Weights(version=2, progress=0.5),
+            [4, 4, 4],
+        ),
+        (
+            16,
+            "a",
+            push(2, 0, 0, 0, version=1, steps=10),
+            Weights(version=3, progress=0.75),
+            [2, 2, 2],
+        ),
+        (
+            17,
+            "a",
+            push(3, 2, 2, 2, version=3),
+            Weights(version=4, progress=1.0, stop="2 updates done"),
+            [2, 2, 2],
+        ),
         (18, "a", Leave(reason="the run is over"), Goodbye(), None),
         (19, "b", Leave(), Goodbye(), None),
     ]
@@ -85,11 +150,19 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
         assert heard(server.handle(child, message, now)) == (reply, numbers)
     assert server.take_events() == [
         {"time": 11, "event": "join", "child": "a", "version": 0, "parameters": 3},
-        exchange(12, "a", version=1, update=1.0, staleness=0, episodes=2, steps=100, mean_return=1.5),
+        exchange(
+            12, "a", version=1, update=1.0, staleness=0, episodes=2, steps=100, mean_return=1.5
+        ),
         {"time": 14, "event": "join", "child": "b", "version": 1, "parameters": 3},
-        exchange(15, "b", version=2, update=1.0, staleness=0, episodes=3, steps=150, mean_return=3.0),
-        exchange(16, "a", version=3, update=1.5, staleness=1, episodes=3, steps=160, mean_return=3.0),
-        exchange(17, "a", version=4, update=2.0, staleness=0, episodes=3, steps=160, mean_return=3.0),
+        exchange(
+            15, "b", version=2, update=1.0, staleness=0, episodes=3, steps=150, mean_return=3.0
+        ),
+        exchange(
+            16, "a", version=3, update=1.5, staleness=1, episodes=3, steps=160, mean_return=3.0
+        ),
+        exchange(
+            17, "a", version=4, update=2.0, staleness=0, episodes=3, steps=160, mean_return=3.0
+        ),
         {"time": 17, "event": "stop", "reason": "2 updates done", "version": 4},
         {"time": 18, "event": "leave", "child": "a", "reason": "the run is over"},
         {"time": 19, "event": "leave", "child": "b", "reason": "left"},
@@ -106,7 +179,10 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
         beta=0.5,
         mean_return=3.0,
         returns=[1.0, 2.0, 6.0],
-        children={"a": {"exchanges": 3, "episodes": 2, "steps": 110}, "b": {"exchanges": 1, "episodes": 1, "steps": 50}},
+        children={
+            "a": {"exchanges": 3, "episodes": 2, "steps": 110},
+            "b": {"exchanges": 1, "episodes": 1, "steps": 50},
+        },
         experiment=experiment,
     )
     assert not server.refusals
@@ -119,7 +195,9 @@ def exchange(time: float, child: str, **details: Any) -> dict[str, Any]:
 # The weights.
 
 
-@pytest.mark.parametrize(("alpha", "numbers"), [(0.0, [0, 4, 8]), (0.25, [2, 4, 6]), (1.0, [8, 4, 0])])
+@pytest.mark.parametrize(
+    ("alpha", "numbers"), [(0.0, [0, 4, 8]), (0.25, [2, 4, 6]), (1.0, [8, 4, 0])]
+)
 def test_the_reply_carries_the_blended_weights(alpha: float, numbers: list[float]) -> None:
     server = make(parent_alpha=alpha)
     enter(server, "a", "b")
@@ -132,7 +210,10 @@ def test_a_parent_without_weights_takes_the_first_childs_as_a_copy() -> None:
     enter(server, "a")
     mine = vector(1, 2, 3)
     mine.flags.writeable = False  # as a decoded message's is
-    assert heard(server.handle("a", Push(version=0, sequence=1, vector=mine), 1)) == (Weights(version=1), [1, 2, 3])
+    assert heard(server.handle("a", Push(version=0, sequence=1, vector=mine), 1)) == (
+        Weights(version=1),
+        [1, 2, 3],
+    )
     mine.flags.writeable = True
     mine[:] = 9
     assert server.trial.vector is not None
@@ -145,7 +226,13 @@ def test_staleness_counts_the_pushes_since_the_childs_version() -> None:
     enter(server, "a", "b", "c")
     for now, (child, version) in enumerate([("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 4)]):
         server.handle(child, push(now + 1, 0, 0, 0, version=version), now)
-    assert [(event["version"], event["staleness"]) for event in server.take_events()] == [(1, 0), (2, 1), (3, 2), (4, 2), (5, 0)]
+    assert [(event["version"], event["staleness"]) for event in server.take_events()] == [
+        (1, 0),
+        (2, 1),
+        (3, 2),
+        (4, 2),
+        (5, 0),
+    ]
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12))
@@ -156,7 +243,9 @@ def test_updates_are_exchanges_per_child_that_has_pushed(pushers: list[str]) -> 
         server.handle(child, push(sequence, 0, 0, 0), sequence)
     assert server.exchanges == len(pushers) == server.trial.version
     assert server.updates == len(pushers) / max(1, len(set(pushers)))
-    assert {name: record.exchanges for name, record in server.children.items()} == {name: pushers.count(name) for name in "abc"}
+    assert {name: record.exchanges for name, record in server.children.items()} == {
+        name: pushers.count(name) for name in "abc"
+    }
 
 
 def test_a_repeated_push_is_answered_but_not_counted_again() -> None:
@@ -167,7 +256,10 @@ def test_a_repeated_push_is_answered_but_not_counted_again() -> None:
     before = state(server, 3)
     server.take_events()
     for _ in range(2):
-        assert heard(server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 3)) == (Weights(version=2), [2, 2, 2])
+        assert heard(server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 3)) == (
+            Weights(version=2),
+            [2, 2, 2],
+        )
     assert (state(server, 3), server.take_events()) == (before, [])
     server.handle("a", push(9, 2, 2, 2), 4)  # a gap is no fault
     assert server.trial.version == 3
@@ -208,7 +300,10 @@ def test_the_same_session_may_return_before_its_old_connection_is_known_to_be_de
     enter(server, "pi")
     server.handle("pi", push(1, 1, 1, 1), 1)
     enter(server, "pi", now=2)
-    assert heard(server.handle("pi", push(1, 1, 1, 1), 3)) == (Weights(version=1), [1, 1, 1])  # its reply had been lost
+    assert heard(server.handle("pi", push(1, 1, 1, 1), 3)) == (
+        Weights(version=1),
+        [1, 1, 1],
+    )  # its reply had been lost
     assert server.handle("pi", push(2, 1, 1, 1), 4).version == 2  # type: ignore[union-attr]
     assert server.children["pi"].exchanges == 2
 
@@ -262,39 +357,89 @@ OTHER = "child 'new' has another network: "
             "version",
             f"child 'c' speaks protocol 99, this parent protocol {PROTOCOL}; install the same version on both",
         ),
-        ("", hello("a", "s2"), "name", "the name 'a' is in use by another child; give this one another name"),
+        (
+            "",
+            hello("a", "s2"),
+            "name",
+            "the name 'a' is in use by another child; give this one another name",
+        ),
         ("", hello("c"), "full", "3 children are connected already (parent.max_children)"),
         ("c", join(), "order", EARLY),
         ("c", push(1, 0, 0, 0), "order", EARLY),
         ("c", Leave(), "order", EARLY),
         ("new", push(1, 0, 0, 0), "order", "child 'new' pushes before it has joined"),
-        ("a", push(2, 0, 0, 0, version=3), "order", "child 'a' starts from version 3, the newest is 2"),
-        ("new", Join(signature=[]), "signature", "a network of 0 numbers; 1 to 100 are accepted (parent.max_parameters)"),
-        ("new", Join(signature=[("w", [101])]), "signature", "a network of 101 numbers; 1 to 100 are accepted (parent.max_parameters)"),
-        ("new", Join(signature=[("w", [1]), ("w", [2])]), "signature", "child 'new' gives two parameters the same name"),
+        (
+            "a",
+            push(2, 0, 0, 0, version=3),
+            "order",
+            "child 'a' starts from version 3, the newest is 2",
+        ),
+        (
+            "new",
+            Join(signature=[]),
+            "signature",
+            "a network of 0 numbers; 1 to 100 are accepted (parent.max_parameters)",
+        ),
+        (
+            "new",
+            Join(signature=[("w", [101])]),
+            "signature",
+            "a network of 101 numbers; 1 to 100 are accepted (parent.max_parameters)",
+        ),
+        (
+            "new",
+            Join(signature=[("w", [1]), ("w", [2])]),
+            "signature",
+            "child 'new' gives two parameters the same name",
+        ),
         (
             "new",
             Join(signature=[("weight", [2, 1]), ("bias", [1])]),
             "signature",
-            OTHER + "parameter 0 is 'weight' with shape [2, 1], expected 'weight' with shape [1, 2]",
+            OTHER
+            + "parameter 0 is 'weight' with shape [2, 1], expected 'weight' with shape [1, 2]",
         ),
-        ("new", Join(signature=ENTRIES[:1]), "signature", OTHER + "parameter 'bias' with shape [1] is missing (1 parameters, expected 2)"),
+        (
+            "new",
+            Join(signature=ENTRIES[:1]),
+            "signature",
+            OTHER + "parameter 'bias' with shape [1] is missing (1 parameters, expected 2)",
+        ),
         ("a", Push(version=0, sequence=2), "length", "child 'a' pushes 0 numbers, expected 3"),
         ("a", push(2, 1, 2), "length", "child 'a' pushes 2 numbers, expected 3"),
         ("a", push(2, 1, 2, 3, 4), "length", "child 'a' pushes 4 numbers, expected 3"),
         ("a", push(2, 1, NAN, 3), "finite", "child 'a' pushes NaN or infinity"),
         ("a", push(2, 1, 2, -INFINITY), "finite", "child 'a' pushes NaN or infinity"),
-        ("a", push(2, 1, 2, 3, returns=(1.0, NAN)), "finite", "child 'a' reports a return that is NaN, infinite or beyond ±1e+30"),
-        ("a", push(2, 1, 2, 3, returns=(INFINITY,)), "finite", "child 'a' reports a return that is NaN, infinite or beyond ±1e+30"),
-        ("a", push(2, 1, 2, 3, returns=(-1.7e308,)), "finite", "child 'a' reports a return that is NaN, infinite or beyond ±1e+30"),
+        (
+            "a",
+            push(2, 1, 2, 3, returns=(1.0, NAN)),
+            "finite",
+            "child 'a' reports a return that is NaN, infinite or beyond ±1e+30",
+        ),
+        (
+            "a",
+            push(2, 1, 2, 3, returns=(INFINITY,)),
+            "finite",
+            "child 'a' reports a return that is NaN, infinite or beyond ±1e+30",
+        ),
+        (
+            "a",
+            push(2, 1, 2, 3, returns=(-1.7e308,)),
+            "finite",
+            "child 'a' reports a return that is NaN, infinite or beyond ±1e+30",
+        ),
     ],
 )
-def test_what_is_not_allowed_is_refused_counted_and_changes_nothing(child: str, message: Any, code: str, reason: str) -> None:
+def test_what_is_not_allowed_is_refused_counted_and_changes_nothing(
+    child: str, message: Any, code: str, reason: str
+) -> None:
     server = running()
     before = state(server, 4)
     assert server.handle(child, message, 4) == Refusal(code=code, reason=reason)
     assert state(server, 4) == before
-    assert server.take_events() == [{"time": 4, "event": "refused", "child": child, "code": code, "reason": reason}]
+    assert server.take_events() == [
+        {"time": 4, "event": "refused", "child": child, "code": code, "reason": reason}
+    ]
     assert server.refusals == {code: 1}
 
 
@@ -313,10 +458,18 @@ def test_a_network_whose_size_has_thousands_of_digits_is_refused_like_any_other(
 
 def test_what_the_shell_refuses_is_counted_with_the_rest() -> None:
     server = make()
-    assert server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 5) == Refusal(code="malformed", reason="noise")
+    assert server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 5) == Refusal(
+        code="malformed", reason="noise"
+    )
     server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 6)
     assert server.refusals == {"malformed": 2}
-    assert server.take_events()[0] == {"time": 5, "event": "refused", "child": "1.2.3.4", "code": "malformed", "reason": "noise"}
+    assert server.take_events()[0] == {
+        "time": 5,
+        "event": "refused",
+        "child": "1.2.3.4",
+        "code": "malformed",
+        "reason": "noise",
+    }
 
 
 #: What children may say, well or badly. The numbers after the name are chosen for the moment.
@@ -337,12 +490,20 @@ DEEDS = [
 ]
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(DEEDS), st.integers(0, 3)), max_size=40))
-def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(deeds: list[tuple[str, str, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(DEEDS), st.integers(0, 3)), max_size=40
+    )
+)
+def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(
+    deeds: list[tuple[str, str, int]],
+) -> None:
     server = make(parent_max_children=2)
     accepted: list[tuple[str, int]] = []  # (child, sequence) in its session
     sessions = dict.fromkeys("abc", 0)
-    for now, (child, deed, behind) in enumerate([*[(name, deed, 0) for name in "ab" for deed in ("hello", "join")], *deeds]):
+    for now, (child, deed, behind) in enumerate(
+        [*[(name, deed, 0) for name in "ab" for deed in ("hello", "join")], *deeds]
+    ):
         version = server.trial.version
         sequence = server.children[child].sequence + 1 if child in server.children else 1
         start = max(0, version - behind)
@@ -380,7 +541,11 @@ def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(deeds
             if counted:
                 accepted.append((child, now))
                 event = server.take_events()[-1]
-                assert (event["event"], event["staleness"], event["version"]) == ("exchange", version - messages[deed].version, version + 1)
+                assert (event["event"], event["staleness"], event["version"]) == (
+                    "exchange",
+                    version - messages[deed].version,
+                    version + 1,
+                )
                 assert reply.vector is not None and np.isfinite(reply.vector).all()
         assert server.exchanges == server.trial.version == len(accepted)
         assert server.updates == len(accepted) / max(1, len({name for name, _ in accepted}))
@@ -390,7 +555,9 @@ def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(deeds
 # The end.
 
 
-def pushes(server: ParameterServer, count: int, returns: tuple[float, ...] = (), now: float = 0) -> str:
+def pushes(
+    server: ParameterServer, count: int, returns: tuple[float, ...] = (), now: float = 0
+) -> str:
     """Child a pushes so often; the last reply's reason to stop."""
     stop = ""
     for _ in range(count):
@@ -430,7 +597,9 @@ def test_stop_after_so_many_seconds_even_if_nobody_pushes() -> None:
     server.tick(202.5)
     server.tick(203)
     assert server.stop == "2.5 seconds are over"
-    assert server.take_events() == [{"time": 202.5, "event": "stop", "reason": "2.5 seconds are over", "version": 0}]
+    assert server.take_events() == [
+        {"time": 202.5, "event": "stop", "reason": "2.5 seconds are over", "version": 0}
+    ]
 
 
 def test_a_run_without_conditions_never_stops() -> None:
@@ -448,7 +617,10 @@ def test_the_first_reason_stays_and_everybody_is_told() -> None:
     server.tick(100)
     assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 updates done"  # type: ignore[union-attr]
     assert server.handle("", hello("c"), 101).stop == "1 updates done"  # type: ignore[union-attr]
-    assert [event["event"] for event in server.take_events()] == ["exchange", "stop"]  # what comes later is answered, not counted
+    assert [event["event"] for event in server.take_events()] == [
+        "exchange",
+        "stop",
+    ]  # what comes later is answered, not counted
 
 
 @pytest.mark.parametrize(
@@ -462,7 +634,9 @@ def test_the_first_reason_stays_and_everybody_is_told() -> None:
         ({"stop_mean_return": 1}, 0.0),
     ],
 )
-def test_progress_is_that_of_the_strictest_condition(settings: dict[str, Any], progress: float) -> None:
+def test_progress_is_that_of_the_strictest_condition(
+    settings: dict[str, Any], progress: float
+) -> None:
     server = make(**settings)
     enter(server, "a", now=10)
     pushes(server, 2, (0.0, 0.0), now=14)
@@ -490,7 +664,12 @@ def test_measures_are_a_line_of_the_history_behind_their_exchange() -> None:
     server.handle("a", measured(1, pps=2950.0, tps=590.0), 1)
     server.handle("a", push(2, 0, 0, 0), 2)
     exchanged, measures, second = server.take_events()
-    assert (exchanged["event"], exchanged["version"], second["event"], second["version"]) == ("exchange", 1, "exchange", 2)
+    assert (exchanged["event"], exchanged["version"], second["event"], second["version"]) == (
+        "exchange",
+        1,
+        "exchange",
+        2,
+    )
     assert measures == {"time": 1, "event": "ga3c", "child": "a", "pps": 2950.0, "tps": 590.0}
     assert not {"pps", "tps", "measures"} & exchanged.keys()
 
@@ -499,7 +678,12 @@ def test_measures_of_a_plug_are_an_event_with_its_import_string() -> None:
     server = make(child_backend="my.package:Backend")
     enter(server, "a")
     server.handle("a", measured(1, temperature=61.5), 1)
-    assert server.take_events()[-1] == {"time": 1, "event": "my.package:Backend", "child": "a", "temperature": 61.5}
+    assert server.take_events()[-1] == {
+        "time": 1,
+        "event": "my.package:Backend",
+        "child": "a",
+        "temperature": 61.5,
+    }
 
 
 def test_measures_of_a_push_that_is_repeated_refused_or_too_late_are_no_line() -> None:
@@ -508,12 +692,17 @@ def test_measures_of_a_push_that_is_repeated_refused_or_too_late_are_no_line() -
     replies = [
         server.handle("a", measured(1, pps=1.0), 1),
         server.handle("a", measured(1, pps=1.0), 2),
-        server.handle("a", msgspec.structs.replace(measured(2, pps=2.0), vector=vector(NAN, 0, 0)), 3),
+        server.handle(
+            "a", msgspec.structs.replace(measured(2, pps=2.0), vector=vector(NAN, 0, 0)), 3
+        ),
         server.handle("a", measured(2, pps=3.0), 4),
         server.handle("a", measured(3, pps=4.0), 5),
     ]
     assert [type(reply) for reply in replies] == [Weights, Weights, Refusal, Weights, Weights]
-    assert [event["pps"] for event in server.take_events() if event["event"] == "hogwild"] == [1.0, 3.0]
+    assert [event["pps"] for event in server.take_events() if event["event"] == "hogwild"] == [
+        1.0,
+        3.0,
+    ]
 
 
 def test_measures_are_thinned_child_by_child() -> None:
@@ -523,8 +712,15 @@ def test_measures_are_thinned_child_by_child() -> None:
         for child in "ab":
             server.handle(child, measured(sequence, pps=sequence), sequence)
     events = server.take_events()
-    assert {event["child"] for event in events if event["event"] == "exchange"} == {"b"}  # every second of all
-    assert [(event["child"], event["pps"]) for event in events if event["event"] == "hogwild"] == [("a", 2), ("b", 2), ("a", 4), ("b", 4)]
+    assert {event["child"] for event in events if event["event"] == "exchange"} == {
+        "b"
+    }  # every second of all
+    assert [(event["child"], event["pps"]) for event in events if event["event"] == "hogwild"] == [
+        ("a", 2),
+        ("b", 2),
+        ("a", 4),
+        ("b", 4),
+    ]
 
 
 # Going on.
@@ -537,7 +733,9 @@ def test_a_restored_server_goes_on_as_the_old_one_would() -> None:
     old.handle("a", push(1, 4, 0, 4, steps=3, returns=(1.0, 2.0)), 11)
     old.handle("b", push(1, 0, 4, 4, steps=4, returns=(3.0, 4.0)), 12)
     assert old.trial.vector is not None
-    kept = msgspec.json.decode(msgspec.json.encode(old.snapshot(14)), type=Snapshot)  # as a checkpoint keeps it
+    kept = msgspec.json.decode(
+        msgspec.json.encode(old.snapshot(14)), type=Snapshot
+    )  # as a checkpoint keeps it
 
     new = make(**settings)
     new.restore(kept, SIGNATURE, old.trial.vector.copy())
@@ -548,10 +746,17 @@ def test_a_restored_server_goes_on_as_the_old_one_would() -> None:
     replies = []
     for server, now in ((old, 14.0), (new, 1000.0)):
         enter(server, "a", now=now)
-        replies.append(heard(server.handle("a", push(2, 0, 0, 0, version=2, steps=1, returns=(8.0,)), now + 1)))
+        replies.append(
+            heard(server.handle("a", push(2, 0, 0, 0, version=2, steps=1, returns=(8.0,)), now + 1))
+        )
         replies.append(heard(server.handle("a", push(3, 4, 4, 4, version=2, steps=1), now + 2)))
     assert (
-        replies[:2] == replies[2:] == [(Weights(version=3, progress=0.375), [1, 1, 2]), (Weights(version=4, progress=0.5), [2.5, 2.5, 3])]
+        replies[:2]
+        == replies[2:]
+        == [
+            (Weights(version=3, progress=0.375), [1, 1, 2]),
+            (Weights(version=4, progress=0.5), [2.5, 2.5, 3]),
+        ]
     )
     assert new.snapshot(1003) == old.snapshot(17)
     assert new.snapshot(1003).returns == [3.0, 4.0, 8.0]
@@ -581,4 +786,7 @@ def test_a_parent_that_lost_everything_takes_the_first_survivors_weights() -> No
     server = make()
     server.handle("", hello("b"), 0)
     assert heard(server.handle("b", join(), 0)) == (Weights(version=0), None)
-    assert heard(server.handle("b", push(41, 5, 6, 7, version=0), 1)) == (Weights(version=1), [5, 6, 7])
+    assert heard(server.handle("b", push(41, 5, 6, 7, version=0), 1)) == (
+        Weights(version=1),
+        [5, 6, 7],
+    )

@@ -14,7 +14,9 @@ from tests.helpers import ROOT
 
 
 def python(code: str) -> str:
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert found.returncode == 0, found.stderr
     return found.stdout.strip()
 
@@ -37,7 +39,12 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     ],
 )
 def test_each_name_imports_what_it_needs_and_no_more(name: str, unneeded: str) -> None:
-    assert python(f"import sys, genkidama; genkidama.{name}; print(sorted({unneeded} & set(sys.modules)))") == "[]"
+    assert (
+        python(
+            f"import sys, genkidama; genkidama.{name}; print(sorted({unneeded} & set(sys.modules)))"
+        )
+        == "[]"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in genkidama.__all__ if name != "__version__"])
@@ -83,7 +90,13 @@ def test_the_package_is_typed_and_has_one_version() -> None:
 
 @pytest.mark.parametrize("module", ["genkidama", "genkidama.parent", "genkidama.child"])
 def test_each_command_explains_itself(module: str) -> None:
-    found = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert found.returncode == 0
     assert found.stdout.startswith("usage: ")
     assert found.stderr == ""

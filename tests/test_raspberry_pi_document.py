@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.cluster import train
+from genkidama.local.cluster import train
 from tests.helpers import ROOT, constant
 
 GUIDE = (ROOT / "docs/raspberry-pi.md").read_text(encoding="utf-8")
 PLAYBOOKS = ROOT / "deploy/ansible"
 
 
-def test_the_learning_curve_is_drawn_as_the_guide_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_learning_curve_is_drawn_as_the_guide_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("agg")
     monkeypatch.chdir(tmp_path)
@@ -36,4 +38,8 @@ def test_playbooks_and_variables_of_the_guide_exist() -> None:
 def test_the_inventory_of_the_guide_is_the_example() -> None:
     example = (PLAYBOOKS / "inventory.example.ini").read_text(encoding="utf-8")
     lines = [line for line in example.splitlines() if line and not line.startswith("#")]
-    assert [line.strip() for line in GUIDE.split("from 1 to 4.")[1].split("Does Ansible")[0].splitlines() if line] == lines
+    assert [
+        line.strip()
+        for line in GUIDE.split("from 1 to 4.")[1].split("Does Ansible")[0].splitlines()
+        if line
+    ] == lines

@@ -41,17 +41,29 @@ def lines_for(target: Target) -> list[Requirement]:
 def dependencies(target: Target) -> list[Requirement]:
     """What pyproject.toml asks for on the target, the event loop and a parent's searches included."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [Requirement(line) for line in [*project["dependencies"], *project["optional-dependencies"]["uvloop"]]]
+    asked = [
+        Requirement(line)
+        for line in [*project["dependencies"], *project["optional-dependencies"]["uvloop"]]
+    ]
     if target.role == "parent":
-        asked += [one for one in map(Requirement, project["optional-dependencies"]["search"]) if one.name == "optuna"]
+        asked += [
+            one
+            for one in map(Requirement, project["optional-dependencies"]["search"])
+            if one.name == "optuna"
+        ]
     return [one for one in asked if one.marker is None or one.marker.evaluate(target.environment)]
 
 
 @EVERYWHERE
 def test_a_package_has_exactly_one_version(target: Target) -> None:
     names = [canonicalize_name(line.name) for line in lines_for(target)]
-    assert names == list(dict.fromkeys(names)) and set(names) == read_pins(requirements_of(target.role), target).keys()
-    assert all([specifier.operator for specifier in line.specifier] == ["=="] for line in lines_for(target))
+    assert (
+        names == list(dict.fromkeys(names))
+        and set(names) == read_pins(requirements_of(target.role), target).keys()
+    )
+    assert all(
+        [specifier.operator for specifier in line.specifier] == ["=="] for line in lines_for(target)
+    )
 
 
 @EVERYWHERE
@@ -59,7 +71,9 @@ def test_the_versions_are_the_tested_ones(target: Target) -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     tested = [Requirement(line) for line in lines if line and not line.startswith("#")]
     versions = {
-        canonicalize_name(one.name): one.specifier for one in tested if one.marker is None or one.marker.evaluate(target.environment)
+        canonicalize_name(one.name): one.specifier
+        for one in tested
+        if one.marker is None or one.marker.evaluate(target.environment)
     }
     assert {line.name: line.specifier for line in lines_for(target)} == {
         line.name: versions[canonicalize_name(line.name)] for line in lines_for(target)
@@ -93,7 +107,9 @@ def test_what_the_pins_need_is_pinned_and_says_for_what(role: str) -> None:
             need = Requirement(line)
             if need.marker is None or need.marker.evaluate(target.environment):
                 name = canonicalize_name(need.name)
-                assert name in pins and need.specifier.contains(pins[name].version), f"{pin} needs {line}"
+                assert name in pins and need.specifier.contains(pins[name].version), (
+                    f"{pin} needs {line}"
+                )
                 needed_by.setdefault(name, set()).add(pin.name)
     own = {canonicalize_name(asked.name) for asked in dependencies(target)}
     own |= {"box2d", "pygame-ce"}  # of gymnasium[box2d]
@@ -104,12 +120,27 @@ def test_what_the_pins_need_is_pinned_and_says_for_what(role: str) -> None:
 
 def test_without_torch_leaves_out_what_only_torch_needs() -> None:
     text = requirements_of("child")
-    alone, left = Target("child", "aarch64", "3.13"), Target("child", "aarch64", "3.13", frozenset({"torch"}))
+    alone, left = (
+        Target("child", "aarch64", "3.13"),
+        Target("child", "aarch64", "3.13", frozenset({"torch"})),
+    )
     gone = read_pins(text, alone).keys() - read_pins(text, left).keys()
-    assert gone == {"torch", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "networkx", "setuptools", "sympy"}
+    assert gone == {
+        "torch",
+        "filelock",
+        "fsspec",
+        "jinja2",
+        "markupsafe",
+        "mpmath",
+        "networkx",
+        "setuptools",
+        "sympy",
+    }
     assert "typing-extensions" in read_pins(text, left)
 
 
 def test_arm_gets_the_torch_that_starts_on_every_raspberry_pi() -> None:
     pins = read_pins(requirements_of("child"), Target("child", "aarch64", "3.11"))
-    assert pins["torch"] == Pin("torch", "2.9.1") and "box2d" not in pins and "setuptools" not in pins
+    assert (
+        pins["torch"] == Pin("torch", "2.9.1") and "box2d" not in pins and "setuptools" not in pins
+    )

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.experiment import Algorithm, Optimizer
 from genkidama.schedules import SCHEDULES, constant, linear
+from genkidama.settings import Algorithm, Optimizer
 
 rates = st.floats(0.0, 1e30)
 progresses = st.floats(0.0, 1.0)
@@ -18,19 +18,28 @@ def test_constant_stays(start: float, end: float, progress: float) -> None:
     assert constant(start, end, progress) == start
 
 
-@pytest.mark.parametrize(("progress", "value"), [(0.0, 8.0), (0.25, 6.5), (0.5, 5.0), (1.0, 2.0), (-0.5, 8.0), (7.0, 2.0)])
+@pytest.mark.parametrize(
+    ("progress", "value"),
+    [(0.0, 8.0), (0.25, 6.5), (0.5, 5.0), (1.0, 2.0), (-0.5, 8.0), (7.0, 2.0)],
+)
 def test_linear_is_a_straight_line_that_ends(progress: float, value: float) -> None:
     assert linear(8.0, 2.0, progress) == value
 
 
 @given(rates, rates, progresses, progresses)
-def test_linear_stays_between_its_ends_and_never_turns(start: float, end: float, one: float, other: float) -> None:
+def test_linear_stays_between_its_ends_and_never_turns(
+    start: float, end: float, one: float, other: float
+) -> None:
     earlier, later = sorted((one, other))
     slack = 1e-12 * max(start, end)
     assert min(start, end) - slack <= linear(start, end, one) <= max(start, end) + slack
-    assert (linear(start, end, later) - linear(start, end, earlier)) * (1 if end >= start else -1) >= -slack
+    assert (linear(start, end, later) - linear(start, end, earlier)) * (
+        1 if end >= start else -1
+    ) >= -slack
 
 
-@pytest.mark.parametrize(("section", "key"), [(Optimizer, "schedule"), (Algorithm, "entropy_schedule")])
+@pytest.mark.parametrize(
+    ("section", "key"), [(Optimizer, "schedule"), (Algorithm, "entropy_schedule")]
+)
 def test_every_schedule_that_a_file_may_name_exists(section: type, key: str) -> None:
     assert set(SCHEDULES) == set(typing.get_args(typing.get_type_hints(section)[key]))

@@ -19,7 +19,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from genkidama.experiment import Experiment
-from genkidama.run import Run
+from genkidama.system.run import Run
 from tests.helpers import Ended, Started, command, history, small, starting, until
 from tests.parent.test_search import check, trials_of
 
@@ -28,12 +28,22 @@ Start = Callable[..., Started]
 #: A search may take so long on a machine that does much else.
 LONG = 110.0
 
-SPACE: dict[str, Any] = {"optimizer": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}, "algorithm": {"gamma": [0.9, 0.99]}}
+SPACE: dict[str, Any] = {
+    "optimizer": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}},
+    "algorithm": {"gamma": [0.9, 0.99]},
+}
 
 
 def cart(folder: Path, **search: Any) -> Experiment:
     """A search on CartPole as `cart.toml`: 6 trials of 3 phases, a second or so each."""
-    plan = {"trials": 6, "phases": 3, "phase_steps": 1500, "eviction_rate": 0.5, "space": SPACE, **search}
+    plan = {
+        "trials": 6,
+        "phases": 3,
+        "phase_steps": 1500,
+        "eviction_rate": 0.5,
+        "space": SPACE,
+        **search,
+    }
     experiment = small(search=plan)
     (folder / "cart.toml").write_text(experiment.to_toml())
     return experiment
@@ -59,7 +69,9 @@ def part(process: Started, name: str) -> psutil.Process:
     def found() -> psutil.Process | None:
         for member in process.family():
             line = member.cmdline()
-            if (name == "parent" and "genkidama.parent" in line) or (name != "parent" and name in line and "genkidama.child" in line):
+            if (name == "parent" and "genkidama.parent" in line) or (
+                name != "parent" and name in line and "genkidama.child" in line
+            ):
                 return member
         return None
 
@@ -74,12 +86,21 @@ def prefixes(before: list[FrozenTrial], after: list[FrozenTrial]) -> None:
         known = old.user_attrs.get("phases", [])
         assert new.user_attrs["phases"][: len(known)] == known
         if old.state.is_finished():
-            assert (new.state, new.value, new.datetime_complete) == (old.state, old.value, old.datetime_complete)
+            assert (new.state, new.value, new.datetime_complete) == (
+                old.state,
+                old.value,
+                old.datetime_complete,
+            )
 
 
 def repeated(run: Path) -> int:
     """How many phases were reported more than once, by the history."""
-    return sum(count - 1 for count in Counter((line["trial"], line["phase"]) for line in history(run, "report")).values())
+    return sum(
+        count - 1
+        for count in Counter(
+            (line["trial"], line["phase"]) for line in history(run, "report")
+        ).values()
+    )
 
 
 # A search from its beginning to its end.
@@ -100,7 +121,20 @@ class Searched:
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
     folder = tmp_path_factory.mktemp("searched")
     experiment = cart(folder, trials=4, phases=2, phase_steps=300)
-    said = command(folder, "genkidama", "search", "cart.toml", "--nodes", 2, "--cores", 1, "--out", "run", "--no-figures", seconds=LONG)
+    said = command(
+        folder,
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        2,
+        "--cores",
+        1,
+        "--out",
+        "run",
+        "--no-figures",
+        seconds=LONG,
+    )
     return Searched(said, folder, experiment)
 
 
@@ -120,7 +154,10 @@ def test_the_study_and_the_directory_hold_all_of_it(searched: Searched) -> None:
     trials = trials_of(searched.path)
     check(searched.path, trials, searched.experiment)
     assert len(Run.open(searched.path).trials) == 4
-    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} <= {"node-1", "node-2"}
+    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} <= {
+        "node-1",
+        "node-2",
+    }
     assert repeated(searched.path) == 0
     names = {path.name for path in searched.path.iterdir()} - {"study.db-wal", "study.db-shm"}
     assert names == {"children", "experiment.toml", "history.jsonl", "logs", "study.db", "trials"}
@@ -134,18 +171,33 @@ def test_the_report_can_be_had_again(searched: Searched) -> None:
 
 def test_a_trial_can_be_evaluated_and_trained_on(searched: Searched, tmp_path: Path) -> None:
     shutil.copytree(searched.path, tmp_path / "run")
-    best = max((trial for trial in trials_of(searched.path) if trial.state is TrialState.COMPLETE), key=lambda trial: trial.value or 0.0)
+    best = max(
+        (trial for trial in trials_of(searched.path) if trial.state is TrialState.COMPLETE),
+        key=lambda trial: trial.value or 0.0,
+    )
     trial = f"run/trials/{best.number:04d}"
     said = command(tmp_path, "genkidama", "evaluate", trial, "--episodes", 2, "--json")
     assert said.code == 0, said.err
     assert json.loads(said.out)["episodes"] == 2
     before = Run(tmp_path / trial).load().snapshot
-    options = ["--children", 1, "--cores", 1, "--set", f"stop.updates={before.exchanges + 3}", "--episodes", 0]
+    options = [
+        "--children",
+        1,
+        "--cores",
+        1,
+        "--set",
+        f"stop.updates={before.exchanges + 3}",
+        "--episodes",
+        0,
+    ]
     said = command(tmp_path, "genkidama", "train", "--resume", trial, *options, seconds=LONG)
     assert said.code == 0, said.err
     after = Run(tmp_path / trial).load().snapshot
     assert after.exchanges >= before.exchanges + 3 and after.steps > before.steps
-    assert Run(tmp_path / trial).experiment.optimizer.learning_rate == best.params["optimizer.learning_rate"]
+    assert (
+        Run(tmp_path / trial).experiment.optimizer.learning_rate
+        == best.params["optimizer.learning_rate"]
+    )
     said = command(tmp_path, "genkidama", "report", "run")  # which is none of the study's business
     assert said.code == 0, said.err
 
@@ -153,12 +205,26 @@ def test_a_trial_can_be_evaluated_and_trained_on(searched: Searched, tmp_path: P
 @pytest.mark.slow
 def test_a_search_that_is_over_is_over_at_once(searched: Searched, tmp_path: Path) -> None:
     shutil.copytree(searched.path, tmp_path / "run")
-    said = command(tmp_path, "genkidama", "search", "--resume", "run", "--nodes", 1, "--cores", 1, "--no-figures", seconds=LONG)
+    said = command(
+        tmp_path,
+        "genkidama",
+        "search",
+        "--resume",
+        "run",
+        "--nodes",
+        1,
+        "--cores",
+        1,
+        "--no-figures",
+        seconds=LONG,
+    )
     assert said.code == 0, said.err
     assert said.out.strip() == searched.said.out.strip()
     after = trials_of(tmp_path / "run")
     prefixes(trials_of(searched.path), after)
-    assert len(history(tmp_path / "run", "report")) == sum(len(trial.user_attrs["phases"]) for trial in after)
+    assert len(history(tmp_path / "run", "report")) == sum(
+        len(trial.user_attrs["phases"]) for trial in after
+    )
 
 
 @pytest.mark.slow
@@ -181,28 +247,65 @@ def test_mistakes_are_told_in_one_line(searched: Searched, tmp_path: Path) -> No
     cases = {
         ("search",): "what is searched? give FILE.toml, or --resume DIR",
         ("search", "nosuch.toml"): "nosuch.toml: no such file",
-        ("search", "plain.toml"): "small: has no [search]; say what to vary, as examples/lunarlander/search.toml does",
-        ("search", "cart.toml", "--nodes", "0"): "nodes = 0: at least 1 is needed, or 0 with an address",
+        (
+            "search",
+            "plain.toml",
+        ): "small: has no [search]; say what to vary, as examples/lunarlander/search.toml does",
+        (
+            "search",
+            "cart.toml",
+            "--nodes",
+            "0",
+        ): "nodes = 0: at least 1 is needed, or 0 with an address",
         ("search", "cart.toml", "--nodes", "-1"): "nodes = -1: at least 1 is needed",
         ("search", "cart.toml", "--cores", "0"): "cores = 0: at least 1 is needed",
-        ("search", "cart.toml", "--out", "run"): "--out run: holds a run already; go on with it by --resume run",
-        ("search", "cart.toml", "--set", "search.phases=0"): "the command line: search.phases = 0: expected int >= 1",
+        (
+            "search",
+            "cart.toml",
+            "--out",
+            "run",
+        ): "--out run: holds a run already; go on with it by --resume run",
+        (
+            "search",
+            "cart.toml",
+            "--set",
+            "search.phases=0",
+        ): "the command line: search.phases = 0: expected int >= 1",
         ("search", "--resume", "nosuch"): "nosuch: holds no run",
         ("train", "cart.toml"): "small: has a [search]; start it with `genkidama search`",
         ("train", "--resume", "run"): "small: has a [search]; start it with `genkidama search`",
         ("report", "nosuch"): "nosuch: holds no run",
-        ("report", "run/trials/0000"): "run/trials/0000: is no search; see `genkidama evaluate run/trials/0000`",
+        (
+            "report",
+            "run/trials/0000",
+        ): "run/trials/0000: is no search; see `genkidama evaluate run/trials/0000`",
     }
     for arguments, problem in cases.items():
         assert one_line(command(tmp_path, "genkidama", *arguments)).startswith(problem)
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_only_the_parent_can_see_is_told_in_one_line_too(searched: Searched, tmp_path: Path) -> None:
+def test_what_only_the_parent_can_see_is_told_in_one_line_too(
+    searched: Searched, tmp_path: Path
+) -> None:
     shutil.copytree(searched.path, tmp_path / "run")
-    said = command(tmp_path, "genkidama", "search", "--resume", "run", "--set", "search.phases=7", "--nodes", 1, "--cores", 1)
+    said = command(
+        tmp_path,
+        "genkidama",
+        "search",
+        "--resume",
+        "run",
+        "--set",
+        "search.phases=7",
+        "--nodes",
+        1,
+        "--cores",
+        1,
+    )
     assert said.code == 2
-    assert [line for line in said.err.splitlines() if line.startswith("error: ")] == said.err.splitlines()[-1:]
+    assert [
+        line for line in said.err.splitlines() if line.startswith("error: ")
+    ] == said.err.splitlines()[-1:]
     assert "its phases was 2, and now is 7; choose another directory with --out" in said.err
     assert "Traceback" not in said.err
     assert Run.open(tmp_path / "run").experiment == searched.experiment
@@ -212,12 +315,31 @@ def test_what_only_the_parent_can_see_is_told_in_one_line_too(searched: Searched
 
 
 @pytest.mark.slow
-def test_a_parent_that_is_killed_is_started_again_and_nothing_is_repeated(tmp_path: Path, start: Start) -> None:
+def test_a_parent_that_is_killed_is_started_again_and_nothing_is_repeated(
+    tmp_path: Path, start: Start
+) -> None:
     experiment = cart(tmp_path)
     run = tmp_path / "run"
-    process = start("genkidama", "search", "cart.toml", "--nodes", 2, "--cores", 1, "--out", "run", "--no-figures")
+    process = start(
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        2,
+        "--cores",
+        1,
+        "--out",
+        "run",
+        "--no-figures",
+    )
     for restarts, reports in enumerate((2, 6)):
-        until(lambda goal=reports: len(history(run, "report")) >= goal or process.popen.poll() is not None, "reports", LONG)
+        until(
+            lambda goal=reports: (
+                len(history(run, "report")) >= goal or process.popen.poll() is not None
+            ),
+            "reports",
+            LONG,
+        )
         assert process.popen.poll() is None
         parent = part(process, "parent")
         parent.kill()
@@ -240,7 +362,11 @@ def test_everything_is_killed_and_resumed(tmp_path: Path, start: Start) -> None:
     run = tmp_path / "run"
     options = ["--nodes", 2, "--cores", 1, "--no-figures"]
     process = start("genkidama", "search", "cart.toml", *options, "--out", "run")
-    until(lambda: len(history(run, "report")) >= 4 or process.popen.poll() is not None, "reports", LONG)
+    until(
+        lambda: len(history(run, "report")) >= 4 or process.popen.poll() is not None,
+        "reports",
+        LONG,
+    )
     for member in process.family():
         member.kill()
     process.vanish(10.0)
@@ -255,7 +381,9 @@ def test_everything_is_killed_and_resumed(tmp_path: Path, start: Start) -> None:
     prefixes(before, after)
     assert repeated(run) <= 2
     (resume,) = history(run, "resume")
-    assert not finished & {line["trial"] for line in history(run, "trial") if line["time"] >= resume["time"]}
+    assert not finished & {
+        line["trial"] for line in history(run, "trial") if line["time"] >= resume["time"]
+    }
     said = command(tmp_path, "genkidama", "report", "run")
     assert said.code == 0 and "Trials      6 of 6 started" in said.out
 
@@ -264,23 +392,57 @@ def test_everything_is_killed_and_resumed(tmp_path: Path, start: Start) -> None:
 def test_a_node_that_is_killed_comes_back_to_its_trial(tmp_path: Path, start: Start) -> None:
     experiment = cart(tmp_path, trials=2)
     run = tmp_path / "run"
-    process = start("genkidama", "search", "cart.toml", "--nodes", 2, "--cores", 1, "--out", "run", "--no-figures")
+    process = start(
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        2,
+        "--cores",
+        1,
+        "--out",
+        "run",
+        "--no-figures",
+    )
     until(
-        lambda: {line["child"] for line in history(run, "join")} == {"node-1", "node-2"} or process.popen.poll() is not None, "nodes", LONG
+        lambda: (
+            {line["child"] for line in history(run, "join")} == {"node-1", "node-2"}
+            or process.popen.poll() is not None
+        ),
+        "nodes",
+        LONG,
     )
     part(process, "node-1").kill()
     assert process.wait(LONG) == 0, process.err
     check(run, trials_of(run), experiment)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+    ids=["SIGTERM", "SIGINT"],
+)
 def test_interrupted_it_says_how_to_go_on(tmp_path: Path, start: Start, number: int) -> None:
     cart(tmp_path, phase_steps=1_000_000, phases=100)
     run = tmp_path / "run"
     process = start(
-        "genkidama", "search", "cart.toml", "--nodes", 2, "--cores", 1, "--out", "run", "--set", "parent.checkpoint_seconds=0.2"
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        2,
+        "--cores",
+        1,
+        "--out",
+        "run",
+        "--set",
+        "parent.checkpoint_seconds=0.2",
     )
-    until(lambda: len(Run(run).trials) == 2 or process.popen.poll() is not None, "two trials with weights", LONG)
+    until(
+        lambda: len(Run(run).trials) == 2 or process.popen.poll() is not None,
+        "two trials with weights",
+        LONG,
+    )
     process.signal(number)
     began = time.monotonic()
     process.vanish(10.0)
@@ -301,20 +463,52 @@ def test_nodes_on_the_network(tmp_path: Path, start: Start) -> None:
     experiment = cart(tmp_path, trials=3, phases=2, phase_steps=300)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    process = start("genkidama", "search", "cart.toml", "--nodes", 0, "--listen", address, "--out", "run", "--no-figures")
-    nodes = [start("genkidama.child", "--parent", f"ws://{address}", "--name", name, "--cores", 1) for name in ("pi", "desk")]
+    process = start(
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        0,
+        "--listen",
+        address,
+        "--out",
+        "run",
+        "--no-figures",
+    )
+    nodes = [
+        start("genkidama.child", "--parent", f"ws://{address}", "--name", name, "--cores", 1)
+        for name in ("pi", "desk")
+    ]
     assert process.wait(LONG) == 0, process.err
     for each in nodes:
         assert each.wait(LONG) == 0, each.err
         assert "Traceback" not in each.err
     trials = trials_of(tmp_path / "run")
     check(tmp_path / "run", trials, experiment)
-    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} <= {"pi", "desk"}
+    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} <= {
+        "pi",
+        "desk",
+    }
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of the machine")
-def test_local_nodes_find_a_parent_on_any_address_of_the_machine(tmp_path: Path, start: Start) -> None:
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of the machine"
+)
+def test_local_nodes_find_a_parent_on_any_address_of_the_machine(
+    tmp_path: Path, start: Start
+) -> None:
     cart(tmp_path, trials=1, phases=1, phase_steps=300)
-    process = start("genkidama", "search", "cart.toml", "--nodes", 1, "--listen", "127.0.0.2:0", "--out", "run", "--no-figures")
+    process = start(
+        "genkidama",
+        "search",
+        "cart.toml",
+        "--nodes",
+        1,
+        "--listen",
+        "127.0.0.2:0",
+        "--out",
+        "run",
+        "--no-figures",
+    )
     assert process.wait(LONG) == 0, process.err
     assert len(trials_of(tmp_path / "run")) == 1

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment, SearchSettings
+from genkidama.experiment import Experiment
+from genkidama.search_settings import SearchSettings
 from tests.helpers import ROOT
 
 SPACE: dict[str, Any] = {"optimizer": {"learning_rate": {"low": 1e-5, "high": 1e-2, "log": True}}}
@@ -32,7 +33,9 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "cohort": st.integers(0, 1000),
     "adaptive": st.booleans(),
     "sampler": st.sampled_from(["random", "tpe", "optuna.samplers:QMCSampler", "mine:Sampler"]),
-    "sampler_options": st.dictionaries(st.text(max_size=5), st.booleans() | st.integers(0, 9) | st.text(max_size=3), max_size=2),
+    "sampler_options": st.dictionaries(
+        st.text(max_size=5), st.booleans() | st.integers(0, 9) | st.text(max_size=3), max_size=2
+    ),
     "seconds": positive,
     "retries": st.integers(0, 10),
     "return_seconds": st.floats(0.0, 1e30),
@@ -41,12 +44,19 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
         [
             SPACE,
             {"algorithm.gamma": [0.9, 0.99], "network": {"hidden": [[8], [16, 16]]}},
-            {"algorithm": {"batch_size": {"low": 64, "high": 100, "log": True, "step": 1}}, "seed": [1, 2, 3]},
+            {
+                "algorithm": {"batch_size": {"low": 64, "high": 100, "log": True, "step": 1}},
+                "seed": [1, 2, 3],
+            },
             {"environment": {"options": {"wind": {"low": 0.0, "high": 20.0, "step": 5.0}}}},
         ]
     ),
 }
-LENGTHS: dict[str, st.SearchStrategy[Any]] = {"phase_steps": naturals, "phase_episodes": naturals, "phase_seconds": positive}
+LENGTHS: dict[str, st.SearchStrategy[Any]] = {
+    "phase_steps": naturals,
+    "phase_episodes": naturals,
+    "phase_seconds": positive,
+}
 
 
 def of(**search: Any) -> Experiment:
@@ -54,11 +64,15 @@ def of(**search: Any) -> Experiment:
 
 
 def test_every_setting_is_tried_here() -> None:
-    assert {field.name for field in msgspec.structs.fields(SearchSettings)} == CHANGES.keys() | LENGTHS.keys()
+    assert {
+        field.name for field in msgspec.structs.fields(SearchSettings)
+    } == CHANGES.keys() | LENGTHS.keys()
 
 
 @given(st.fixed_dictionaries({}, optional=CHANGES), st.sampled_from(sorted(LENGTHS)), st.data())
-def test_every_allowed_value_arrives_and_survives(chosen: dict[str, Any], length: str, data: st.DataObject) -> None:
+def test_every_allowed_value_arrives_and_survives(
+    chosen: dict[str, Any], length: str, data: st.DataObject
+) -> None:
     chosen = {"space": SPACE, **chosen, length: data.draw(LENGTHS[length])}
     experiment = of(**chosen)
     assert experiment.search is not None
@@ -68,7 +82,9 @@ def test_every_allowed_value_arrives_and_survives(chosen: dict[str, Any], length
     assert experiment.search.unit == length.removeprefix("phase_")
     assert experiment.search.length == chosen[length]
     decisions = experiment.search.decide_after
-    assert list(decisions) == sorted(set(decisions)) and all(0 <= phase < experiment.search.phases - 1 for phase in decisions)
+    assert list(decisions) == sorted(set(decisions)) and all(
+        0 <= phase < experiment.search.phases - 1 for phase in decisions
+    )
 
 
 def test_a_plain_experiment_has_no_search() -> None:
@@ -83,14 +99,19 @@ def test_the_example_is_one() -> None:
 
 
 def test_a_single_setting_can_be_changed() -> None:
-    experiment = of(**LEAST).with_settings({"search.trials": 5, "search.space.algorithm.gamma": [0.5, 0.9]})
+    experiment = of(**LEAST).with_settings(
+        {"search.trials": 5, "search.space.algorithm.gamma": [0.5, 0.9]}
+    )
     assert experiment.search is not None
     assert experiment.search.trials == 5
     assert experiment.search.space == {**SPACE, "algorithm": {"gamma": [0.5, 0.9]}}
 
 
 def test_decisions_by_values() -> None:
-    found = [of(**LEAST, phases=27, decisions=decisions).search.decide_after for decisions in ("every", "geometric")]  # type: ignore[union-attr]
+    found = [
+        of(**LEAST, phases=27, decisions=decisions).search.decide_after
+        for decisions in ("every", "geometric")
+    ]  # type: ignore[union-attr]
     assert found == [tuple(range(26)), (0, 2, 8)]
 
 
@@ -105,15 +126,27 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"search": {"eviction_rate": -0.1}}, "search.eviction_rate = -0.1: expected float > 0.0"),
     ({"search": {"eviction_rate": float("nan")}}, "search.eviction_rate = nan: expected float"),
     ({"search": {"factor": 1}}, "search.factor = 1: expected int >= 2"),
-    ({"search": {"method": "asha"}}, "search.method = 'asha': expected one of 'hypertrick', 'random'"),
-    ({"search": {"decisions": "none"}}, "search.decisions = 'none': expected one of 'every', 'geometric'"),
-    ({"search": {"sampler": "gp"}}, "search.sampler = 'gp': expected one of 'random', 'tpe', or an import string 'module:Name'"),
+    (
+        {"search": {"method": "asha"}},
+        "search.method = 'asha': expected one of 'hypertrick', 'random'",
+    ),
+    (
+        {"search": {"decisions": "none"}},
+        "search.decisions = 'none': expected one of 'every', 'geometric'",
+    ),
+    (
+        {"search": {"sampler": "gp"}},
+        "search.sampler = 'gp': expected one of 'random', 'tpe', or an import string 'module:Name'",
+    ),
     ({"search": {"sampler": ""}}, "search.sampler = '': expected one of"),
     ({"search": {"seconds": 0}}, "search.seconds = 0: expected float > 0.0"),
     ({"search": {"retries": -1}}, "search.retries = -1: expected int >= 0"),
     ({"search": {"return_seconds": -1}}, "search.return_seconds = -1: expected float >= 0.0"),
     ({"search": {"phase_steps": 0}}, "search.phase_steps = 0: expected int >= 1"),
-    ({"search": {"phase_steps": None}}, "search.phase_steps is absent: give exactly one of phase_steps, phase_episodes and phase_seconds"),
+    (
+        {"search": {"phase_steps": None}},
+        "search.phase_steps is absent: give exactly one of phase_steps, phase_episodes and phase_seconds",
+    ),
     (
         {"search": {"phase_seconds": 3.0}},
         "search.phase_steps = 10, search.phase_seconds = 3.0: give exactly one of phase_steps, phase_episodes and phase_seconds",
@@ -121,7 +154,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"search": {"trails": 3}}, "search.trails = 3: no such setting; did you mean 'trials'?"),
     ({"search": {"space": {}}}, "search.space: is empty"),
     ({"search": {"space": 3}}, "search.space = 3: expected a table"),
-    ({"search": {"space": {"optimizer": {"learning_rate": {"low": 1.0, "high": 0.1}}}}}, "optimizer.learning_rate: low = 1.0 is not below"),
+    (
+        {"search": {"space": {"optimizer": {"learning_rate": {"low": 1.0, "high": 0.1}}}}},
+        "optimizer.learning_rate: low = 1.0 is not below",
+    ),
     (
         {"search": {"space": {"optimizer": {"lerning_rate": [0.1]}}}},
         "search.space: optimizer.lerning_rate = 0.1: no such setting; did you mean",
@@ -135,7 +171,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "search.space: optimiser = {'name': 'adam'}: no such setting",
     ),
     ({"search": {"space": {"gamma": [0.9]}}}, "search.space: gamma = 0.9: no such setting"),
-    ({"search": {"space": {"algorithm": {"gamma": [0.9, 1.5]}}}}, "search.space: algorithm.gamma = 1.5: expected float <= 1.0"),
+    (
+        {"search": {"space": {"algorithm": {"gamma": [0.9, 1.5]}}}},
+        "search.space: algorithm.gamma = 1.5: expected float <= 1.0",
+    ),
     (
         {"search": {"space": {"algorithm": {"gamma": {"low": 0.5, "high": 1.5}}}}},
         "search.space: algorithm.gamma = 1.5: expected float <= 1.0",
@@ -148,12 +187,27 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"search": {"space": {"algorithm": {"batch_size": {"low": 0.5, "high": 9.0}}}}},
         "search.space: algorithm.batch_size = 0.5: expected int",
     ),
-    ({"search": {"space": {"network": {"hidden": [[8], [0]]}}}}, "search.space: network.hidden[0] = 0: expected int >= 1"),
-    ({"search": {"space": {"network": {"hidden": [8, 16]}}}}, "search.space: network.hidden = 8: expected array"),
-    ({"search": {"space": {"optimizer": {"name": ["adam", "adamw"]}}}}, "search.space: optimizer.name = 'adamw': expected one of"),
-    ({"search": {"space": {"algorithm": {"name": {"deeper": [1, 2]}}}}}, "search.space: algorithm.name.deeper: 'name' is no section"),
     (
-        {"algorithm": {"name": "ppo", "minibatch_size": 64}, "search": {"space": {"algorithm": {"batch_size": [32, 128]}}}},
+        {"search": {"space": {"network": {"hidden": [[8], [0]]}}}},
+        "search.space: network.hidden[0] = 0: expected int >= 1",
+    ),
+    (
+        {"search": {"space": {"network": {"hidden": [8, 16]}}}},
+        "search.space: network.hidden = 8: expected array",
+    ),
+    (
+        {"search": {"space": {"optimizer": {"name": ["adam", "adamw"]}}}},
+        "search.space: optimizer.name = 'adamw': expected one of",
+    ),
+    (
+        {"search": {"space": {"algorithm": {"name": {"deeper": [1, 2]}}}}},
+        "search.space: algorithm.name.deeper: 'name' is no section",
+    ),
+    (
+        {
+            "algorithm": {"name": "ppo", "minibatch_size": 64},
+            "search": {"space": {"algorithm": {"batch_size": [32, 128]}}},
+        },
         "search.space: algorithm.minibatch_size = 64: at most algorithm.batch_size = 32 is allowed",
     ),
     (
@@ -161,8 +215,18 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "search.space: algorithm.clip = 0.1: only algorithm.name = 'ppo' has this",
     ),
     *(
-        ({"search": {"space": {key: [1, 2]}}}, f"search.space: {key}: belongs to the whole run and cannot differ between trials")
-        for key in ("parent.alpha", "parent.nonsense", "stop.updates", "search.trials", "name", "solved")
+        (
+            {"search": {"space": {key: [1, 2]}}},
+            f"search.space: {key}: belongs to the whole run and cannot differ between trials",
+        )
+        for key in (
+            "parent.alpha",
+            "parent.nonsense",
+            "stop.updates",
+            "search.trials",
+            "name",
+            "solved",
+        )
     ),
     *(
         (
@@ -175,14 +239,24 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "problem"), FAULTS)
-def test_what_is_wrong_is_told_in_one_line(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
-    search = {key: value for key, value in {**LEAST, **changes.get("search", {})}.items() if value is not None}
+def test_what_is_wrong_is_told_in_one_line(
+    changes: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    search = {
+        key: value
+        for key, value in {**LEAST, **changes.get("search", {})}.items()
+        if value is not None
+    }
     settings = {"name": "test", **changes, "search": search}
     for source in ("the experiment", "an = odd: file.toml"):
         with pytest.raises(ConfigurationError) as error:
             Experiment.from_dict(settings, source=source)
         text = str(error.value)
-        assert text.startswith(f"{source}: {problem}" if problem.startswith(("search", "stop")) else f"{source}: search.space: {problem}")
+        assert text.startswith(
+            f"{source}: {problem}"
+            if problem.startswith(("search", "stop"))
+            else f"{source}: search.space: {problem}"
+        )
         assert "\n" not in text and "`" not in text
 
 
@@ -190,8 +264,14 @@ def test_what_is_wrong_is_told_in_one_line(changes: dict[str, Any], problem: str
     "settings",
     [
         {"stop": {"window": 5}},
-        {"algorithm": {"name": "ppo"}, "space": {"algorithm": {"batch_size": [32, 512], "minibatch_size": [16, 64]}}},
-        {"algorithm": {"name": "ppo"}, "space": {"algorithm": {"batch_size": [64, 512], "minibatch_size": [16, 256, 512]}}},
+        {
+            "algorithm": {"name": "ppo"},
+            "space": {"algorithm": {"batch_size": [32, 512], "minibatch_size": [16, 64]}},
+        },
+        {
+            "algorithm": {"name": "ppo"},
+            "space": {"algorithm": {"batch_size": [64, 512], "minibatch_size": [16, 256, 512]}},
+        },
         {"space": {"algorithm": {"name": ["a3c", "ppo"], "epochs": [2, 4]}}},
         {"space": {"environment": {"id": ["CartPole-v1", "Acrobot-v1"]}}},
         {"space": {"child": {"beta": {"low": 0.0, "high": 1.0}}, "seed": {"low": 0, "high": 100}}},

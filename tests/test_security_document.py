@@ -12,7 +12,7 @@ import pytest
 from genkidama.child import uplink
 from genkidama.child.client import Child
 from genkidama.child.uplink import read_token
-from genkidama.experiment import Role
+from genkidama.role import Role
 from tests.certificates import needs_openssl
 from tests.helpers import ROOT, Serving, command, constant, running
 
@@ -23,7 +23,9 @@ MAKING, STARTING = re.findall(r"```bash\n(.*?)```", DOCUMENT.read_text(encoding=
 @needs_openssl
 async def test_what_is_made_by_hand_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GENKIDAMA_TOKEN", raising=False)
-    done = subprocess.run(["bash", "-e"], input=MAKING, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-e"], input=MAKING, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "certificate.pem: OK" in done.stdout
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
@@ -37,12 +39,27 @@ async def test_what_is_made_by_hand_works(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(uplink, "_make_context", strict)
     files = {
-        f"{key}_file": str(tmp_path / name) for key, name in (("tokens", "tokens"), ("certificate", "certificate.pem"), ("key", "key.pem"))
+        f"{key}_file": str(tmp_path / name)
+        for key, name in (
+            ("tokens", "tokens"),
+            ("certificate", "certificate.pem"),
+            ("key", "key.pem"),
+        )
     }
-    token, authority = read_token(Role(token_file=str(tmp_path / "token-pi-02"))), str(tmp_path / "ca.pem")
+    token, authority = (
+        read_token(Role(token_file=str(tmp_path / "token-pi-02"))),
+        str(tmp_path / "ca.pem"),
+    )
     async with running(constant(parent=files), tmp_path / "run") as parent:
         for host in ("127.0.0.1", "localhost"):
-            async with Serving(Child(f"wss://{host}:{parent.address[1]}", name="pi-02", token=token, ca_file=authority)) as child:
+            async with Serving(
+                Child(
+                    f"wss://{host}:{parent.address[1]}",
+                    name="pi-02",
+                    token=token,
+                    ca_file=authority,
+                )
+            ) as child:
                 await child.exchanged(2)
         assert parent.server.trial.version >= 2
         assert not parent.server.refusals

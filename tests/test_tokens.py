@@ -12,7 +12,9 @@ from genkidama.tokens import ANY, Entry, find_name, is_loopback, is_token, parse
 FIRST, SECOND, THIRD = "first-token-0123", "second+token/456=", "third.token_7~89"
 
 tokens = st.text("ABCxyz019._~+/=-", min_size=16, max_size=40)
-names = st.builds(str.__add__, st.sampled_from("aZ09"), st.text("aZ09._-", max_size=63)) | st.just(ANY)
+names = st.builds(str.__add__, st.sampled_from("aZ09"), st.text("aZ09._-", max_size=63)) | st.just(
+    ANY
+)
 
 
 def problem(text: str) -> str:
@@ -24,7 +26,11 @@ def problem(text: str) -> str:
 
 def test_a_file_by_values() -> None:
     text = f"# the shelf\n\npi-01 {FIRST}\r\n  pi-02\t{SECOND}   # the second\n* {THIRD}\n"
-    assert parse_tokens(text, "tokens") == (Entry("pi-01", FIRST), Entry("pi-02", SECOND), Entry(ANY, THIRD))
+    assert parse_tokens(text, "tokens") == (
+        Entry("pi-01", FIRST),
+        Entry("pi-02", SECOND),
+        Entry(ANY, THIRD),
+    )
     assert parse_tokens("", "tokens") == ()
 
 
@@ -40,12 +46,24 @@ def test_a_token_belongs_to_a_name_and_a_name_may_have_several() -> None:
     [
         ("pi", "tokens: line 1: expected NAME TOKEN, found 1 word"),
         (f"# x\npi {FIRST} more", "tokens: line 2: expected NAME TOKEN, found 3 words"),
-        (f"-pi {FIRST}", "tokens: line 1: the first word is no name: expected 1 to 64 letters, digits, "),
-        (f"{'p' * 65} {FIRST}", "tokens: line 1: the first word is no name: expected 1 to 64 letters, digits, "),
-        ("pi xxxxxxxxxxxxxxx", "tokens: line 1: the second word is no token: expected 16 to 1024 characters of A-Z a-z 0-9 . _ ~ + / = -"),
+        (
+            f"-pi {FIRST}",
+            "tokens: line 1: the first word is no name: expected 1 to 64 letters, digits, ",
+        ),
+        (
+            f"{'p' * 65} {FIRST}",
+            "tokens: line 1: the first word is no name: expected 1 to 64 letters, digits, ",
+        ),
+        (
+            "pi xxxxxxxxxxxxxxx",
+            "tokens: line 1: the second word is no token: expected 16 to 1024 characters of A-Z a-z 0-9 . _ ~ + / = -",
+        ),
         (f"pi {FIRST}!", "tokens: line 1: the second word is no token: "),
         (f"pi {'x' * 1025}", "tokens: line 1: the second word is no token: "),
-        (f"a {FIRST}\n\nb {FIRST}", "tokens: line 3: the token of line 1 again; each name needs a token of its own"),
+        (
+            f"a {FIRST}\n\nb {FIRST}",
+            "tokens: line 3: the token of line 1 again; each name needs a token of its own",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named_and_not_shown(text: str, words: str) -> None:
@@ -63,7 +81,12 @@ def test_what_is_written_is_read(entries: list[tuple[str, str]]) -> None:
 
 @given(st.text(), tokens)
 def test_whatever_the_file_says_no_token_is_shown(text: str, token: str) -> None:
-    for whole in (f"{token} {text}", f"{text} {token}", f"{token}\n{text}", f"a {token}\n{text} {token}"):
+    for whole in (
+        f"{token} {text}",
+        f"{text} {token}",
+        f"{token}\n{text}",
+        f"a {token}\n{text} {token}",
+    ):
         try:
             parse_tokens(whole, "file")
         except ConfigurationError as error:

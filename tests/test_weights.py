@@ -13,17 +13,26 @@ from genkidama.weights import BLOCK, DTYPE, Signature, flatten, is_finite, unfla
 PAIR = Signature.of([("policy.weight", (2, 3)), ("policy.bias", [2]), ("scale", ())])
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
-signatures = st.lists(st.tuples(st.text(max_size=6), shapes), max_size=6, unique_by=lambda entry: entry[0]).map(Signature.of)
+signatures = st.lists(
+    st.tuples(st.text(max_size=6), shapes), max_size=6, unique_by=lambda entry: entry[0]
+).map(Signature.of)
 
 
 def test_size_and_slices_follow_the_order_of_the_entries() -> None:
     assert PAIR.size == 6 + 2 + 1
-    assert PAIR.slices == {"policy.weight": slice(0, 6), "policy.bias": slice(6, 8), "scale": slice(8, 9)}
+    assert PAIR.slices == {
+        "policy.weight": slice(0, 6),
+        "policy.bias": slice(6, 8),
+        "scale": slice(8, 9),
+    }
     assert Signature.of([]).size == 0
 
 
 def test_numpy_dimensions_become_plain_numbers() -> None:
-    assert Signature.of([("a", np.zeros((2, 3)).shape), ("b", np.array([4]))]).entries == (("a", (2, 3)), ("b", (4,)))
+    assert Signature.of([("a", np.zeros((2, 3)).shape), ("b", np.array([4]))]).entries == (
+        ("a", (2, 3)),
+        ("b", (4,)),
+    )
 
 
 def test_the_digest_is_that_of_the_text_in_the_law() -> None:
@@ -33,7 +42,9 @@ def test_the_digest_is_that_of_the_text_in_the_law() -> None:
 
 
 @given(signatures, signatures)
-def test_equal_signatures_have_equal_digests_and_no_difference(one: Signature, other: Signature) -> None:
+def test_equal_signatures_have_equal_digests_and_no_difference(
+    one: Signature, other: Signature
+) -> None:
     assert (one.difference(other) is None) == (one == other)
     assert Signature.of(one.entries).digest == one.digest
     if one == other:
@@ -53,16 +64,26 @@ def test_equal_signatures_have_equal_digests_and_no_difference(one: Signature, o
             "parameter 1 is 'value.bias' with shape [2], expected 'policy.bias' with shape [2]",
         ),
         (PAIR.entries[:2], "parameter 'scale' with shape [] is missing (2 parameters, expected 3)"),
-        ([*PAIR.entries, ("extra", (7,))], "parameter 'extra' with shape [7] is not expected (4 parameters, expected 3)"),
+        (
+            [*PAIR.entries, ("extra", (7,))],
+            "parameter 'extra' with shape [7] is not expected (4 parameters, expected 3)",
+        ),
         ([], "parameter 'policy.weight' with shape [2, 3] is missing (0 parameters, expected 3)"),
     ],
 )
-def test_the_difference_names_the_first_parameter_that_differs(theirs: list[tuple[str, tuple[int, ...]]], sentence: str | None) -> None:
+def test_the_difference_names_the_first_parameter_that_differs(
+    theirs: list[tuple[str, tuple[int, ...]]], sentence: str | None
+) -> None:
     assert PAIR.difference(Signature.of(theirs)) == sentence
 
 
 def test_flatten_lays_parts_out_in_the_signatures_order_row_by_row() -> None:
-    parts = {"scale": 9, "policy.bias": [7, 8], "policy.weight": np.array([[1, 2, 3], [4, 5, 6]]), "ignored": [0]}
+    parts = {
+        "scale": 9,
+        "policy.bias": [7, 8],
+        "policy.weight": np.array([[1, 2, 3], [4, 5, 6]]),
+        "ignored": [0],
+    }
     vector = flatten(parts, PAIR)
     assert vector.dtype == DTYPE
     assert vector.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -90,7 +111,9 @@ def test_flatten_names_the_part_that_does_not_fit(parts: dict[str, object], sent
 @given(st.data())
 def test_flatten_and_unflatten_are_inverse(data: st.DataObject) -> None:
     signature = data.draw(signatures)
-    vector = data.draw(hnp.arrays(DTYPE, signature.size, elements=st.floats(width=32, allow_nan=False)))
+    vector = data.draw(
+        hnp.arrays(DTYPE, signature.size, elements=st.floats(width=32, allow_nan=False))
+    )
     parts = unflatten(vector, signature)
     assert [(name, part.shape) for name, part in parts.items()] == list(signature.entries)
     assert flatten(parts, signature).tobytes() == vector.tobytes()

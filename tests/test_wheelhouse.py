@@ -13,7 +13,18 @@ from pathlib import Path
 import pytest
 
 from deploy import wheelhouse
-from deploy.wheelhouse import MANIFEST, Failure, Pin, Target, check_complete, fitting, is_for, put_in_place, read_manifest, read_pins
+from deploy.wheelhouse import (
+    MANIFEST,
+    Failure,
+    Pin,
+    Target,
+    check_complete,
+    fitting,
+    is_for,
+    put_in_place,
+    read_manifest,
+    read_pins,
+)
 from tests.helpers import ROOT
 
 PI = Target("child", "aarch64", "3.11")
@@ -23,7 +34,9 @@ PC = Target("child", "x86_64", "3.13")
 def run(out: Path, *arguments: str, status: int = 0, **environment: str) -> list[str]:
     """The program's standard output, or if it has to fail its error, in lines."""
     command = [sys.executable, str(ROOT / "deploy/wheelhouse.py"), "--out", str(out), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=300
+    )
     assert done.returncode == status, done.stdout + done.stderr
     return (done.stderr if status else done.stdout).splitlines()
 
@@ -31,22 +44,64 @@ def run(out: Path, *arguments: str, status: int = 0, **environment: str) -> list
 @pytest.mark.parametrize(
     ("wheel", "pin", "target", "fits"),
     [
-        ("numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl", Pin("numpy", "2.4.6"), PI, True),
-        ("numpy-2.4.6-cp313-cp313-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl", Pin("numpy", "2.4.6"), PI, False),
+        (
+            "numpy-2.4.6-cp311-cp311-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl",
+            Pin("numpy", "2.4.6"),
+            PI,
+            True,
+        ),
+        (
+            "numpy-2.4.6-cp313-cp313-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl",
+            Pin("numpy", "2.4.6"),
+            PI,
+            False,
+        ),
         ("numpy-2.4.6-cp311-cp311-manylinux_2_27_x86_64.whl", Pin("numpy", "2.4.6"), PI, False),
         ("numpy-2.4.5-cp311-cp311-manylinux_2_28_aarch64.whl", Pin("numpy", "2.4.6"), PI, False),
-        ("numpy-2.4.6-cp311-cp311-manylinux_2_39_aarch64.whl", Pin("numpy", "2.4.6"), PI, False),  # newer than Debian 12's glibc
+        (
+            "numpy-2.4.6-cp311-cp311-manylinux_2_39_aarch64.whl",
+            Pin("numpy", "2.4.6"),
+            PI,
+            False,
+        ),  # newer than Debian 12's glibc
         ("numpy-2.4.6-cp311-cp311-macosx_14_0_arm64.whl", Pin("numpy", "2.4.6"), PI, False),
-        ("safetensors-0.8.0-cp310-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl", Pin("safetensors", "0.8.0"), PC, True),
-        ("websockets-17.4-cp313-cp313-manylinux1_x86_64.manylinux_2_5_x86_64.whl", Pin("websockets", "17.4"), PC, True),
-        ("box2d_py-2.3.8-cp311-abi3-manylinux_2_28_aarch64.whl", Pin("box2d-py", "2.3.8"), PI, True),
-        ("box2d_py-2.3.8-cp311-cp311-linux_aarch64.whl", Pin("box2d-py", "2.3.8"), PI, True),  # built on a Raspberry Pi
-        ("torch-2.13.0+cpu-cp313-cp313-manylinux_2_28_x86_64.whl", Pin("torch", "2.13.0"), PC, True),
+        (
+            "safetensors-0.8.0-cp310-abi3-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+            Pin("safetensors", "0.8.0"),
+            PC,
+            True,
+        ),
+        (
+            "websockets-17.4-cp313-cp313-manylinux1_x86_64.manylinux_2_5_x86_64.whl",
+            Pin("websockets", "17.4"),
+            PC,
+            True,
+        ),
+        (
+            "box2d_py-2.3.8-cp311-abi3-manylinux_2_28_aarch64.whl",
+            Pin("box2d-py", "2.3.8"),
+            PI,
+            True,
+        ),
+        (
+            "box2d_py-2.3.8-cp311-cp311-linux_aarch64.whl",
+            Pin("box2d-py", "2.3.8"),
+            PI,
+            True,
+        ),  # built on a Raspberry Pi
+        (
+            "torch-2.13.0+cpu-cp313-cp313-manylinux_2_28_x86_64.whl",
+            Pin("torch", "2.13.0"),
+            PC,
+            True,
+        ),
         ("structlog-26.1.0-py3-none-any.whl", Pin("structlog", "26.1.0"), PI, True),
         ("box2d-py-2.3.8.tar.gz", Pin("box2d-py", "2.3.8"), PI, False),
     ],
 )
-def test_a_wheel_is_taken_where_it_can_be_installed(wheel: str, pin: Pin, target: Target, fits: bool) -> None:
+def test_a_wheel_is_taken_where_it_can_be_installed(
+    wheel: str, pin: Pin, target: Target, fits: bool
+) -> None:
     assert is_for(wheel, pin, target) is fits
 
 
@@ -54,14 +109,24 @@ def test_wheels_of_ones_own_must_fit(tmp_path: Path) -> None:
     for name in ("mine-1.0-py3-none-any.whl", "mine-1.0-cp311-cp311-linux_x86_64.whl", "mine.whl"):
         (tmp_path / name).touch()
     assert fitting(tmp_path / "mine-1.0-py3-none-any.whl", PI).is_file()
-    for name in ("mine-1.0-cp311-cp311-linux_x86_64.whl", "mine.whl", "missing-1.0-py3-none-any.whl"):
-        with pytest.raises(Failure, match=rf"--also .*{name}: not a wheel for aarch64 and Python 3\.11"):
+    for name in (
+        "mine-1.0-cp311-cp311-linux_x86_64.whl",
+        "mine.whl",
+        "missing-1.0-py3-none-any.whl",
+    ):
+        with pytest.raises(
+            Failure, match=rf"--also .*{name}: not a wheel for aarch64 and Python 3\.11"
+        ):
             fitting(tmp_path / name, PI)
 
 
 def test_markers_are_the_targets_and_not_this_machines() -> None:
     text = 'a==1 ; platform_machine == "aarch64"\na==2 ; platform_machine != "aarch64"\nb==3 ; python_version < "3.12"\nc==4 # for a\n'
-    assert {pin.name: pin.version for pin in read_pins(text, PI).values()} == {"a": "1", "b": "3", "c": "4"}
+    assert {pin.name: pin.version for pin in read_pins(text, PI).values()} == {
+        "a": "1",
+        "b": "3",
+        "c": "4",
+    }
     assert {pin.name: pin.version for pin in read_pins(text, PC).values()} == {"a": "2", "c": "4"}
 
 
@@ -71,7 +136,9 @@ def test_without_takes_what_only_the_absent_need_along() -> None:
 
 
 def test_without_an_unknown_name_is_an_error() -> None:
-    with pytest.raises(Failure, match=r"--without trch: child/requirements.txt has no such package for aarch64") as caught:
+    with pytest.raises(
+        Failure, match=r"--without trch: child/requirements.txt has no such package for aarch64"
+    ) as caught:
         read_pins("torch==1\n", Target("child", "aarch64", "3.11", frozenset({"trch"})))
     assert caught.value.status == 2
 
@@ -80,19 +147,27 @@ def test_a_torch_with_cuda_is_refused_before_it_is_downloaded() -> None:
     cuda = 'nvidia-cudnn-cu13==9.20.0.48; platform_system == "Linux"'
     other = 'optree>=0.13.0; extra == "optree"'
     metadata = [{"name": "torch", "version": "2.13.0", "requires_dist": ["filelock", cuda, other]}]
-    with pytest.raises(Failure, match=r"is a build with CUDA \(nvidia-cudnn-cu13, …\).*--pip-flags.*--without torch"):
+    with pytest.raises(
+        Failure,
+        match=r"is a build with CUDA \(nvidia-cudnn-cu13, …\).*--pip-flags.*--without torch",
+    ):
         check_complete(metadata, {"filelock"}, PC)
     check_complete(metadata, {"filelock", "nvidia-cudnn-cu13"}, PC)
 
 
 def test_a_missing_pin_is_named_with_its_file() -> None:
     metadata = [{"name": "sympy", "version": "1", "requires_dist": ["mpmath<1.4"]}]
-    with pytest.raises(Failure, match=r"sympy 1 for aarch64 and Python 3.11 needs mpmath: pin it in child/requirements.txt"):
+    with pytest.raises(
+        Failure,
+        match=r"sympy 1 for aarch64 and Python 3.11 needs mpmath: pin it in child/requirements.txt",
+    ):
         check_complete(metadata, {"sympy"}, PI)
     check_complete(metadata, {"sympy"}, Target("child", "aarch64", "3.11", frozenset({"mpmath"})))
 
 
-def place(tmp_path: Path, new: dict[str, bytes], kept: dict[str, str]) -> tuple[list[str], list[str]]:
+def place(
+    tmp_path: Path, new: dict[str, bytes], kept: dict[str, str]
+) -> tuple[list[str], list[str]]:
     (tmp_path / "new").mkdir()
     for name, content in new.items():
         (tmp_path / "new" / name).write_bytes(content)
@@ -111,8 +186,13 @@ def test_a_folder_gets_what_is_new_keeps_what_is_right_and_loses_the_rest(tmp_pa
     assert (house / MANIFEST).stat().st_mtime_ns == before
 
     (house / "stale.whl").touch()
-    assert place(tmp_path, {"c.whl": b"3"}, {"a.whl": hashlib.sha256(b"1").hexdigest()}) == (["c.whl"], ["b.whl", "stale.whl"])
-    assert sorted(path.name for path in house.iterdir()) == ["a.whl", "c.whl", MANIFEST] and list(read_manifest(house)) == [
+    assert place(tmp_path, {"c.whl": b"3"}, {"a.whl": hashlib.sha256(b"1").hexdigest()}) == (
+        ["c.whl"],
+        ["b.whl", "stale.whl"],
+    )
+    assert sorted(path.name for path in house.iterdir()) == ["a.whl", "c.whl", MANIFEST] and list(
+        read_manifest(house)
+    ) == [
         "a.whl",
         "c.whl",
     ]
@@ -121,7 +201,10 @@ def test_a_folder_gets_what_is_new_keeps_what_is_right_and_loses_the_rest(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--role", "child", "--platform", "armv7l", "--python", "3.11"], "invalid choice: 'armv7l'"),
+        (
+            ["--role", "child", "--platform", "armv7l", "--python", "3.11"],
+            "invalid choice: 'armv7l'",
+        ),
         (["--role", "child", "--platform", "aarch64", "--python", "3.9"], "invalid choice: '3.9'"),
     ],
 )
@@ -129,9 +212,13 @@ def test_a_wrong_setting_is_named(tmp_path: Path, arguments: list[str], said: st
     assert said in run(tmp_path, *arguments, status=2)[-1]
 
 
-def test_without_pythons_headers_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pythons_headers_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(wheelhouse.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(Failure, match=r"Python.h: not there.*apt install python3-dev.*--box2d-wheel FILE"):
+    with pytest.raises(
+        Failure, match=r"Python.h: not there.*apt install python3-dev.*--box2d-wheel FILE"
+    ):
         wheelhouse.python_headers()
 
 
@@ -151,7 +238,10 @@ def test_a_wheelhouse_is_made_once_and_mended(tmp_path: Path) -> None:
 
     # The same sources give the same bytes, wherever and whenever they are built.
     shutil.rmtree(tmp_path / ".built")
-    assert run(tmp_path, *parent, **offline) == [f"un{first[-1]}"] and (house / MANIFEST).read_bytes() == manifest
+    assert (
+        run(tmp_path, *parent, **offline) == [f"un{first[-1]}"]
+        and (house / MANIFEST).read_bytes() == manifest
+    )
 
     # A wheel of one's own.
     mine = tmp_path / "mine-1.0-py3-none-any.whl"
@@ -169,4 +259,8 @@ def test_a_wheelhouse_is_made_once_and_mended(tmp_path: Path) -> None:
     # What is missing cannot be had without an index, and what is there stays.
     next(house.glob("numpy-*.whl")).unlink()
     (error,) = [line for line in run(tmp_path, *parent, status=1, **offline) if "numpy" in line]
-    assert "numpy==" in error and (house / MANIFEST).read_bytes() == manifest and not list(tmp_path.glob(".new-*"))
+    assert (
+        "numpy==" in error
+        and (house / MANIFEST).read_bytes() == manifest
+        and not list(tmp_path.glob(".new-*"))
+    )

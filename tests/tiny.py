@@ -30,12 +30,16 @@ class Faulty(gymnasium.Env[Observation, int]):
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, length: int = 10, fault: str = "", where: str = "step", after: int = 0) -> None:
+    def __init__(
+        self, length: int = 10, fault: str = "", where: str = "step", after: int = 0
+    ) -> None:
         self._length, self._fault, self._where, self._after = length, fault, where, after
         self._episodes = self._steps = 0
         self._meet("construct")
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
         self._steps = 0
         self._episodes += 1

@@ -18,7 +18,9 @@ CORRIDORS = "tests.vectorized:tests/Corridors-v0"
 LATE_CORRIDORS = "tests.vectorized:tests/LateCorridors-v0"
 
 
-def _corridors(num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+def _corridors(
+    num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     return SyncVectorEnv([Corridor] * num_envs, autoreset_mode=autoreset_mode)
 
 
@@ -27,4 +29,6 @@ def _late_corridors(num_envs: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
 
 
 gymnasium.register("tests/Corridors-v0", entry_point=Corridor, vector_entry_point=_corridors)
-gymnasium.register("tests/LateCorridors-v0", entry_point=Corridor, vector_entry_point=_late_corridors)
+gymnasium.register(
+    "tests/LateCorridors-v0", entry_point=Corridor, vector_entry_point=_late_corridors
+)

@@ -43,7 +43,9 @@ WARM_UP_ROUNDS = 10
 class Echo(NumPyClient):  # type: ignore[misc]
     """A client that learns nothing."""
 
-    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
+    def fit(
+        self, parameters: list[Any], config: dict[str, Any]
+    ) -> tuple[list[Any], int, dict[str, Any]]:
         return parameters, 1, {}
 
 
@@ -86,7 +88,12 @@ def serve(port: int, size: int, clients: int, seconds: float, result: Path) -> N
     manager = SimpleClientManager()
     server = TimedServer(client_manager=manager, strategy=strategy)
     server.seconds = seconds
-    start_server(server_address=f"127.0.0.1:{port}", server=server, client_manager=manager, config=ServerConfig(num_rounds=1))
+    start_server(
+        server_address=f"127.0.0.1:{port}",
+        server=server,
+        client_manager=manager,
+        config=ServerConfig(num_rounds=1),
+    )
     figures = {
         "flwr": flwr.__version__,
         "parameters": size,
@@ -104,24 +111,34 @@ def one_client(port: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     roles = parser.add_subparsers(dest="role", required=True)
     server = roles.add_parser("server")
     server.add_argument("port", type=int)
     server.add_argument("size", type=int, help="numbers of the network")
     server.add_argument("clients", type=int)
     server.add_argument("--seconds", type=float, default=3.0)
-    server.add_argument("--result", type=Path, required=True, help="where to write the figures, as JSON")
+    server.add_argument(
+        "--result", type=Path, required=True, help="where to write the figures, as JSON"
+    )
     swarm = roles.add_parser("clients")
     swarm.add_argument("port", type=int)
     swarm.add_argument("clients", type=int)
-    swarm.add_argument("--processes", action="store_true", help="a process for each client instead of a thread")
+    swarm.add_argument(
+        "--processes", action="store_true", help="a process for each client instead of a thread"
+    )
     options = parser.parse_args()
     if options.role == "server":
         serve(options.port, options.size, options.clients, options.seconds, options.result)
         return
-    kind: Any = multiprocessing.get_context("spawn").Process if options.processes else threading.Thread
-    members = [kind(target=one_client, args=(options.port,), daemon=True) for _ in range(options.clients)]
+    kind: Any = (
+        multiprocessing.get_context("spawn").Process if options.processes else threading.Thread
+    )
+    members = [
+        kind(target=one_client, args=(options.port,), daemon=True) for _ in range(options.clients)
+    ]
     for member in members:
         member.start()
     for member in members:

@@ -45,7 +45,14 @@ ENVIRONMENT = "LunarLander-v3"
 #: rl-baselines3-zoo, hyperparams/a2c.yml and ppo.yml, LunarLander-v2 (v3 differs only in mended physics; the zoo has no other).
 A2C_SETTINGS: dict[str, Any] = {"gamma": 0.995, "n_steps": 5, "ent_coef": 1e-5}
 A2C_ENVIRONMENTS, A2C_RATE = 8, 0.00083
-PPO_SETTINGS: dict[str, Any] = {"n_steps": 1024, "batch_size": 64, "gae_lambda": 0.98, "gamma": 0.999, "n_epochs": 4, "ent_coef": 0.01}
+PPO_SETTINGS: dict[str, Any] = {
+    "n_steps": 1024,
+    "batch_size": 64,
+    "gae_lambda": 0.98,
+    "gamma": 0.999,
+    "n_epochs": 4,
+    "ent_coef": 0.01,
+}
 PPO_ENVIRONMENTS = 16
 
 GOALS = (200, 250)
@@ -77,7 +84,9 @@ def vector_environment(count: int, seed: int, subprocesses: bool = False) -> Any
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     kind = SubprocVecEnv if subprocesses else DummyVecEnv
-    return make_vec_env(ENVIRONMENT, n_envs=count, seed=seed, env_kwargs={"render_mode": None}, vec_env_cls=kind)
+    return make_vec_env(
+        ENVIRONMENT, n_envs=count, seed=seed, env_kwargs={"render_mode": None}, vec_env_cls=kind
+    )
 
 
 def measure_speed(seconds: float, seed: int, threads: int) -> dict[str, Any]:
@@ -102,11 +111,21 @@ def measure_speed(seconds: float, seed: int, threads: int) -> dict[str, Any]:
         def _on_step(self) -> bool:
             if self.rollouts < 2 or time.perf_counter() - self.begin < seconds:
                 return True
-            self.rate = (self.num_timesteps - self.steps_before) / (time.perf_counter() - self.begin)
+            self.rate = (self.num_timesteps - self.steps_before) / (
+                time.perf_counter() - self.begin
+            )
             return False
 
     environments = vector_environment(A2C_ENVIRONMENTS, seed)
-    model = A2C("MlpPolicy", environments, learning_rate=lambda left: A2C_RATE * left, seed=seed, device="cpu", verbose=0, **A2C_SETTINGS)
+    model = A2C(
+        "MlpPolicy",
+        environments,
+        learning_rate=lambda left: A2C_RATE * left,
+        seed=seed,
+        device="cpu",
+        verbose=0,
+        **A2C_SETTINGS,
+    )
     meter = Meter()
     model.learn(10**9, callback=meter)
     environments.close()
@@ -148,7 +167,9 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
 
         def keep(self) -> None:
             begin = time.perf_counter()
-            self.policies.append(Policy(self.since, self.num_timesteps, self.mean, acting_layers(self.model.policy)))
+            self.policies.append(
+                Policy(self.since, self.num_timesteps, self.mean, acting_layers(self.model.policy))
+            )
             self.excluded += time.perf_counter() - begin
 
         def _on_training_start(self) -> None:
@@ -159,7 +180,9 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
             self.since = self.seconds()
             if self.since >= self.due:
                 self.keep()
-                self.due = (self.since // options.every + 1) * options.every if options.every else 0.0
+                self.due = (
+                    (self.since // options.every + 1) * options.every if options.every else 0.0
+                )
 
         def _on_step(self) -> bool:
             if not self.locals["dones"].any():
@@ -185,7 +208,9 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
                 self.keep()
 
     environments = vector_environment(PPO_ENVIRONMENTS, options.seed, options.subprocesses)
-    model = PPO("MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **PPO_SETTINGS)
+    model = PPO(
+        "MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **PPO_SETTINGS
+    )
     keeper = Keeper()
     startup = age()
     model.learn(options.steps, callback=keeper)
@@ -206,7 +231,10 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         "training_mean": keeper.mean,
         "best_training_mean": keeper.best if np.isfinite(keeper.best) else None,
         "training_mean_passed": {str(goal): keeper.passed.get(str(goal)) for goal in GOALS},
-        "curve": [[round(policy.seconds, 2), policy.steps, policy.training_mean] for policy in keeper.policies],
+        "curve": [
+            [round(policy.seconds, 2), policy.steps, policy.training_mean]
+            for policy in keeper.policies
+        ],
     }
     return keeper.policies, facts
 
@@ -215,8 +243,13 @@ def acting_layers(policy: Any) -> list[tuple[Array, Array]]:
     """Copies the policy half of SB3's `MlpPolicy`: linear layers with tanh between them, then the logits."""
     from torch import nn
 
-    linear = [module for module in policy.mlp_extractor.policy_net if isinstance(module, nn.Linear)] + [policy.action_net]
-    return [(layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy()) for layer in linear]
+    linear = [
+        module for module in policy.mlp_extractor.policy_net if isinstance(module, nn.Linear)
+    ] + [policy.action_net]
+    return [
+        (layer.weight.detach().numpy().T.copy(), layer.bias.detach().numpy().copy())
+        for layer in linear
+    ]
 
 
 def logits(layers: list[tuple[Array, Array]], observations: Array) -> Array:
@@ -226,7 +259,9 @@ def logits(layers: list[tuple[Array, Array]], observations: Array) -> Array:
     return observations @ weight + bias
 
 
-def play(layers: list[tuple[Array, Array]], seeds: list[int], side_by_side: int = 32) -> list[float]:
+def play(
+    layers: list[tuple[Array, Array]], seeds: list[int], side_by_side: int = 32
+) -> list[float]:
     """The undiscounted return of one episode for each seed, with sampled actions.
 
     Every episode that begins is counted, however long it takes: taking the first so many that end would prefer short ones.
@@ -241,12 +276,17 @@ def play(layers: list[tuple[Array, Array]], seeds: list[int], side_by_side: int 
         values = logits(layers, np.asarray(observations))
         actions = (values + rng.gumbel(size=values.shape)).argmax(1)  # a sample of the softmax
         for index in reversed(range(len(environments))):
-            observations[index], reward, terminated, truncated, _ = environments[index].step(int(actions[index]))
+            observations[index], reward, terminated, truncated, _ = environments[index].step(
+                int(actions[index])
+            )
             returns[index] += float(reward)
             if terminated or truncated:
                 found.append(returns[index])
                 if left:
-                    observations[index], returns[index] = environments[index].reset(seed=left.pop())[0], 0.0
+                    observations[index], returns[index] = (
+                        environments[index].reset(seed=left.pop())[0],
+                        0.0,
+                    )
                 else:
                     environments.pop(index).close()
                     observations.pop(index)
@@ -262,8 +302,15 @@ def judge(policies: list[Policy], options: argparse.Namespace) -> dict[str, Any]
 
         def evaluate(index: int) -> tuple[float, float]:
             if index not in known:
-                seeds = [1_000_000 + options.seed * options.episodes + episode for episode in range(options.episodes)]
-                shares = pool.map(play, [policies[index].layers] * cores, [seeds[core::cores] for core in range(cores)])
+                seeds = [
+                    1_000_000 + options.seed * options.episodes + episode
+                    for episode in range(options.episodes)
+                ]
+                shares = pool.map(
+                    play,
+                    [policies[index].layers] * cores,
+                    [seeds[core::cores] for core in range(cores)],
+                )
                 returns = np.concatenate(list(shares))
                 assert len(returns) == options.episodes
                 known[index] = float(returns.mean()), float(returns.std())
@@ -275,14 +322,24 @@ def judge(policies: list[Policy], options: argparse.Namespace) -> dict[str, Any]
         "episodes": options.episodes,
         "reached": firsts,
         "final": {"seconds": policies[-1].seconds, "mean": mean, "std": std},
-        "judged": [{"seconds": policies[index].seconds, "mean": mean, "std": std} for index, (mean, std) in sorted(known.items())],
+        "judged": [
+            {"seconds": policies[index].seconds, "mean": mean, "std": std}
+            for index, (mean, std) in sorted(known.items())
+        ],
     }
 
 
-def first(policies: list[Policy], goal: float, margin: float, evaluate: Callable[[int], tuple[float, float]]) -> dict[str, float] | None:
+def first(
+    policies: list[Policy],
+    goal: float,
+    margin: float,
+    evaluate: Callable[[int], tuple[float, float]],
+) -> dict[str, float] | None:
     candidate = False
     for index, policy in enumerate(policies):
-        candidate = candidate or (policy.training_mean is not None and policy.training_mean >= goal - margin)
+        candidate = candidate or (
+            policy.training_mean is not None and policy.training_mean >= goal - margin
+        )
         if candidate:
             mean, std = evaluate(index)
             if mean >= goal:
@@ -291,21 +348,40 @@ def first(policies: list[Policy], goal: float, margin: float, evaluate: Callable
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     modes = parser.add_subparsers(dest="mode", required=True)
     speed = modes.add_parser("speed", help="steps a second of A2C")
     speed.add_argument("--seconds", type=float, default=20.0)
     learn = modes.add_parser("learn", help="seconds until PPO has learned")
     learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
-    learn.add_argument("--limit", type=float, default=600.0, help="seconds of training at most (default 600)")
-    learn.add_argument("--until-mean", type=float, default=230.0, help="training mean that ends it (default 230)")
-    learn.add_argument("--steps", type=int, default=10_000_000, help="environment steps at most (the zoo: 1e6; nothing else depends on it)")
     learn.add_argument(
-        "--every", type=float, default=5.0, help="seconds between two policies set aside; 0 for one of each rollout (default 5)"
+        "--limit", type=float, default=600.0, help="seconds of training at most (default 600)"
     )
-    learn.add_argument("--episodes", type=int, default=500, help="episodes that judge a policy (default 500)")
     learn.add_argument(
-        "--scan-margin", type=float, default=50.0, help="judge from where the training mean is this close to the goal (default 50)"
+        "--until-mean", type=float, default=230.0, help="training mean that ends it (default 230)"
+    )
+    learn.add_argument(
+        "--steps",
+        type=int,
+        default=10_000_000,
+        help="environment steps at most (the zoo: 1e6; nothing else depends on it)",
+    )
+    learn.add_argument(
+        "--every",
+        type=float,
+        default=5.0,
+        help="seconds between two policies set aside; 0 for one of each rollout (default 5)",
+    )
+    learn.add_argument(
+        "--episodes", type=int, default=500, help="episodes that judge a policy (default 500)"
+    )
+    learn.add_argument(
+        "--scan-margin",
+        type=float,
+        default=50.0,
+        help="judge from where the training mean is this close to the goal (default 50)",
     )
     for mode in (speed, learn):
         mode.add_argument("--seed", type=int, default=0)

@@ -28,13 +28,21 @@ def make_environment(game: str) -> gymnasium.Env[Any, Any]:
 
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     gymnasium.register_envs(ale_py)
-    environment = gymnasium.make(f"ALE/{game}-v5", frameskip=1, repeat_action_probability=0.0, disable_env_checker=True, render_mode=None)
+    environment = gymnasium.make(
+        f"ALE/{game}-v5",
+        frameskip=1,
+        repeat_action_probability=0.0,
+        disable_env_checker=True,
+        render_mode=None,
+    )
     environment = gymnasium.wrappers.AtariPreprocessing(environment)
     return gymnasium.wrappers.FrameStackObservation(environment, 4)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--game", default="Pong")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--width", type=int, default=1)
@@ -82,10 +90,14 @@ def main() -> None:
         def _on_step(self) -> bool:
             if self.rollouts < 4 or time.perf_counter() - self.begin < options.seconds:
                 return True
-            self.rate = (self.num_timesteps - self.steps_before) / (time.perf_counter() - self.begin)
+            self.rate = (self.num_timesteps - self.steps_before) / (
+                time.perf_counter() - self.begin
+            )
             return False
 
-    environments = SubprocVecEnv([lambda: make_environment(options.game)] * options.environments, start_method="forkserver")
+    environments = SubprocVecEnv(
+        [lambda: make_environment(options.game)] * options.environments, start_method="forkserver"
+    )
     model = A2C(
         "CnnPolicy",
         environments,

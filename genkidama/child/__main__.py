@@ -10,30 +10,54 @@ from multiprocessing import resource_tracker
 import msgspec
 
 from genkidama.child.client import Child
-from genkidama.console import fail, stop_at_eof
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.experiment import Role
+from genkidama.role import Role
+from genkidama.system.console import fail, stop_at_eof
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m genkidama.child", description="Trains on this machine; the parent says what.")
-    parser.add_argument("file", nargs="?", help="the child's TOML (child/child.toml explains every setting)")
-    parser.add_argument("--parent", help="where the parent listens: ws://HOST:PORT or wss://HOST:PORT")
-    parser.add_argument("--cores", help="core processes: a number, or auto: what CPU and memory allow (default: what the experiment says)")
-    parser.add_argument("--name", help="unique among the parent's children (default: this machine's name)")
-    parser.add_argument("--state", metavar="DIR", help="keep this child's own state there, so that it resumes after a restart")
-    parser.add_argument(
-        "--token-file", metavar="FILE", help="the token by which the parent knows this child; GENKIDAMA_TOKEN goes before it"
+    parser = argparse.ArgumentParser(
+        prog="python -m genkidama.child",
+        description="Trains on this machine; the parent says what.",
     )
-    parser.add_argument("--ca-file", metavar="FILE", help="certificates of the authority that signed the parent's (default: the system's)")
+    parser.add_argument(
+        "file", nargs="?", help="the child's TOML (child/child.toml explains every setting)"
+    )
+    parser.add_argument(
+        "--parent", help="where the parent listens: ws://HOST:PORT or wss://HOST:PORT"
+    )
+    parser.add_argument(
+        "--cores",
+        help="core processes: a number, or auto: what CPU and memory allow (default: what the experiment says)",
+    )
+    parser.add_argument(
+        "--name", help="unique among the parent's children (default: this machine's name)"
+    )
+    parser.add_argument(
+        "--state",
+        metavar="DIR",
+        help="keep this child's own state there, so that it resumes after a restart",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="the token by which the parent knows this child; GENKIDAMA_TOKEN goes before it",
+    )
+    parser.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="certificates of the authority that signed the parent's (default: the system's)",
+    )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     try:
         keys = ("parent", "name", "cores", "state", "token_file", "ca_file")
         given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
         if not options.file and not options.parent:
-            raise ConfigurationError("where is the parent? give --parent ws://HOST:PORT or a child's TOML")
+            raise ConfigurationError(
+                "where is the parent? give --parent ws://HOST:PORT or a child's TOML"
+            )
         if given.get("cores", "").isdecimal():
             given["cores"] = int(given["cores"])
         role = msgspec.to_builtins(Role.load(options.file)) if options.file else {}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.plugs import is_plug, load_plug
+from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Backend", "Work", "make_backend"]

@@ -30,12 +30,13 @@ from genkidama.child import uplink
 from genkidama.child.backend import Backend, Work, make_backend
 from genkidama.child.state import load_state, save_state
 from genkidama.child.uplink import FAILURES, Refused, Uplink, ask, check, join, read_token
-from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
-from genkidama.experiment import Experiment, Role
-from genkidama.machine import available_cores, loop_factory, on_signals
+from genkidama.experiment import Experiment
 from genkidama.messages import Leave, Push, Refusal, Weights, Welcome, permitted_measures
-from genkidama.systemd import supervised
+from genkidama.role import Role
+from genkidama.system.console import make_logger
+from genkidama.system.machine import available_cores, loop_factory, on_signals
+from genkidama.system.systemd import supervised
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Child"]
@@ -118,7 +119,14 @@ class Child:
             ConfigurationError: the token's or the authority's file cannot be used.
         """
         token = read_token(role)
-        return cls(role.parent, name=role.name, cores=role.cores, state=role.state or None, token=token, ca_file=role.ca_file)
+        return cls(
+            role.parent,
+            name=role.name,
+            cores=role.cores,
+            state=role.state or None,
+            token=token,
+            ca_file=role.ca_file,
+        )
 
     @property
     def parent(self) -> str:
@@ -133,7 +141,9 @@ class Child:
     @property
     def status(self) -> str:
         """How training stands, in a few words for who asks the service manager."""
-        waiting = f"waiting for {self.parent}" + (f": {self._uplink.problem}" if self._uplink.problem else "")
+        waiting = f"waiting for {self.parent}" + (
+            f": {self._uplink.problem}" if self._uplink.problem else ""
+        )
         if self.experiment is None or self.backend is None:
             return waiting
         training = f"training {self.experiment.environment.id} on {self._using} core{'s'[: self._using != 1]}, version {self._version}"
@@ -160,7 +170,9 @@ class Child:
                 self.stop()
 
             with on_signals(stop):
-                notify("READY=1")  # a parent that is not there yet is waited for, which is nothing wrong
+                notify(
+                    "READY=1"
+                )  # a parent that is not there yet is waited for, which is nothing wrong
                 await self.serve()
 
     def stop(self) -> None:
@@ -227,7 +239,13 @@ class Child:
         """Forgets the trial that is over, to be ready for another one."""
         log.info("trial over", child=self.name, trial=self._trial, reason=self._over)
         self._stopping.clear()
-        self._over, self._next, self._gave_back, self._trial, self._connection = "", False, False, None, None
+        self._over, self._next, self._gave_back, self._trial, self._connection = (
+            "",
+            False,
+            False,
+            None,
+            None,
+        )
         self._version, self._unanswered, self._work = 0, None, Work()
         self._failure, self.backend = None, None
 
@@ -237,10 +255,18 @@ class Child:
         signature = await self._until_stopped(self.backend.startup())
         if signature is not None:
             self._using = getattr(self.backend, "cores", cores)  # it may have taken fewer
-            log.info("training", child=self.name, cores=self._using, parameters=signature.size, environment=experiment.environment.id)
+            log.info(
+                "training",
+                child=self.name,
+                cores=self._using,
+                parameters=signature.size,
+                environment=experiment.environment.id,
+            )
             await self._train(connection, signature, self.backend)
 
-    async def _train(self, connection: ClientConnection, signature: Signature, backend: Backend) -> None:
+    async def _train(
+        self, connection: ClientConnection, signature: Signature, backend: Backend
+    ) -> None:
         restored = self._restore(signature, backend)
         weights = await self._until_stopped(self._enter(signature, connection))
         if weights is None or weights.stop:
@@ -269,11 +295,23 @@ class Child:
     async def _exchange(self, backend: Backend, signature: Signature) -> None:
         """One push and its reply; a failing connection is dropped, and training goes on."""
         work = backend.take_work()
-        returns = [value for value in work.returns if math.isfinite(value) and abs(value) <= _LARGEST_RETURN]
+        returns = [
+            value
+            for value in work.returns
+            if math.isfinite(value) and abs(value) <= _LARGEST_RETURN
+        ]
         if len(returns) < len(work.returns):
-            log.warning("returns that are NaN or infinite are not reported", child=self.name, count=len(work.returns) - len(returns))
-        measures = self._permitted(work.measures) or self._work.measures  # of the newest time that has any
-        self._work = Work(self._work.steps + work.steps, (self._work.returns + returns)[-_MOST_RETURNS:], measures)
+            log.warning(
+                "returns that are NaN or infinite are not reported",
+                child=self.name,
+                count=len(work.returns) - len(returns),
+            )
+        measures = (
+            self._permitted(work.measures) or self._work.measures
+        )  # of the newest time that has any
+        self._work = Work(
+            self._work.steps + work.steps, (self._work.returns + returns)[-_MOST_RETURNS:], measures
+        )
         connection = self._connection
         if connection is None:
             return
@@ -299,14 +337,20 @@ class Child:
             elif isinstance(reply, Refusal) and reply.code == "finite":
                 await self._recover(connection, signature, backend, reply)
             elif isinstance(reply, Refusal) and reply.code == "trial":
-                raise ProtocolError("trial", reply.reason)  # the next hello will tell what is to be trained
+                raise ProtocolError(
+                    "trial", reply.reason
+                )  # the next hello will tell what is to be trained
             elif isinstance(reply, Refusal):
                 raise Refused(reply)
             else:
-                raise ProtocolError("order", f"the parent answers a push with {type(reply).__name__}")
+                raise ProtocolError(
+                    "order", f"the parent answers a push with {type(reply).__name__}"
+                )
         except FAILURES as error:
             await self._drop(connection, error)
-        except asyncio.CancelledError:  # the reply may still come, and would be taken for that to the next request
+        except (
+            asyncio.CancelledError
+        ):  # the reply may still come, and would be taken for that to the next request
             self._connection = None
             connection.transport.abort()
             raise
@@ -314,10 +358,18 @@ class Child:
     def _permitted(self, figures: dict[str, float]) -> dict[str, float]:
         """The measures that a push may carry. That there are others is said once, unless they are NaN or infinite."""
         measures = permitted_measures(figures)
-        left_out = [name for name, value in figures.items() if name not in measures and abs(value) < math.inf]
+        left_out = [
+            name
+            for name, value in figures.items()
+            if name not in measures and abs(value) < math.inf
+        ]
         if left_out and not self._told_of_measures:
             self._told_of_measures = True
-            log.warning("measures that the protocol does not permit are not reported", child=self.name, measures=left_out)
+            log.warning(
+                "measures that the protocol does not permit are not reported",
+                child=self.name,
+                measures=left_out,
+            )
         return measures
 
     def _accept(self, reply: Weights, sent: Vector, backend: Backend) -> None:
@@ -329,12 +381,20 @@ class Child:
         if reply.stop:
             self._end(reply.stop, reply.next)
 
-    async def _recover(self, connection: ClientConnection, signature: Signature, backend: Backend, refusal: Refusal) -> None:
+    async def _recover(
+        self, connection: ClientConnection, signature: Signature, backend: Backend, refusal: Refusal
+    ) -> None:
         """Our weights have become NaN or infinite: take the parent's instead, if it has any."""
         weights = await self._join(connection, signature)
         if weights.vector is None:
-            raise EnvironmentFailure(f"{refusal.reason}, and the parent has no weights to fall back to; lower optimizer.learning_rate")
-        log.warning("training diverged, going on from the parent's weights", child=self.name, version=weights.version)
+            raise EnvironmentFailure(
+                f"{refusal.reason}, and the parent has no weights to fall back to; lower optimizer.learning_rate"
+            )
+        log.warning(
+            "training diverged, going on from the parent's weights",
+            child=self.name,
+            version=weights.version,
+        )
         backend.reset(weights.vector)
 
     # Connections.
@@ -364,7 +424,9 @@ class Child:
                     continue
                 self._over, self._run, self._trial = welcome.stop, welcome.run, welcome.trial
                 if not self._over:
-                    self.experiment = Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
+                    self.experiment = Experiment.from_dict(
+                        welcome.experiment, source=f"the experiment of {self.parent}"
+                    )
                 return connection
         except BaseException:
             if connection is not None:
@@ -379,9 +441,14 @@ class Child:
                 await self._enter(signature)
             else:
                 await connection.wait_closed()
-                self._lost(connection, f"closed with {connection.close_code} {connection.close_reason}".rstrip())
+                self._lost(
+                    connection,
+                    f"closed with {connection.close_code} {connection.close_reason}".rstrip(),
+                )
 
-    async def _enter(self, signature: Signature, connection: ClientConnection | None = None) -> Weights:
+    async def _enter(
+        self, signature: Signature, connection: ClientConnection | None = None
+    ) -> Weights:
         """Joins, on a new connection if none is given, however long it takes. From then on there are exchanges on it."""
         while True:
             try:
@@ -439,7 +506,9 @@ class Child:
         if connection.close_code == CloseCode.NORMAL_CLOSURE:
             self._end(connection.close_reason or "the run is over")
         else:
-            log.warning("parent lost, trying on", child=self.name, parent=self.parent, reason=reason)
+            log.warning(
+                "parent lost, trying on", child=self.name, parent=self.parent, reason=reason
+            )
 
     def _end(self, reason: str, next: bool = False) -> None:
         """The parent says that the run is over, or that this trial is and there is a next one."""
@@ -465,7 +534,11 @@ class Child:
 
     def _state_key(self, signature: Signature) -> str:
         """What a saved state belongs to: the network and, in a search, the trial."""
-        return signature.digest if self._trial is None else f"{signature.digest}/{self._run}/{self._trial}"
+        return (
+            signature.digest
+            if self._trial is None
+            else f"{signature.digest}/{self._run}/{self._trial}"
+        )
 
     def _restore(self, signature: Signature, backend: Backend) -> bool:
         path = self._state_file()
@@ -484,7 +557,9 @@ class Child:
         """In a thread, since an SD card may take its time. One that is cut off here goes on there, and the next waits for it."""
         if self._saving is not None:
             await asyncio.wait((self._saving,))
-        self._saving = asyncio.ensure_future(asyncio.to_thread(self._write_state, self._state_key(signature), backend.state()))
+        self._saving = asyncio.ensure_future(
+            asyncio.to_thread(self._write_state, self._state_key(signature), backend.state())
+        )
         await asyncio.shield(self._saving)
 
     def _write_state(self, key: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
@@ -530,7 +605,9 @@ class Child:
         """With what this machine's owner says about its cores, by which a backend knows whether fewer are as good."""
         if self._cores is None:
             return experiment
-        return msgspec.structs.replace(experiment, child=msgspec.structs.replace(experiment.child, cores=self._cores))
+        return msgspec.structs.replace(
+            experiment, child=msgspec.structs.replace(experiment.child, cores=self._cores)
+        )
 
 
 async def _then_true(work: Coroutine[Any, Any, None]) -> bool:

@@ -36,8 +36,8 @@ from genkidama.learning.learners import make_learner, updates
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
-from genkidama.machine import forget_peak, private_bytes, resident_bytes, since_peak_bytes
 from genkidama.schedules import SCHEDULES
+from genkidama.system.machine import forget_peak, private_bytes, resident_bytes, since_peak_bytes
 
 __all__ = ["SingleCore", "rehearse", "run_core"]
 
@@ -65,7 +65,14 @@ class SingleCore:
         seed: distinguishes this core from every other one of the run, and from its own predecessors.
     """
 
-    def __init__(self, index: int, experiment: Experiment, memory: SharedMemory, line: Connection, seed: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        index: int,
+        experiment: Experiment,
+        memory: SharedMemory,
+        line: Connection,
+        seed: tuple[int, ...],
+    ) -> None:
         self.experiment, self.algorithm = experiment, experiment.algorithm
         self._index, self._memory, self._line = index, memory, line
         sequence = np.random.SeedSequence(seed)
@@ -78,14 +85,23 @@ class SingleCore:
         own = 0 if experiment.optimizer.shared else index
         trainable = self.model.trainable
         self._optimizer = make_optimizer(
-            experiment.optimizer, self._shared[:trainable], torch.from_numpy(memory.state[own]), memory.clock[own : own + 1]
+            experiment.optimizer,
+            self._shared[:trainable],
+            torch.from_numpy(memory.state[own]),
+            memory.clock[own : own + 1],
         )
         self._learner = make_learner(experiment.algorithm, self.model)
         self._sample = self.model.head.sampler(self._rng, experiment.algorithm.epsilon)
         self._waits = experiment.child.exchange == "episode"
         # The columns of this core's share of T[C × N × M].
-        replay = ReplayTensor(memory.replay, memory.filled, self.model.observation_shape, self.model.head.columns)
-        self._observations, self._actions, self._rewards = replay.observations[index], replay.actions[index], replay.rewards[index]
+        replay = ReplayTensor(
+            memory.replay, memory.filled, self.model.observation_shape, self.model.head.columns
+        )
+        self._observations, self._actions, self._rewards = (
+            replay.observations[index],
+            replay.actions[index],
+            replay.rewards[index],
+        )
         self._terminated, self._truncated = replay.terminated[index], replay.truncated[index]
         self._observation: Any = None
         self._return, self._length = 0.0, 0
@@ -117,7 +133,9 @@ class SingleCore:
                 ended = self._length == 0
                 if ended and not self.algorithm.across_episodes:
                     self._pause()
-                if self._since_pull >= self.algorithm.pull_steps or (ended and not self.algorithm.across_episodes):
+                if self._since_pull >= self.algorithm.pull_steps or (
+                    ended and not self.algorithm.across_episodes
+                ):
                     self.pull()
         except (_Ended, EOFError, BrokenPipeError, ConnectionResetError):
             pass
@@ -135,12 +153,29 @@ class SingleCore:
             _, _, following = self.collect(1)
             if not self._length or time.monotonic() > deadline:
                 break
-        for rows in (self._observations, self._actions, self._rewards, self._terminated, self._truncated):
+        for rows in (
+            self._observations,
+            self._actions,
+            self._rewards,
+            self._terminated,
+            self._truncated,
+        ):
             rows[1:] = rows[:1]
-        self._memory.gradients[:], self._memory.state[:] = 0.0, 0.0  # which makes their pages this process' own
+        self._memory.gradients[:], self._memory.state[:] = (
+            0.0,
+            0.0,
+        )  # which makes their pages this process' own
         forget_peak()
         rollout = self._rollout(n, [n - 1], following or [self._observation])
-        next(updates(self._learner.losses(rollout, self._torch_rng), self.model, self._optimizer, 0.0, self.algorithm.max_gradient_norm))
+        next(
+            updates(
+                self._learner.losses(rollout, self._torch_rng),
+                self.model,
+                self._optimizer,
+                0.0,
+                self.algorithm.max_gradient_norm,
+            )
+        )
 
     def collect(self, most: int = sys.maxsize) -> tuple[int, list[int], list[Array]]:
         """Plays until the batch is full, or `most` steps or, unless it goes on across episodes, the episode are over.
@@ -197,9 +232,13 @@ class SingleCore:
         """Applies the learner's updates from the first `steps` rows of this core's share to θ_O."""
         rollout = self._rollout(steps, cuts, following)
         settings = self.experiment.optimizer
-        rate = SCHEDULES[settings.schedule](settings.learning_rate, settings.final_learning_rate, rollout.progress)
+        rate = SCHEDULES[settings.schedule](
+            settings.learning_rate, settings.final_learning_rate, rollout.progress
+        )
         losses = self._learner.losses(rollout, self._torch_rng)
-        for _ in updates(losses, self.model, self._optimizer, rate, self.algorithm.max_gradient_norm):
+        for _ in updates(
+            losses, self.model, self._optimizer, rate, self.algorithm.max_gradient_norm
+        ):
             if not self.algorithm.pull_steps:
                 self.pull()
 
@@ -222,7 +261,9 @@ class SingleCore:
             observations, cut_observations = normalize(raw), normalize(cut_observations)
             shared.add(raw.reshape(steps, -1))
         else:
-            observations = raw.copy()  # a copy, because off-policy readers may see the share while it is rewritten
+            observations = (
+                raw.copy()
+            )  # a copy, because off-policy readers may see the share while it is rewritten
         return Rollout(
             torch.from_numpy(observations),
             torch.from_numpy(self._actions[:steps].astype(self.model.head.dtype)),
@@ -278,22 +319,42 @@ def rehearse(experiment: Experiment, layout: Layout) -> int | None:
     """
     torch.set_num_threads(1)
     memory = SharedMemory(layout)
-    line = Connection(os.open(os.devnull, os.O_WRONLY), readable=False)  # nobody wants to know how it went
+    line = Connection(
+        os.open(os.devnull, os.O_WRONLY), readable=False
+    )  # nobody wants to know how it went
     SingleCore(0, experiment, memory, line, (0,)).rehearse()
     private = private_bytes()
-    return None if private is None else private + since_peak_bytes() - size_of(layout.for_cores(0, experiment.optimizer.shared))
+    return (
+        None
+        if private is None
+        else private
+        + since_peak_bytes()
+        - size_of(layout.for_cores(0, experiment.optimizer.shared))
+    )
 
 
-def run_core(index: int, experiment: Experiment, memory: SharedMemory, line: Connection, seed: tuple[int, ...]) -> None:
+def run_core(
+    index: int,
+    experiment: Experiment,
+    memory: SharedMemory,
+    line: Connection,
+    seed: tuple[int, ...],
+) -> None:
     """The life of a core process, from its fork to its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the orchestrator decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the orchestrator decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     try:
         code = SingleCore(index, experiment, memory, line, seed).run()
-    except Exception as error:  # the user's environment or network may raise anything: report it, do not hang
+    except (
+        Exception
+    ) as error:  # the user's environment or network may raise anything: report it, do not hang
         if not isinstance(error, ConfigurationError):
             traceback.print_exc()
-        line.send_bytes(RECORD.pack(FAILED, 0.0, 0) + f"{type(error).__name__}: {error}".encode()[:1000])
+        line.send_bytes(
+            RECORD.pack(FAILED, 0.0, 0) + f"{type(error).__name__}: {error}".encode()[:1000]
+        )
         sys.exit(1)
     sys.exit(code)

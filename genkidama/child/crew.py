@@ -28,9 +28,9 @@ import numpy.typing as npt
 from genkidama.child.backend import Work
 from genkidama.child.records import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED
 from genkidama.child.semaphore import SemaphoreVector
-from genkidama.console import make_logger
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.system.console import make_logger
 
 __all__ = ["Crew", "Fork"]
 
@@ -90,7 +90,11 @@ class Crew:
     @property
     def pids(self) -> list[int]:
         """The process numbers of those that live."""
-        return [member.process.pid for member in self._members.values() if member.process.pid is not None]
+        return [
+            member.process.pid
+            for member in self._members.values()
+            if member.process.pid is not None
+        ]
 
     async def begin(self, count: int, version: int, semaphore: npt.NDArray[Any]) -> None:
         """Starts so many processes, which wait for each other.
@@ -121,7 +125,11 @@ class Crew:
             Who was dismissed, for the caller to wake at once where they sleep in anything but a read of their line.
         """
         # Starts and dismissals that are under way come first. From here to the new count nothing else runs.
-        while changes := [task for index, task in self._changes.items() if index >= min(count, self._count) and not task.done()]:
+        while changes := [
+            task
+            for index, task in self._changes.items()
+            if index >= min(count, self._count) and not task.done()
+        ]:
             await asyncio.wait(changes)
         if self._ending:
             return []
@@ -135,7 +143,9 @@ class Crew:
 
     async def _start_all(self, indices: range) -> None:
         # Shielded: a caller that is cancelled leaves no process behind that nobody knows; `shutdown` waits for the starts.
-        await asyncio.shield(asyncio.gather(*(self._change(index, self._start(index)) for index in indices)))
+        await asyncio.shield(
+            asyncio.gather(*(self._change(index, self._start(index)) for index in indices))
+        )
 
     def _change(self, index: int, change: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self._changes[index] = asyncio.get_running_loop().create_task(change)
@@ -143,15 +153,26 @@ class Crew:
 
     async def _start(self, index: int, deaths: int = 0, failure: str = "") -> None:
         self._births += 1
-        seed = (self._experiment.seed, zlib.crc32(self._name.encode()), index, self._births, self._version)
+        seed = (
+            self._experiment.seed,
+            zlib.crc32(self._name.encode()),
+            index,
+            self._births,
+            self._version,
+        )
         ours, theirs = multiprocessing.Pipe()
         try:
             with theirs:
                 process = await asyncio.to_thread(self._fork, index, theirs, seed)
-        except (EOFError, OSError) as error:  # the nursery has been killed; the next attempt starts another one
+        except (
+            EOFError,
+            OSError,
+        ) as error:  # the nursery has been killed; the next attempt starts another one
             ours.close()
             await asyncio.sleep(_RETRY_SECONDS)
-            self._replace(index, deaths + 1, failure, f"it cannot be started: {type(error).__name__}")
+            self._replace(
+                index, deaths + 1, failure, f"it cannot be started: {type(error).__name__}"
+            )
             return
         member = self._members[index] = _Member(index, process, ours, deaths, failure)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._listen, member)
@@ -195,7 +216,12 @@ class Crew:
         if code == RECYCLED:
             deaths = 0
         else:
-            log.warning(f"{self._noun} lost", **{self._noun: member.index}, exit_code=code, reason=member.failure or "killed")
+            log.warning(
+                f"{self._noun} lost",
+                **{self._noun: member.index},
+                exit_code=code,
+                reason=member.failure or "killed",
+            )
         del self._members[member.index]
         if self._semaphore.all_lit:
             self._wake.set()
@@ -212,7 +238,11 @@ class Crew:
         if self._ending or index >= self._count:
             return
         if deaths >= _FATAL_DEATHS:
-            self.fail(EnvironmentFailure(f"{self._noun} {index} died {deaths} times without ending an episode: {reason}"))
+            self.fail(
+                EnvironmentFailure(
+                    f"{self._noun} {index} died {deaths} times without ending an episode: {reason}"
+                )
+            )
             return
         self._change(index, self._start(index, deaths, failure))
 
@@ -222,7 +252,9 @@ class Crew:
         member = self._members.pop(index, None)
         if member is not None:
             self._hang_up(member)
-            self._change(index, asyncio.to_thread(_end, [member.process], time.monotonic() + _GRACE_SECONDS))
+            self._change(
+                index, asyncio.to_thread(_end, [member.process], time.monotonic() + _GRACE_SECONDS)
+            )
 
     def fail(self, error: Exception) -> None:
         """Training cannot go on: `due` raises this."""

@@ -30,7 +30,9 @@ PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
 
 #: What numerical libraries read when they are loaded. One thread each: more only fight over the CPU.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
 
 
 def _of_cores(experiment: Experiment) -> dict[str, str]:
@@ -74,7 +76,9 @@ class Nursery:
         number: int | None = getattr(self._server, "_forkserver_pid", None)
         return number
 
-    def start(self, target: Callable[..., None], args: tuple[Any, ...], experiment: Experiment) -> ForkServerProcess:
+    def start(
+        self, target: Callable[..., None], args: tuple[Any, ...], experiment: Experiment
+    ) -> ForkServerProcess:
         """Starts a daemonic process that calls `target(*args)`, and returns as soon as it lives.
 
         That takes milliseconds, but as long as importing and warming up where the nursery must be born first, which
@@ -83,7 +87,9 @@ class Nursery:
         Raises:
             EOFError, OSError: the nursery is dead, killed or of what it imports. The next call starts another one.
         """
-        process = multiprocessing.get_context("forkserver").Process(target=target, args=args, daemon=True)
+        process = multiprocessing.get_context("forkserver").Process(
+            target=target, args=args, daemon=True
+        )
         with self._starting(experiment):
             process.start()
         return process
@@ -100,7 +106,11 @@ class Nursery:
         with _lock:
             resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, which the nursery's start would have it do
             settings = msgspec.json.encode(experiment.to_dict()).decode()
-            variables = {**self._variables(experiment), PRELOAD_VARIABLE: self._preload, EXPERIMENT_VARIABLE: settings}
+            variables = {
+                **self._variables(experiment),
+                PRELOAD_VARIABLE: self._preload,
+                EXPERIMENT_VARIABLE: settings,
+            }
             before = {name: os.environ.get(name) for name in variables}
             os.environ.update(variables)
             main = sys.modules["__main__"]
@@ -115,7 +125,10 @@ class Nursery:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 forkserver.connect_to_new_process = connect
                 sys.modules["__main__"] = main
-                for name, value in before.items():  # whoever embeds a child has an environment of its own
+                for (
+                    name,
+                    value,
+                ) in before.items():  # whoever embeds a child has an environment of its own
                     if value is None:
                         del os.environ[name]
                     else:

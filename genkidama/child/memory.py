@@ -55,7 +55,11 @@ class Block:
         self._map = mmap.mmap(self.descriptor, size)
         start = 0
         for name, (shape, dtype) in layout.parts().items():
-            setattr(self, name, np.frombuffer(self._map, dtype, int(np.prod(shape)), start).reshape(shape))
+            setattr(
+                self,
+                name,
+                np.frombuffer(self._map, dtype, int(np.prod(shape)), start).reshape(shape),
+            )
             start += _padded(_bytes(shape, dtype))
 
     def __getstate__(self) -> tuple[Parts, Any]:

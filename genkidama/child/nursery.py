@@ -44,7 +44,9 @@ def _warm_up(settings: dict[str, Any]) -> None:
     environment.step(model.head.to_environment(action))
     row = torch.from_numpy(np.asarray(observation, np.float32)[None])
     actions = torch.from_numpy(np.asarray(action, model.head.dtype).reshape(1, -1))
-    rollout = Rollout(row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row)
+    rollout = Rollout(
+        row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row
+    )
     warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
     for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
         if warm:
@@ -91,7 +93,12 @@ def describe(experiment: Any, line: Connection) -> None:
         line.send(("error", str(error)))
         return
     except Exception as error:  # a network of the user's own may raise anything; the setting that names it is the way out
-        line.send(("error", f"network.name = {experiment.network.name!r}: cannot be built: {type(error).__name__}: {error}"))
+        line.send(
+            (
+                "error",
+                f"network.name = {experiment.network.name!r}: cannot be built: {type(error).__name__}: {error}",
+            )
+        )
         return
     line.send(("ok", entries, vector, layout))
     gc.collect()
@@ -125,7 +132,9 @@ def _built(experiment: Any) -> tuple[Any, bytes, Any]:
     return model.signature.entries, model.numbers.tobytes(), layout
 
 
-if os.environ.get(PRELOAD_VARIABLE) == __name__:  # in other nurseries, and whatever they fork, this would only load torch
+if (
+    os.environ.get(PRELOAD_VARIABLE) == __name__
+):  # in other nurseries, and whatever they fork, this would only load torch
     with suppress(Exception):  # `describe` meets the same error in a process that can report it
         _warm_up(json.loads(os.environ[EXPERIMENT_VARIABLE]))
     gc.collect()

@@ -18,18 +18,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.blending import blend
-from genkidama.capacity import CHILD_BYTES, CORE_BYTES, GROWTH_BYTES, RESERVE_BYTES, cores_that_fit, megabytes
+from genkidama.averaging import blend
+from genkidama.capacity import (
+    CHILD_BYTES,
+    CORE_BYTES,
+    GROWTH_BYTES,
+    RESERVE_BYTES,
+    cores_that_fit,
+    megabytes,
+)
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import CORES
 from genkidama.child.memory import Layout, SharedMemory, size_of
 from genkidama.child.nursery import describe
 from genkidama.child.records import start_core
-from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.machine import available_bytes
+from genkidama.system.console import make_logger
+from genkidama.system.machine import available_bytes
 from genkidama.weights import DTYPE, Signature, Vector
 
 __all__ = ["CoreOrchestrator"]
@@ -93,9 +100,14 @@ class CoreOrchestrator:
         with ours:
             try:
                 with theirs:
-                    self._describer = CORES.start(describe, (self.experiment, theirs), self.experiment)
+                    self._describer = CORES.start(
+                        describe, (self.experiment, theirs), self.experiment
+                    )
                 answer = ours.recv()
-            except (EOFError, OSError):  # from start(): the nursery itself died of what it imports or builds
+            except (
+                EOFError,
+                OSError,
+            ):  # from start(): the nursery itself died of what it imports or builds
                 if self._describer is not None:
                     self._describer.join()
                     code = f" with exit code {self._describer.exitcode}"
@@ -104,7 +116,9 @@ class CoreOrchestrator:
                     f"try `python -c 'import torch'` on this machine, and the environment {self.experiment.environment.id!r} by itself"
                 ) from None
             if answer[0] == "ok":
-                with suppress(EOFError, OSError):  # the environment has killed it, as it will kill cores
+                with suppress(
+                    EOFError, OSError
+                ):  # the environment has killed it, as it will kill cores
                     if ours.poll(_REHEARSAL_SECONDS):
                         cost = ours.recv()
                     else:
@@ -140,10 +154,14 @@ class CoreOrchestrator:
         free = megabytes(max(0, available - reserve))
         why = f"a core needs {megabytes(needs)}, {free} are free beside a reserve of {megabytes(reserve)}"
         if self.experiment.child.cores != "auto":
-            log.warning(f"{self.cores} cores as told, though {fit} would fit: {why}", child=self.name)
+            log.warning(
+                f"{self.cores} cores as told, though {fit} would fit: {why}", child=self.name
+            )
             return self.cores
         if needs + reserve > available:
-            log.warning(f"1 of {self.cores} cores, and that may be too much: {why}", child=self.name)
+            log.warning(
+                f"1 of {self.cores} cores, and that may be too much: {why}", child=self.name
+            )
         else:
             log.info(f"{fit} of {self.cores} cores: {why}", child=self.name)
         return fit
@@ -162,7 +180,9 @@ class CoreOrchestrator:
         await self._crew.begin(self.cores, version, self.memory.semaphore)
 
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
-        return CORES.start(start_core, (index, self.experiment, self.memory, line, seed), self.experiment)
+        return CORES.start(
+            start_core, (index, self.experiment, self.memory, line, seed), self.experiment
+        )
 
     async def due(self) -> None:
         await self._crew.due()
@@ -191,12 +211,18 @@ class CoreOrchestrator:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         memory = self.memory
-        return {"weights": memory.weights.copy(), "state": memory.state.copy(), "clock": memory.clock.copy()}
+        return {
+            "weights": memory.weights.copy(),
+            "state": memory.state.copy(),
+            "clock": memory.clock.copy(),
+        }
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
         for name, array in state.items():
             ours = getattr(self.memory, name)
-            if ours.shape == array.shape:  # another number of cores or another optimizer starts with fresh momenta
+            if (
+                ours.shape == array.shape
+            ):  # another number of cores or another optimizer starts with fresh momenta
                 ours[:] = array
 
     def set_progress(self, progress: float) -> None:

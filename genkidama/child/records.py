@@ -8,7 +8,16 @@ from multiprocessing.connection import Connection
 from genkidama.child.memory import SharedMemory
 from genkidama.experiment import Experiment
 
-__all__ = ["EPISODE", "FAILED", "PROGRESS", "READY", "RECORD", "RECYCLED", "REPORT_STEPS", "start_core"]
+__all__ = [
+    "EPISODE",
+    "FAILED",
+    "PROGRESS",
+    "READY",
+    "RECORD",
+    "RECYCLED",
+    "REPORT_STEPS",
+    "start_core",
+]
 
 #: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this return. PROGRESS: an
 #: episode goes on. FAILED is followed by the reason. An empty message means: I wait at the semaphore.
@@ -22,7 +31,13 @@ REPORT_STEPS = 256
 RECYCLED = 75
 
 
-def start_core(index: int, experiment: Experiment, memory: SharedMemory, line: Connection, seed: tuple[int, ...]) -> None:
+def start_core(
+    index: int,
+    experiment: Experiment,
+    memory: SharedMemory,
+    line: Connection,
+    seed: tuple[int, ...],
+) -> None:
     """The first function of a core process, which has come from the nursery with everything imported."""
     from genkidama.child.core import run_core
 

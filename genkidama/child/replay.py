@@ -27,21 +27,34 @@ class ReplayTensor:
         action_columns: numbers of one action.
     """
 
-    def __init__(self, tensor: Array, filled: Array, observation_shape: tuple[int, ...], action_columns: int) -> None:
+    def __init__(
+        self, tensor: Array, filled: Array, observation_shape: tuple[int, ...], action_columns: int
+    ) -> None:
         width = int(np.prod(observation_shape))
         if tensor.shape[2] != self.columns(width, action_columns):
-            raise ValueError(f"a replay tensor of {tensor.shape[2]} columns, expected {self.columns(width, action_columns)}")
+            raise ValueError(
+                f"a replay tensor of {tensor.shape[2]} columns, expected {self.columns(width, action_columns)}"
+            )
         self.tensor, self.filled = tensor, filled
         self.observations = tensor[:, :, :width].reshape(*tensor.shape[:2], *observation_shape)
         self.actions = tensor[:, :, width : width + action_columns]
-        self.rewards, self.terminated, self.truncated = (tensor[:, :, width + action_columns + i] for i in range(3))
+        self.rewards, self.terminated, self.truncated = (
+            tensor[:, :, width + action_columns + i] for i in range(3)
+        )
 
     @staticmethod
     def columns(observation_size: int, action_columns: int) -> int:
         """M."""
         return observation_size + action_columns + 3
 
-    def sample(self, rng: np.random.Generator, count: int, *, share: int | None = None, replacement: bool = True) -> tuple[Array, Array]:
+    def sample(
+        self,
+        rng: np.random.Generator,
+        count: int,
+        *,
+        share: int | None = None,
+        replacement: bool = True,
+    ) -> tuple[Array, Array]:
         """Uniformly random steps, as indices of their core and of their place in its share, each (count,).
 
         Args:
@@ -58,6 +71,10 @@ class ReplayTensor:
         total = int(ends[-1])
         if total == 0 or (not replacement and count > total):
             raise ValueError(f"{count} steps asked for, {total} are there")
-        chosen = rng.integers(total, size=count) if replacement else rng.choice(total, count, replace=False)
+        chosen = (
+            rng.integers(total, size=count)
+            if replacement
+            else rng.choice(total, count, replace=False)
+        )
         cores = np.searchsorted(ends, chosen, side="right")
         return cores, chosen - (ends - filled)[cores]

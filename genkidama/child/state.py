@@ -15,8 +15,8 @@ import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
-from genkidama.console import make_logger
 from genkidama.errors import EnvironmentFailure
+from genkidama.system.console import make_logger
 
 __all__ = ["load_state", "save_state"]
 
@@ -40,7 +40,9 @@ def save_state(path: Path, digest: str, arrays: dict[str, npt.NDArray[Any]]) -> 
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise EnvironmentFailure(f"{path}: the child's state cannot be saved: {error.strerror}") from None
+        raise EnvironmentFailure(
+            f"{path}: the child's state cannot be saved: {error.strerror}"
+        ) from None
 
 
 def load_state(path: Path, digest: str) -> dict[str, npt.NDArray[Any]] | None:

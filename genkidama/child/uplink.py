@@ -25,9 +25,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 import genkidama
-from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError, ProtocolError
-from genkidama.experiment import Role
 from genkidama.messages import (
     HANDSHAKE_LIMIT,
     PROTOCOL,
@@ -42,10 +40,23 @@ from genkidama.messages import (
     encode,
     size_limit,
 )
+from genkidama.role import Role
+from genkidama.system.console import make_logger
 from genkidama.tokens import TOKEN, is_loopback, is_token
 from genkidama.weights import Signature, is_finite
 
-__all__ = ["BACKOFF_SECONDS", "FAILURES", "REPLY_SECONDS", "Refused", "Uplink", "ask", "check", "explain", "join", "read_token"]
+__all__ = [
+    "BACKOFF_SECONDS",
+    "FAILURES",
+    "REPLY_SECONDS",
+    "Refused",
+    "Uplink",
+    "ask",
+    "check",
+    "explain",
+    "join",
+    "read_token",
+]
 
 #: A token here goes before one in a file.
 TOKEN_VARIABLE = "GENKIDAMA_TOKEN"
@@ -87,7 +98,9 @@ class Uplink:
         ConfigurationError: the address is none or, with `wss://`, the authority's certificates cannot be read.
     """
 
-    def __init__(self, parent: str, name: str = "", *, token: str = "", ca_file: str | None = None) -> None:
+    def __init__(
+        self, parent: str, name: str = "", *, token: str = "", ca_file: str | None = None
+    ) -> None:
         try:
             address = urlsplit(parent)
             self.secure, self.host = address.scheme == "wss", address.hostname or ""
@@ -139,20 +152,33 @@ class Uplink:
             except FAILURES as error:
                 if (reason := explain(error, self)) != self.problem:
                     self.problem = reason
-                    log.warning("parent not reachable, trying on", child=self.name, parent=self.parent, reason=reason)
+                    log.warning(
+                        "parent not reachable, trying on",
+                        child=self.name,
+                        parent=self.parent,
+                        reason=reason,
+                    )
                 await asyncio.sleep(random.uniform(0.1, 1.0) * wait)
                 wait = min(longest, wait * 2)
 
     async def greet(self, connection: ClientConnection, trial: int | None = None) -> Welcome:
         """Says hello; errors as `connect`."""
-        hello = Hello(protocol=PROTOCOL, name=self.name, session=self._session, software=genkidama.__version__, trial=trial)
+        hello = Hello(
+            protocol=PROTOCOL,
+            name=self.name,
+            session=self._session,
+            software=genkidama.__version__,
+            trial=trial,
+        )
         reply = await ask(connection, hello)
         if isinstance(reply, Refusal):
             raise Refused(reply)
         if not isinstance(reply, Welcome):
             raise ProtocolError("order", f"the parent answers hello with {type(reply).__name__}")
         if reply.protocol != PROTOCOL:
-            raise EnvironmentFailure(f"{self.parent} speaks protocol {reply.protocol}, this child {PROTOCOL}; install the same version")
+            raise EnvironmentFailure(
+                f"{self.parent} speaks protocol {reply.protocol}, this child {PROTOCOL}; install the same version"
+            )
         return reply
 
     async def open(self) -> ClientConnection:
@@ -183,7 +209,9 @@ class Uplink:
     def _warn_of_readable_token(self) -> None:
         if self.has_token and not self._warned and not self.secure and not is_loopback(self.host):
             self._warned = True
-            log.warning("the token travels readable; use wss://", child=self.name, parent=self.parent)
+            log.warning(
+                "the token travels readable; use wss://", child=self.name, parent=self.parent
+            )
 
 
 async def ask(connection: ClientConnection, request: Request) -> Reply:
@@ -206,7 +234,9 @@ async def join(connection: ClientConnection, signature: Signature) -> Weights:
     """
     # The installed websockets has no public way to raise the limit of an open connection.
     connection.protocol.max_message_size = size_limit(signature.size)
-    reply = await ask(connection, Join(signature=[(name, list(shape)) for name, shape in signature.entries]))
+    reply = await ask(
+        connection, Join(signature=[(name, list(shape)) for name, shape in signature.entries])
+    )
     if isinstance(reply, Refusal):
         raise Refused(reply)
     if not isinstance(reply, Weights):
@@ -223,7 +253,9 @@ def check(weights: Weights, signature: Signature) -> None:
     """
     vector = weights.vector
     if vector is not None and len(vector) != signature.size:
-        raise ProtocolError("length", f"the parent sends {len(vector)} numbers, expected {signature.size}")
+        raise ProtocolError(
+            "length", f"the parent sends {len(vector)} numbers, expected {signature.size}"
+        )
     if vector is not None and not is_finite(vector):
         raise ProtocolError("finite", "the parent sends NaN or infinity")
 
@@ -245,10 +277,16 @@ def read_token(role: Role) -> str:
                 mode, token = os.fstat(file.fileno()).st_mode, file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
-            raise ConfigurationError(f"{where}: cannot be read: {reason}; put this child's token there, or take the setting out") from None
+            raise ConfigurationError(
+                f"{where}: cannot be read: {reason}; put this child's token there, or take the setting out"
+            ) from None
         if mode & stat.S_IROTH:
             path = role.token_file
-            log.warning("everybody on this machine may read the token", file=path, way_out=f"chmod o-r {path}")
+            log.warning(
+                "everybody on this machine may read the token",
+                file=path,
+                way_out=f"chmod o-r {path}",
+            )
     if not is_token(token):
         raise ConfigurationError(f"{where}: holds no token: expected {TOKEN}, and nothing else")
     return token
@@ -264,7 +302,9 @@ def explain(error: BaseException, uplink: Uplink) -> str:
         case ssl.SSLError():
             return f"no TLS 1.3 with {uplink.parent}: {error.reason or error}; if that parent has no certificate, use ws://"
         case ConnectionResetError() if uplink.secure:
-            return f"{uplink.parent} ends the connection: if that parent has no certificate, use ws://"
+            return (
+                f"{uplink.parent} ends the connection: if that parent has no certificate, use ws://"
+            )
         case websockets.InvalidMessage() if not uplink.secure:
             return f"{uplink.parent} gives no HTTP answer: if that parent has a certificate, use wss://"
         case ConnectionRefusedError():
@@ -300,7 +340,11 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, host: str, ca_file
         case code if code in (_OTHER_NAME, _OTHER_ADDRESS):
             return f"the parent's certificate is for other names than {host}: use one of those, or make a certificate for {host}"
         case code if code in _UNKNOWN_AUTHORITY:
-            way = f"does {ca_file} hold the authority that signed it?" if ca_file else "set ca_file to the authority that signed it"
+            way = (
+                f"does {ca_file} hold the authority that signed it?"
+                if ca_file
+                else "set ca_file to the authority that signed it"
+            )
             return f"the parent's certificate is of an unknown authority: {way}"
     return f"the parent's certificate cannot be verified: {error.verify_message}"
 
@@ -312,16 +356,23 @@ def _make_context(ca_file: str) -> ssl.SSLContext:
     except ssl.SSLError:
         raise ConfigurationError(f"ca_file = {ca_file!r}: holds no PEM certificate") from None
     except OSError as error:
-        raise ConfigurationError(f"ca_file = {ca_file!r}: cannot be read: {error.strerror}") from None
+        raise ConfigurationError(
+            f"ca_file = {ca_file!r}: cannot be read: {error.strerror}"
+        ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     return context
 
 
 def _no_address(parent: str, error: Exception) -> ConfigurationError:
-    return ConfigurationError(f"parent = {parent!r}: expected ws://HOST:PORT or wss://HOST:PORT: {error}")
+    return ConfigurationError(
+        f"parent = {parent!r}: expected ws://HOST:PORT or wss://HOST:PORT: {error}"
+    )
 
 
 def _machine_name() -> str:
     host = socket.gethostname().partition(".")[0]
-    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in host)
+    name = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-"
+        for letter in host
+    )
     return name.strip("-_")[:48] or "child"

@@ -12,7 +12,10 @@ from genkidama.errors import GenkidamaError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code: 0, 1 (a check has failed), 2 (the user's mistake), 130 (interrupted)."""
-    parser = argparse.ArgumentParser(prog="python -m genkidama.doctor", description="Examines this machine, and the way to its parent.")
+    parser = argparse.ArgumentParser(
+        prog="python -m genkidama.doctor",
+        description="Examines this machine, and the way to its parent.",
+    )
     add_arguments(parser)
     options = parser.parse_args(arguments)
     try:

@@ -18,7 +18,8 @@ from genkidama.doctor.judgements import Check
 from genkidama.errors import GenkidamaError
 
 if TYPE_CHECKING:
-    from genkidama.experiment import Experiment, Role
+    from genkidama.experiment import Experiment
+    from genkidama.role import Role
 
 __all__ = ["add_arguments", "doctor"]
 
@@ -37,21 +38,57 @@ class _Step(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Tells a parser the doctor's arguments, and the function that they are for (as its `command`)."""
-    parser.add_argument("file", nargs="?", metavar="FILE.toml", type=Path, help="the child's TOML; with --parent-role, the experiment")
-    parser.add_argument("--parent", metavar="URL", help="where the parent listens: ws://HOST:PORT or wss://HOST:PORT")
-    parser.add_argument("--cores", metavar="N", help="core processes: a number, or auto for one each CPU core")
-    parser.add_argument("--token-file", metavar="FILE", help="holds this child's token (or: the environment variable GENKIDAMA_TOKEN)")
     parser.add_argument(
-        "--ca-file", metavar="FILE", help="PEM certificates of the authority that signed the parent's (default: the system's)"
+        "file",
+        nargs="?",
+        metavar="FILE.toml",
+        type=Path,
+        help="the child's TOML; with --parent-role, the experiment",
     )
-    parser.add_argument("--parent-role", action="store_true", help="examine this machine as a parent: neither torch nor Box2D is needed")
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, default=Path("runs"), help="with --parent-role: where runs are kept (default: runs)"
+        "--parent",
+        metavar="URL",
+        help="where the parent listens: ws://HOST:PORT or wss://HOST:PORT",
+    )
+    parser.add_argument(
+        "--cores", metavar="N", help="core processes: a number, or auto for one each CPU core"
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="holds this child's token (or: the environment variable GENKIDAMA_TOKEN)",
+    )
+    parser.add_argument(
+        "--ca-file",
+        metavar="FILE",
+        help="PEM certificates of the authority that signed the parent's (default: the system's)",
+    )
+    parser.add_argument(
+        "--parent-role",
+        action="store_true",
+        help="examine this machine as a parent: neither torch nor Box2D is needed",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=Path("runs"),
+        help="with --parent-role: where runs are kept (default: runs)",
     )
     parser.add_argument("--tokens-file", metavar="FILE", help="with --parent-role: who may join")
-    parser.add_argument("--certificate-file", metavar="FILE", help="with --parent-role: the parent's PEM certificate")
-    parser.add_argument("--key-file", metavar="FILE", help="with --parent-role: its PEM private key")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output and nothing else")
+    parser.add_argument(
+        "--certificate-file",
+        metavar="FILE",
+        help="with --parent-role: the parent's PEM certificate",
+    )
+    parser.add_argument(
+        "--key-file", metavar="FILE", help="with --parent-role: its PEM private key"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object on standard output and nothing else",
+    )
     parser.set_defaults(command=doctor)
 
 
@@ -64,7 +101,15 @@ def doctor(options: argparse.Namespace) -> int:
     checks = _examine(_plan(options), quiet=options.json)
     failed = any(check.status == "failed" for check in checks)
     if options.json:
-        print(json.dumps({"ok": not failed, "checks": [check._asdict() for check in checks], "software": _software()}))
+        print(
+            json.dumps(
+                {
+                    "ok": not failed,
+                    "checks": [check._asdict() for check in checks],
+                    "software": _software(),
+                }
+            )
+        )
     else:
         print(_summary(checks))
     return int(failed)
@@ -137,10 +182,14 @@ def _load(load: Callable[[argparse.Namespace], Any], options: argparse.Namespace
 def _role(options: argparse.Namespace) -> Role | None:
     import msgspec
 
-    from genkidama.experiment import Role
+    from genkidama.role import Role
 
     file = None if options.parent_role else options.file
-    given: dict[str, Any] = {key: getattr(options, key) for key in ("parent", "token_file", "ca_file") if getattr(options, key) is not None}
+    given: dict[str, Any] = {
+        key: getattr(options, key)
+        for key in ("parent", "token_file", "ca_file")
+        if getattr(options, key) is not None
+    }
     if options.cores is not None:
         given["cores"] = _cores(options)
     role = msgspec.to_builtins(Role.load(file)) if file else {}
@@ -156,7 +205,9 @@ def _experiment(options: argparse.Namespace) -> Experiment:
         for key in ("tokens_file", "certificate_file", "key_file")
         if getattr(options, key) is not None
     }
-    experiment: Experiment = Experiment.load(options.file) if options.file else Experiment.from_dict({})
+    experiment: Experiment = (
+        Experiment.load(options.file) if options.file else Experiment.from_dict({})
+    )
     return experiment.with_settings(given, source="the command line")
 
 
@@ -195,7 +246,11 @@ def _line(text: str) -> str:
 
 def _summary(checks: list[Check]) -> str:
     counts = {status: sum(check.status == status for check in checks) for status in _MARKS}
-    words = [f"{counts['ok']} ok", f"{counts['warning']} warning{'s' * (counts['warning'] != 1)}", f"{counts['failed']} failed"]
+    words = [
+        f"{counts['ok']} ok",
+        f"{counts['warning']} warning{'s' * (counts['warning'] != 1)}",
+        f"{counts['failed']} failed",
+    ]
     return f"\n{', '.join(words)}, {counts['skipped']} skipped"
 
 

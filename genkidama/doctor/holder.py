@@ -14,7 +14,7 @@ from genkidama.doctor.parent import certificate_facts
 from genkidama.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from genkidama.experiment import ParentSettings
+    from genkidama.settings import ParentSettings
 
 __all__ = ["DISK", "NEEDLESS", "SEARCHING", "certificate", "tokens"]
 
@@ -31,7 +31,13 @@ DISK = (200 << 20, 1 << 30)
 def certificate(settings: ParentSettings | None) -> list[Check]:
     """Whether certificate and key belong together, and for how long the certificate will do."""
     if settings is None or not (settings.certificate_file or settings.key_file):
-        return [Check("certificate", "skipped", "no certificate is given, so children come by ws://, which is not encrypted")]
+        return [
+            Check(
+                "certificate",
+                "skipped",
+                "no certificate is given, so children come by ws://, which is not encrypted",
+            )
+        ]
     from genkidama.parent.admission import make_context
 
     try:
@@ -43,10 +49,21 @@ def certificate(settings: ParentSettings | None) -> list[Check]:
         return [Check("certificate", "failed", found, advice or "make a new one")]
     except ssl.SSLCertVerificationError as error:
         found = f"parent.certificate_file = {settings.certificate_file!r}: {error.verify_message}"
-        return [Check("certificate", "failed", found, "make a new one, if this machine's clock is right")]
+        return [
+            Check(
+                "certificate", "failed", found, "make a new one, if this machine's clock is right"
+            )
+        ]
     if not names:
         found = f"{settings.certificate_file}: names no host (no subjectAltName)"
-        return [Check("certificate", "failed", found, "make a new one for the names and addresses that children use")]
+        return [
+            Check(
+                "certificate",
+                "failed",
+                found,
+                "make a new one for the names and addresses that children use",
+            )
+        ]
     return [judgements.certificate("certificate", names, ends, time.time(), protocol)]
 
 
@@ -71,7 +88,14 @@ def _meet(server: ssl.SSLContext, certificate_file: str) -> tuple[list[str], flo
 def tokens(settings: ParentSettings | None) -> list[Check]:
     """Whether the tokens file can be used, and whom it lets in."""
     if settings is None or not settings.tokens_file:
-        return [Check("tokens", "warning", "none: whoever reaches the parent may join", "give --tokens-file, lines of NAME TOKEN")]
+        return [
+            Check(
+                "tokens",
+                "warning",
+                "none: whoever reaches the parent may join",
+                "give --tokens-file, lines of NAME TOKEN",
+            )
+        ]
     from genkidama.tokens import ANY, parse_tokens
 
     path = Path(settings.tokens_file)
@@ -82,10 +106,31 @@ def tokens(settings: ParentSettings | None) -> list[Check]:
         return [Check("tokens", "failed", str(error), "correct that line")]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
-        return [Check("tokens", "failed", f"{path}: cannot be read: {reason}", "make it, readable for the user that runs the parent")]
+        return [
+            Check(
+                "tokens",
+                "failed",
+                f"{path}: cannot be read: {reason}",
+                "make it, readable for the user that runs the parent",
+            )
+        ]
     found = f"{len(names)} name{'s' * (len(names) != 1)}{', any name among them' if ANY in names else ''}"
     if mode & stat.S_IROTH:
-        return [Check("tokens", "warning", f"{found}, but everybody on this machine may read them", f"chmod o-r {path}")]
+        return [
+            Check(
+                "tokens",
+                "warning",
+                f"{found}, but everybody on this machine may read them",
+                f"chmod o-r {path}",
+            )
+        ]
     if not names:
-        return [Check("tokens", "warning", "the file has no line yet, so nobody may join", f"write lines of NAME TOKEN into {path}")]
+        return [
+            Check(
+                "tokens",
+                "warning",
+                "the file has no line yet, so nobody may join",
+                f"write lines of NAME TOKEN into {path}",
+            )
+        ]
     return [Check("tokens", "ok", found)]

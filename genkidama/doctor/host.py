@@ -13,9 +13,19 @@ from pathlib import Path
 
 from genkidama.doctor import judgements
 from genkidama.doctor.judgements import Check
-from genkidama.machine import available_bytes, available_cores
+from genkidama.system.machine import available_bytes, available_cores
 
-__all__ = ["clock", "cores", "disk", "existing", "memory", "python", "running_bytes", "system", "writable"]
+__all__ = [
+    "clock",
+    "cores",
+    "disk",
+    "existing",
+    "memory",
+    "python",
+    "running_bytes",
+    "system",
+    "writable",
+]
 
 _GIB = 1 << 30
 
@@ -70,7 +80,15 @@ def _quota(root: Path) -> float | None:
 def memory(wanted: int | None, root: Path = Path("/")) -> list[Check]:
     """Memory for so many core processes; for one each CPU core where nobody has said how many."""
     count = available_cores() if wanted is None else wanted
-    return [judgements.memory(available_bytes(root), _free_swap(root), count, said=wanted is not None, running=running_bytes(root))]
+    return [
+        judgements.memory(
+            available_bytes(root),
+            _free_swap(root),
+            count,
+            said=wanted is not None,
+            running=running_bytes(root),
+        )
+    ]
 
 
 def running_bytes(root: Path = Path("/")) -> int:
@@ -79,7 +97,9 @@ def running_bytes(root: Path = Path("/")) -> int:
     children: set[int] = set()
     for folder in (root / "proc").glob("[0-9]*"):
         with suppress(OSError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
             if b"\0-m\0genkidama.child\0" in (folder / "cmdline").read_bytes():
                 children.add(int(folder.name))
     taken = 0
@@ -108,7 +128,14 @@ def disk(folder: Path, limits: tuple[int, int] = _CHILD_DISK) -> list[Check]:
     try:
         return [judgements.disk(shutil.disk_usage(there).free, str(there), *limits)]
     except OSError as error:
-        return [Check("disk", "failed", f"{there}: {error.strerror}", "is the disk still there? see `dmesg`")]
+        return [
+            Check(
+                "disk",
+                "failed",
+                f"{there}: {error.strerror}",
+                "is the disk still there? see `dmesg`",
+            )
+        ]
 
 
 def writable(name: str, folder: Path) -> list[Check]:
@@ -138,4 +165,10 @@ def clock() -> list[Check]:
     """Whether the clock may be right, by itself."""
     package = Path(__file__).resolve().parent.parent
     newest = max(path.stat().st_mtime for path in package.rglob("*.py"))
-    return [judgements.bare_clock(time.time(), newest, "synchronized by systemd-timesyncd" if _SYNCHRONIZED.exists() else "")]
+    return [
+        judgements.bare_clock(
+            time.time(),
+            newest,
+            "synchronized by systemd-timesyncd" if _SYNCHRONIZED.exists() else "",
+        )
+    ]

@@ -80,7 +80,12 @@ def python_version(version: tuple[int, ...]) -> Check:
     if version[:2] >= _PYTHON:
         return Check("python", "ok", found)
     wanted = ".".join(map(str, _PYTHON))
-    return Check("python", "failed", found, f"Genkidama needs Python {wanted} or later: Debian 12 and Raspberry Pi OS 12 have it")
+    return Check(
+        "python",
+        "failed",
+        found,
+        f"Genkidama needs Python {wanted} or later: Debian 12 and Raspberry Pi OS 12 have it",
+    )
 
 
 def architecture(system: str, machine: str, bits: int) -> Check:
@@ -92,16 +97,33 @@ def architecture(system: str, machine: str, bits: int) -> Check:
     """
     found = f"{system} {machine}, {bits} bits"
     if system not in ("Linux", "Darwin"):
-        return Check("system", "failed", found, "Genkidama runs on Linux and macOS; on Windows use WSL 2")
+        return Check(
+            "system", "failed", found, "Genkidama runs on Linux and macOS; on Windows use WSL 2"
+        )
     if bits != 64 and machine in _ARM:
         way = "the kernel has 64 bits, this Python 32: install the 64-bit Raspberry Pi OS"
         return Check("system", "failed", found, way)
     if machine.startswith("armv7") or machine == "armv8l":
-        return Check("system", "failed", found, "there is no torch for 32 bits: install the 64-bit Raspberry Pi OS (Pi 3, 4, 5, Zero 2)")
+        return Check(
+            "system",
+            "failed",
+            found,
+            "there is no torch for 32 bits: install the 64-bit Raspberry Pi OS (Pi 3, 4, 5, Zero 2)",
+        )
     if machine.startswith("armv6"):
-        return Check("system", "failed", found, "this Raspberry Pi has 32 bits only, and there is no torch for it: take a Pi 3 or later")
+        return Check(
+            "system",
+            "failed",
+            found,
+            "this Raspberry Pi has 32 bits only, and there is no torch for it: take a Pi 3 or later",
+        )
     if bits != 64:
-        return Check("system", "failed", found, "there is no torch for 32 bits: install a 64-bit system and Python")
+        return Check(
+            "system",
+            "failed",
+            found,
+            "there is no torch for 32 bits: install a 64-bit system and Python",
+        )
     if machine.lower() not in _SUPPORTED:
         way = "there are wheels of torch for x86_64 and aarch64 only; elsewhere it has to be built from source"
         return Check("system", "warning", found, way)
@@ -145,12 +167,24 @@ def cores(wanted: int | None, available: int, quota: float | None) -> Check:
         available: CPU cores that this process may use.
         quota: CPU cores that its cgroup may use on average; None if all.
     """
-    found = f"{available} CPU core{'s' * (available != 1)}" + (f" for {wanted} core processes" if wanted is not None else "")
+    found = f"{available} CPU core{'s' * (available != 1)}" + (
+        f" for {wanted} core processes" if wanted is not None else ""
+    )
     if quota is not None and quota < min(available, available if wanted is None else wanted):
         found += f", of which a cgroup allows {quota:g} on average"
-        return Check("cores", "warning", found, f"raise the limit (CPUQuota=, docker --cpus), or use --cores {max(1, int(quota))}")
+        return Check(
+            "cores",
+            "warning",
+            found,
+            f"raise the limit (CPUQuota=, docker --cpus), or use --cores {max(1, int(quota))}",
+        )
     if wanted is not None and wanted > available:
-        return Check("cores", "warning", found, f"core processes that share a core slow each other down: --cores {available}")
+        return Check(
+            "cores",
+            "warning",
+            found,
+            f"core processes that share a core slow each other down: --cores {available}",
+        )
     return Check("cores", "ok", found)
 
 
@@ -171,13 +205,20 @@ def memory(available: int | None, swap: int, wanted: int, said: bool, running: i
     found = f"{size(available)} available{f' with the {size(running)} of the child that runs' if running else ''}, "
     found += f"{f'{size(swap)} of swap' if swap else 'no swap'}; "
     found += f"a child with {wanted} core{'s' * (wanted != 1)} takes about {size(takes)}"
-    free = "end other programs (a desktop: sudo systemctl set-default multi-user.target), or add swap"
+    free = (
+        "end other programs (a desktop: sudo systemctl set-default multi-user.target), or add swap"
+    )
     if available < capacity.CHILD_BYTES + capacity.CORE_BYTES + capacity.GROWTH_BYTES:
         return Check("memory", "failed", found, free)
     if (fit := capacity.expected_cores(available, wanted)) < wanted:
         if said:
             return Check("memory", "failed", found, f"--cores {fit} fits; or {free}")
-        return Check("memory", "warning", found, f"a child with --cores auto takes what fits, about {fit}; for more, {free}")
+        return Check(
+            "memory",
+            "warning",
+            found,
+            f"a child with --cores auto takes what fits, about {fit}; for more, {free}",
+        )
     return Check("memory", "ok", found)
 
 
@@ -192,7 +233,9 @@ def disk(free: int, where: str, least: int, better: int) -> Check:
     found = f"{size(free)} free at {where}"
     if free >= better:
         return Check("disk", "ok", found)
-    way = f"make room there, {size(better)} or more; `du -xh / | sort -h | tail` shows what is large"
+    way = (
+        f"make room there, {size(better)} or more; `du -xh / | sort -h | tail` shows what is large"
+    )
     return Check("disk", "failed" if free < least else "warning", found, way)
 
 
@@ -202,7 +245,11 @@ def disk(free: int, where: str, least: int, better: int) -> Check:
 def clock_offset(seconds: float) -> Check:
     """What to think of a clock that is so far from the parent's; positive if it is ahead."""
     off = abs(seconds)
-    found = "as the parent's, to a second" if off < 1.5 else f"{duration(off)} {'ahead of' if seconds > 0 else 'behind'} the parent's"
+    found = (
+        "as the parent's, to a second"
+        if off < 1.5
+        else f"{duration(off)} {'ahead of' if seconds > 0 else 'behind'} the parent's"
+    )
     if off <= _OFFSETS[0]:
         return Check("clock", "ok", found)
     way = "set both clocks by NTP: sudo timedatectl set-ntp true, and see `timedatectl timesync-status`"
@@ -219,7 +266,9 @@ def bare_clock(now: float, newest: float, said: str = "") -> Check:
     """
     if now < newest - DAY:
         way = "a Raspberry Pi has no battery for its clock: sudo timedatectl set-ntp true, or sudo date -s '…'"
-        return Check("clock", "failed", f"{duration(newest - now)} before Genkidama was installed", way)
+        return Check(
+            "clock", "failed", f"{duration(newest - now)} before Genkidama was installed", way
+        )
     return Check("clock", "ok", said or "plausible; there is no parent's to compare it with")
 
 
@@ -257,7 +306,9 @@ def version_allowed(version: str, specifiers: str) -> bool:
     >>> version_allowed("2.10.0+cpu", ">=2.6,!=2.10.*,<3")
     False
     """
-    return all(_holds(_release(version), specifier) for specifier in specifiers.split(",") if specifier)
+    return all(
+        _holds(_release(version), specifier) for specifier in specifiers.split(",") if specifier
+    )
 
 
 def _holds(version: tuple[int, ...], specifier: str) -> bool:
@@ -305,7 +356,12 @@ def package(requirement: Requirement, version: str | None, error: str) -> Check:
     if version is None:
         return Check(requirement.name, "failed", "not installed", install)
     if not version_allowed(version, requirement.specifiers):
-        return Check(requirement.name, "failed", f"{version}, but {requirement.specifiers} is needed", install)
+        return Check(
+            requirement.name,
+            "failed",
+            f"{version}, but {requirement.specifiers} is needed",
+            install,
+        )
     if error:
         way = f"pip install --force-reinstall '{wanted}'; a missing lib….so comes from the system: apt-file search its name"
         return Check(requirement.name, "failed", f"{version} cannot be imported: {error}", way)
@@ -346,16 +402,24 @@ def torch(specifiers: str, version: str | None, code: int | None, said: str, mac
             f"or another version: {install}",
             "SIGKILL": "most often the kernel's, for want of memory: see `dmesg`; free some, or add swap",
         }
-        way = ways.get(died, f"{known}; reinstall it: pip install --force-reinstall {install[len('pip install ') :]}")
+        way = ways.get(
+            died,
+            f"{known}; reinstall it: pip install --force-reinstall {install[len('pip install ') :]}",
+        )
         return Check("torch", "failed", f"{name}: its process dies of {died}", way)
     if version is not None and specifiers and not version_allowed(version, specifiers):
         return Check("torch", "failed", f"{version}, but {specifiers} is needed ({known})", install)
     if code is None:
         return Check(
-            "torch", "failed", f"{name}: importing it does not end", "a worn SD card, or too little memory: see `dmesg` and `free -h`"
+            "torch",
+            "failed",
+            f"{name}: importing it does not end",
+            "a worn SD card, or too little memory: see `dmesg` and `free -h`",
         )
     if code != 0:
-        return Check("torch", "failed", f"{name} fails: {said}", f"reinstall it: {install} --force-reinstall")
+        return Check(
+            "torch", "failed", f"{name} fails: {said}", f"reinstall it: {install} --force-reinstall"
+        )
     return Check("torch", "ok", f"{said}, a forward and a backward pass")
 
 
@@ -373,10 +437,15 @@ def box2d(code: int | None, said: str, system: str, machine: str, python: tuple[
         way = "pip install 'gymnasium[box2d]'"
     if code is None:
         return Check(
-            name, "failed", "making LunarLander-v3 does not end", "a worn SD card, or too little memory: see `dmesg` and `free -h`"
+            name,
+            "failed",
+            "making LunarLander-v3 does not end",
+            "a worn SD card, or too little memory: see `dmesg` and `free -h`",
         )
     if died := death(code):
-        return Check(name, "failed", f"playing LunarLander-v3 dies of {died}", f"install it anew: {way}")
+        return Check(
+            name, "failed", f"playing LunarLander-v3 dies of {died}", f"install it anew: {way}"
+        )
     return Check(name, "failed", f"LunarLander-v3 cannot be made: {said}", way)
 
 
@@ -401,12 +470,18 @@ def closed_port(host: str, port: int, number: int | None, reason: str) -> Check:
         reason: the system's words.
     """
     if number is None or number == errno.ETIMEDOUT:
-        found, way = "no answer", f"is {host} switched on (`ping {host}`), and does its firewall let port {port} through?"
+        found, way = (
+            "no answer",
+            f"is {host} switched on (`ping {host}`), and does its firewall let port {port} through?",
+        )
     elif number == errno.ECONNREFUSED:
         found = "refused: nothing listens there"
         way = "start the parent (systemctl status genkidama-parent), with that port and listening beyond itself: --listen 0.0.0.0:PORT"
     elif number in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL):
-        found, way = f"no way there: {reason}", "are both machines in the same network, and switched on? See `ip route`"
+        found, way = (
+            f"no way there: {reason}",
+            "are both machines in the same network, and switched on? See `ip route`",
+        )
     else:
         found, way = reason, "check the address, and this machine's firewall"
     return Check("port", "failed", f"{host}:{port}: {found}", way)
@@ -423,9 +498,19 @@ def server_header(header: str, healthy: bool, version: str, protocol: int | None
     found = re.search(r"genkidama/(\S+) protocol/(\d+)", header)
     if found is None:
         if healthy:
-            return Check("version", "warning", f"hidden by {header or 'a proxy'}", "compare `genkidama --version` on both machines")
+            return Check(
+                "version",
+                "warning",
+                f"hidden by {header or 'a proxy'}",
+                "compare `genkidama --version` on both machines",
+            )
         who = f"{header or 'something'} answers"
-        return Check("version", "failed", f"{who}, which is no parent of this version", "check host and port; or install the same version")
+        return Check(
+            "version",
+            "failed",
+            f"{who}, which is no parent of this version",
+            "check host and port; or install the same version",
+        )
     theirs, number = found[1], int(found[2])
     both = f"the parent has {theirs} with protocol {number}, this machine {version} with protocol {protocol}"
     same = f"install the same version on both: pip install genkidama=={theirs}"
@@ -448,7 +533,12 @@ def certificate(row: str, names: list[str], ends: float, now: float, protocol: s
     """
     found = f"{protocol}, certificate for {', '.join(names)}, {(ends - now) / DAY:.0f} days left"
     if ends - now < _CERTIFICATE_DAYS * DAY:
-        return Check(row, "warning", found, "make a new one before it ends; the parent has to be started again with it")
+        return Check(
+            row,
+            "warning",
+            found,
+            "make a new one before it ends; the parent has to be started again with it",
+        )
     return Check(row, "ok", found)
 
 

@@ -24,9 +24,20 @@ from genkidama.doctor.judgements import Check
 from genkidama.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from genkidama.experiment import Role
+    from genkidama.role import Role
 
-__all__ = ["SECONDS", "Greeting", "Target", "admit", "examine", "greet", "parse_target", "reach", "resolve", "secure"]
+__all__ = [
+    "SECONDS",
+    "Greeting",
+    "Target",
+    "admit",
+    "examine",
+    "greet",
+    "parse_target",
+    "reach",
+    "resolve",
+    "secure",
+]
 
 #: So long each step may take.
 SECONDS = 10.0
@@ -63,9 +74,15 @@ def parse_target(url: str) -> Target:
         parts = urlsplit(url)
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
             raise ValueError("no host" if parts.scheme in ("ws", "wss") else "another scheme")
-        return Target(parts.hostname, parts.port or (443 if parts.scheme == "wss" else 80), parts.scheme == "wss")
+        return Target(
+            parts.hostname,
+            parts.port or (443 if parts.scheme == "wss" else 80),
+            parts.scheme == "wss",
+        )
     except ValueError as error:
-        raise ConfigurationError(f"parent = {url!r}: expected ws://HOST:PORT or wss://HOST:PORT: {error}") from None
+        raise ConfigurationError(
+            f"parent = {url!r}: expected ws://HOST:PORT or wss://HOST:PORT: {error}"
+        ) from None
 
 
 def examine(role: Role | None) -> Iterator[Check]:
@@ -86,7 +103,9 @@ def examine(role: Role | None) -> Iterator[Check]:
     if role is None:
         yield Check("parent", "skipped", "none is given: --parent ws://HOST:PORT")
     else:
-        yield from (Check(name, "skipped", f"because of {because}") for name in _ROWS if name not in seen)
+        yield from (
+            Check(name, "skipped", f"because of {because}") for name in _ROWS if name not in seen
+        )
     yield from host.clock() if ahead is None else [judgements.clock_offset(ahead)]
 
 
@@ -127,7 +146,11 @@ def resolve(target: Target) -> Check:
     except OSError as error:
         return judgements.unknown_name(target.host, error.strerror or str(error))
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    return Check("name", "ok", target.host if addresses == [target.host] else f"{target.host} is {', '.join(addresses)}")
+    return Check(
+        "name",
+        "ok",
+        target.host if addresses == [target.host] else f"{target.host} is {', '.join(addresses)}",
+    )
 
 
 def reach(target: Target) -> tuple[Check, socket.socket | None]:
@@ -136,12 +159,18 @@ def reach(target: Target) -> tuple[Check, socket.socket | None]:
     try:
         connection = socket.create_connection((target.host, target.port), SECONDS)
     except OSError as error:
-        return judgements.closed_port(target.host, target.port, error.errno, error.strerror or str(error)), None
+        return judgements.closed_port(
+            target.host, target.port, error.errno, error.strerror or str(error)
+        ), None
     milliseconds = 1000 * (time.monotonic() - before)
-    return Check("port", "ok", f"{target.host}:{target.port} open, after {milliseconds:.1f} ms"), connection
+    return Check(
+        "port", "ok", f"{target.host}:{target.port} open, after {milliseconds:.1f} ms"
+    ), connection
 
 
-def secure(target: Target, connection: socket.socket, role: Role) -> tuple[Check, socket.socket | None]:
+def secure(
+    target: Target, connection: socket.socket, role: Role
+) -> tuple[Check, socket.socket | None]:
     """Whether the parent is the one that its certificate says; a connection to go on with, which the caller closes."""
     if not target.tls:
         return Check("tls", "skipped", "ws:// is not encrypted"), connection.dup()
@@ -149,20 +178,35 @@ def secure(target: Target, connection: socket.socket, role: Role) -> tuple[Check
         context = ssl.create_default_context(cafile=role.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     except OSError as error:
-        what = "holds no PEM certificate" if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
-        return Check("tls", "failed", f"ca_file = {role.ca_file!r}: {what}", "copy the authority's certificate there: PEM, readable"), None
+        what = (
+            "holds no PEM certificate"
+            if isinstance(error, ssl.SSLError)
+            else f"cannot be read: {error.strerror}"
+        )
+        return Check(
+            "tls",
+            "failed",
+            f"ca_file = {role.ca_file!r}: {what}",
+            "copy the authority's certificate there: PEM, readable",
+        ), None
     try:
         secured = context.wrap_socket(connection, server_hostname=target.host)
     except OSError as error:
         return Check("tls", "failed", *_explain(error, role)), None
     names, ends = certificate_facts(secured)
-    return judgements.certificate("tls", names, ends, time.time(), secured.version() or "no TLS"), secured
+    return judgements.certificate(
+        "tls", names, ends, time.time(), secured.version() or "no TLS"
+    ), secured
 
 
 def certificate_facts(connection: ssl.SSLSocket | ssl.SSLObject) -> tuple[list[str], float]:
     """The names in the verified certificate of the other end, and when it ends, in Unix seconds."""
     found = connection.getpeercert() or {}
-    names = [str(value) for kind, value in found.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]  # type: ignore[str-unpack]
+    names = [  # type: ignore[str-unpack]
+        str(value)
+        for kind, value in found.get("subjectAltName", ())
+        if kind in ("DNS", "IP Address")
+    ]
     return names, ssl.cert_time_to_seconds(str(found["notAfter"]))
 
 
@@ -171,9 +215,17 @@ def greet(target: Target, connection: socket.socket) -> tuple[Check, Greeting | 
     try:
         greeting = _ask(target, connection)
     except (OSError, http.client.HTTPException) as error:
-        way = "is it a parent's port?" if target.tls else "is it a parent's port? If the parent has a certificate, use wss://"
-        return Check("version", "failed", f"no HTTP answer: {str(error) or type(error).__name__}", way), None
-    return judgements.server_header(greeting.server, greeting.status == 200, genkidama.__version__, our_protocol()), greeting
+        way = (
+            "is it a parent's port?"
+            if target.tls
+            else "is it a parent's port? If the parent has a certificate, use wss://"
+        )
+        return Check(
+            "version", "failed", f"no HTTP answer: {str(error) or type(error).__name__}", way
+        ), None
+    return judgements.server_header(
+        greeting.server, greeting.status == 200, genkidama.__version__, our_protocol()
+    ), greeting
 
 
 def _ask(target: Target, connection: socket.socket) -> Greeting:
@@ -186,7 +238,9 @@ def _ask(target: Target, connection: socket.socket) -> Greeting:
     answer.read(1024)
     ahead = None
     with suppress(ValueError, TypeError):
-        ahead = asked - parsedate_to_datetime(answer.headers["Date"]).timestamp() - 0.5  # the header leaves the fraction out
+        ahead = (
+            asked - parsedate_to_datetime(answer.headers["Date"]).timestamp() - 0.5
+        )  # the header leaves the fraction out
     return Greeting(answer.status, answer.headers.get("Server", ""), ahead)
 
 
@@ -195,7 +249,10 @@ def _ask_unverified(target: Target) -> Greeting | None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with socket.create_connection((target.host, target.port), SECONDS) as plain, context.wrap_socket(plain) as connection:
+        with (
+            socket.create_connection((target.host, target.port), SECONDS) as plain,
+            context.wrap_socket(plain) as connection,
+        ):
             return _ask(target, connection)
     except (OSError, http.client.HTTPException):
         return None
@@ -223,7 +280,12 @@ def admit(role: Role) -> Check:
     if not uplink.has_token:
         return Check("token", "ok", "not needed")
     if role.parent.startswith("ws:") and not is_loopback(uplink.host):
-        return Check("token", "warning", "accepted, but everybody on the way can read it", "give the parent a certificate, and use wss://")
+        return Check(
+            "token",
+            "warning",
+            "accepted, but everybody on the way can read it",
+            "give the parent a certificate, and use wss://",
+        )
     return Check("token", "ok", "accepted")
 
 

@@ -71,7 +71,10 @@ def _try(code: str, *arguments: str) -> _Tried:
     except subprocess.TimeoutExpired:
         return _Tried(None, "")
     text = (ended.stderr if ended.returncode else ended.stdout).decode(errors="replace")
-    return _Tried(ended.returncode, next((line.strip() for line in reversed(text.splitlines()) if line.strip()), ""))
+    return _Tried(
+        ended.returncode,
+        next((line.strip() for line in reversed(text.splitlines()) if line.strip()), ""),
+    )
 
 
 def _requirements(extra: tuple[str, ...] = ()) -> list[Requirement] | None:
@@ -80,7 +83,11 @@ def _requirements(extra: tuple[str, ...] = ()) -> list[Requirement] | None:
         lines = importlib.metadata.requires("genkidama")
     except importlib.metadata.PackageNotFoundError:
         return None
-    return [item for item in map(judgements.parse_requirement, lines or []) if not item.marker or item.name in extra]
+    return [
+        item
+        for item in map(judgements.parse_requirement, lines or [])
+        if not item.marker or item.name in extra
+    ]
 
 
 def _installed(name: str) -> str | None:
@@ -99,17 +106,37 @@ def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list
     """
     requirements = _requirements(extra)
     if requirements is None:
-        return [Check("packages", "warning", "genkidama is not installed, so it is not known what it needs", "pip install genkidama")]
-    names = {item.name: _MODULES.get(item.name, item.name) for item in requirements if item.name not in ("torch", *without)}
+        return [
+            Check(
+                "packages",
+                "warning",
+                "genkidama is not installed, so it is not known what it needs",
+                "pip install genkidama",
+            )
+        ]
+    names = {
+        item.name: _MODULES.get(item.name, item.name)
+        for item in requirements
+        if item.name not in ("torch", *without)
+    }
     tried = _try(_IMPORT, *names.values())
     errors = json.loads(tried.said) if tried.code == 0 else {}
     checks = [
-        judgements.package(item, _installed(item.name), errors.get(names[item.name], "")) for item in requirements if item.name in names
+        judgements.package(item, _installed(item.name), errors.get(names[item.name], ""))
+        for item in requirements
+        if item.name in names
     ]
     if tried.code != 0:
         how = judgements.death(tried.code) if tried.code is not None else ""
         found = f"importing {', '.join(names)} {f'dies of {how}' if how else 'does not end' if tried.code is None else tried.said}"
-        checks.append(Check("packages", "failed", found, "import them one by one to see which; reinstall that one"))
+        checks.append(
+            Check(
+                "packages",
+                "failed",
+                found,
+                "import them one by one to see which; reinstall that one",
+            )
+        )
     return checks
 
 
@@ -117,15 +144,28 @@ def torch() -> list[Check]:
     """Whether torch can be imported and take a gradient."""
     required = next((item for item in _requirements() or [] if item.name == "torch"), None)
     tried = _try(_TORCH)
-    return [judgements.torch(required.specifiers if required else "", _installed("torch"), *tried, platform.machine())]
+    return [
+        judgements.torch(
+            required.specifiers if required else "", _installed("torch"), *tried, platform.machine()
+        )
+    ]
 
 
 def box2d() -> list[Check]:
     """Whether LunarLander can be played."""
-    return [judgements.box2d(*_try(_BOX2D), platform.system(), platform.machine(), sys.version_info[:2])]
+    return [
+        judgements.box2d(*_try(_BOX2D), platform.system(), platform.machine(), sys.version_info[:2])
+    ]
 
 
 def uvloop() -> list[Check]:
     """Whether there is the faster event loop. It is missed nowhere."""
     version = _installed("uvloop")
-    return [Check("uvloop", "ok", version or "not installed: optional, a parent is slower without (pip install 'genkidama[uvloop]')")]
+    return [
+        Check(
+            "uvloop",
+            "ok",
+            version
+            or "not installed: optional, a parent is slower without (pip install 'genkidama[uvloop]')",
+        )
+    ]

@@ -44,7 +44,9 @@ try:
     from optuna.study import Study, StudyDirection
     from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
-    raise ConfigurationError(f"HyperTrickPruner needs Optuna: pip install 'genkidama[search]' ({error})") from error
+    raise ConfigurationError(
+        f"HyperTrickPruner needs Optuna: pip install 'genkidama[search]' ({error})"
+    ) from error
 
 __all__ = ["HyperTrickPruner", "decisions"]
 
@@ -148,7 +150,9 @@ class HyperTrickPruner(BasePruner):
                 study._storage.set_trial_system_attr(trial._trial_id, f"{_PREFIX}{phase}", record)
         return bool(record["verdict"] == Verdict.STOP.value)
 
-    def _read(self, memory: _Memory, trials: Sequence[FrozenTrial], steps: Sequence[int], sign: int) -> None:
+    def _read(
+        self, memory: _Memory, trials: Sequence[FrozenTrial], steps: Sequence[int], sign: int
+    ) -> None:
         """Gives the rule what has been reported since: by trials that have ended all of it, by the rest only after `steps`."""
         memory.unfinished.update((number, set()) for number in range(memory.seen, len(trials)))
         memory.seen = len(trials)
@@ -166,16 +170,28 @@ class HyperTrickPruner(BasePruner):
                 known.add(step)
                 if record is None:
                     goes_on = trial.last_step != step or trial.state == TrialState.COMPLETE
-                    record = {"trial": number, "mode": Mode.NONE, "verdict": Verdict.CONTINUE if goes_on else Verdict.STOP}
+                    record = {
+                        "trial": number,
+                        "mode": Mode.NONE,
+                        "verdict": Verdict.CONTINUE if goes_on else Verdict.STOP,
+                    }
                 if not _inherited(trial, record):
-                    memory.rule.restore([_decision(number, phase, sign * float(trial.intermediate_values[step]), record)])
+                    memory.rule.restore(
+                        [
+                            _decision(
+                                number, phase, sign * float(trial.intermediate_values[step]), record
+                            )
+                        ]
+                    )
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
         self._memories: WeakKeyDictionary[Study, _Memory] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_memories")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("_lock", "_memories")
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -189,7 +205,12 @@ def decisions(study: Study) -> list[Decision]:
     Phases after which nothing is decided are left out.
     """
     found = [
-        _decision(trial.number, int(key.removeprefix(_PREFIX)), float(trial.intermediate_values[record["step"]]), record)
+        _decision(
+            trial.number,
+            int(key.removeprefix(_PREFIX)),
+            float(trial.intermediate_values[record["step"]]),
+            record,
+        )
         for trial in study.get_trials(deepcopy=False)
         for key, record in trial.system_attrs.items()
         if key.startswith(_PREFIX) and not _inherited(trial, record)
@@ -199,7 +220,9 @@ def decisions(study: Study) -> list[Decision]:
 
 def _check_whole(name: str, value: Any, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{name} = {value!r}: a whole number of at least {least} is needed")
+        raise ConfigurationError(
+            f"{name} = {value!r}: a whole number of at least {least} is needed"
+        )
 
 
 def _inherited(trial: FrozenTrial, record: dict[str, Any]) -> bool:
@@ -222,4 +245,6 @@ def _record(decision: Decision, step: int) -> dict[str, int | str]:
 def _decision(trial: int, phase: int, metric: float, record: dict[str, Any]) -> Decision:
     """The reverse."""
     order, worse = record.get("order", 0), record.get("worse", 0)
-    return Decision(trial, phase, metric, order, worse, Mode(record["mode"]), Verdict(record["verdict"]))
+    return Decision(
+        trial, phase, metric, order, worse, Mode(record["mode"]), Verdict(record["verdict"])
+    )

@@ -29,7 +29,9 @@ from genkidama.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
 try:
     from ray.tune.schedulers import FIFOScheduler
 except ImportError as error:
-    raise ConfigurationError(f"genkidama.hypertrick.ray needs Ray Tune ({error}): pip install 'genkidama[ray]'") from None
+    raise ConfigurationError(
+        f"genkidama.hypertrick.ray needs Ray Tune ({error}): pip install 'genkidama[ray]'"
+    ) from None
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,11 +122,18 @@ class HyperTrickScheduler(FIFOScheduler):
             self._number(trial.trial_id)
             self._note({"trial": trial.trial_id})
 
-    def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
+    def on_trial_result(
+        self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]
+    ) -> str:
         """CONTINUE or STOP. Asked again for a phase, it gives the same answer as before."""
-        metric, time = _number_in(result, str(self._metric), trial), _number_in(result, self._time_attr, trial)
+        metric, time = (
+            _number_in(result, str(self._metric), trial),
+            _number_in(result, self._time_attr, trial),
+        )
         if not math.isfinite(time):
-            raise ConfigurationError(f"trial {trial}: {self._time_attr} = {time!r}: a finite number is needed, to tell its phase")
+            raise ConfigurationError(
+                f"trial {trial}: {self._time_attr} = {time!r}: a finite number is needed, to tell its phase"
+            )
         # A billionth, for a time that is a sum of floats.
         done = math.floor(time / self._phase_length + 1e-9)
         for phase in range(min(done, self.rule.phases)):
@@ -134,7 +143,9 @@ class HyperTrickScheduler(FIFOScheduler):
                 return self.STOP
         return self.STOP if done >= self.rule.phases else self.CONTINUE
 
-    def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]) -> None:
+    def on_trial_complete(
+        self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]
+    ) -> None:
         """Counts a last result that ends a phase, which Ray does not show if one of its own stoppers ends the trial."""
         if self._metric in result and self._time_attr in result:
             self.on_trial_result(tune_controller, trial, result)
@@ -152,7 +163,11 @@ class HyperTrickScheduler(FIFOScheduler):
         for decision in self.rule.decisions:
             counts[decision.phase][0] += 1
             counts[decision.phase][1] += decision.verdict is Verdict.STOP
-        reports = ", ".join(f"{phase}: {stopped}/{reports}" for phase, (reports, stopped) in enumerate(counts) if reports)
+        reports = ", ".join(
+            f"{phase}: {stopped}/{reports}"
+            for phase, (reports, stopped) in enumerate(counts)
+            if reports
+        )
         return (
             f"Using HyperTrick: workers={self.rule.workers} phases={self.rule.phases} eviction_rate={self.rule.eviction_rate:g}\n"
             f"Stopped/reported by phase: {reports or 'none yet'}"
@@ -181,14 +196,18 @@ class HyperTrickScheduler(FIFOScheduler):
                     decisions.append(_from_line(line))
                     self._reported[decisions[-1].trial] += 1
             except (ValueError, KeyError, TypeError, IndexError) as error:
-                raise ConfigurationError(f"{checkpoint_path}, line {n}: not a scheduler's state: {text[:80]!r} ({error})") from None
+                raise ConfigurationError(
+                    f"{checkpoint_path}, line {n}: not a scheduler's state: {text[:80]!r} ({error})"
+                ) from None
         self.rule.restore(decisions)
 
     def _open(self, journal: Path) -> None:
         if self._journal == journal:
             return
         if self._journal is not None:
-            raise ConfigurationError("this HyperTrickScheduler has served another run, whose reports it remembers: make a new one")
+            raise ConfigurationError(
+                "this HyperTrickScheduler has served another run, whose reports it remembers: make a new one"
+            )
         self._journal = journal
         if journal.exists():
             self.restore(str(journal))
@@ -220,7 +239,9 @@ def _as_line(decision: Decision) -> dict[str, Any]:
 
 def _from_line(line: dict[str, Any]) -> Decision:
     trial = line.pop("number")
-    return Decision(**line | {"trial": trial, "mode": Mode(line["mode"]), "verdict": Verdict(line["verdict"])})
+    return Decision(
+        **line | {"trial": trial, "mode": Mode(line["mode"]), "verdict": Verdict(line["verdict"])}
+    )
 
 
 def _is_number(value: object) -> bool:
@@ -235,7 +256,9 @@ def _check_mode(mode: str | None) -> None:
 
 def _number_in(result: dict[str, Any], key: str, trial: Trial) -> float:
     if key not in result:
-        raise ConfigurationError(f"trial {trial}: its result has no {key!r}, only {', '.join(sorted(result))}")
+        raise ConfigurationError(
+            f"trial {trial}: its result has no {key!r}, only {', '.join(sorted(result))}"
+        )
     value = result[key]
     if not _is_number(value):
         raise ConfigurationError(f"trial {trial}: {key} = {value!r}: expected a number")

@@ -104,7 +104,9 @@ def workers_before_selection(workers: int, eviction_rate: float, phase: int) -> 
     """W_p^DCM = W₀(1−√r)(1−r)^p, rounded down (eq. 2): so many pass phase `phase` (from 0) unconditionally."""
     _check_natural("workers", workers)
     _check_rate(eviction_rate)
-    return math.floor(workers * (1 - math.sqrt(eviction_rate)) * (1 - eviction_rate) ** phase + _ROUNDING)
+    return math.floor(
+        workers * (1 - math.sqrt(eviction_rate)) * (1 - eviction_rate) ** phase + _ROUNDING
+    )
 
 
 def expected_workers(workers: int, eviction_rate: float, phase: int) -> float:
@@ -139,7 +141,9 @@ def eviction_rate_for(target: float, phases: int) -> float:
     """
     _check_natural("phases", phases)
     if not 1 / phases < target < 1:
-        raise ConfigurationError(f"completion rate = {target!r}: with {phases} phases it lies between {1 / phases:.4g} and 1, exclusively")
+        raise ConfigurationError(
+            f"completion rate = {target!r}: with {phases} phases it lies between {1 / phases:.4g} and 1, exclusively"
+        )
     low, high = 1e-12, 1.0 - 1e-12
     while high - low > 1e-15:
         middle = (low + high) / 2
@@ -199,7 +203,9 @@ def hyperband_brackets(resource: int, factor: int = 3) -> tuple[Bracket, ...]:
     brackets = []
     for s in range(highest, -1, -1):
         n = (highest + 1) // (s + 1) * factor**s
-        brackets.append(Bracket(s, tuple((n // factor**i, resource // factor ** (s - i)) for i in range(s + 1))))
+        brackets.append(
+            Bracket(s, tuple((n // factor**i, resource // factor ** (s - i)) for i in range(s + 1)))
+        )
     return tuple(brackets)
 
 
@@ -243,7 +249,9 @@ class HyperTrick:
         self.decide_after = tuple(range(phases - 1) if decide_after is None else decide_after)
         allowed = sorted(set(self.decide_after).intersection(range(phases - 1)))
         if not all(map(_is_whole, self.decide_after)) or list(self.decide_after) != allowed:
-            raise ConfigurationError(f"decide_after = {self.decide_after!r}: ascending phases from 0 to {phases - 2} are allowed")
+            raise ConfigurationError(
+                f"decide_after = {self.decide_after!r}: ascending phases from 0 to {phases - 2} are allowed"
+            )
         self.cohort, self.adaptive, self.seed = cohort, adaptive, seed
         #: By phase, the keys of its reports, worst first.
         self._reports: dict[int, list[_Key]] = {}
@@ -267,9 +275,13 @@ class HyperTrick:
     def decide(self, trial: int, phase: int, metric: float) -> Decision:
         """As `report`, with the reason."""
         if not _is_number(metric):
-            raise ConfigurationError(f"trial {trial}, phase {phase}: metric = {metric!r}: expected a number; NaN for a trial that failed")
+            raise ConfigurationError(
+                f"trial {trial}, phase {phase}: metric = {metric!r}: expected a number; NaN for a trial that failed"
+            )
         if not _is_whole(phase) or not 0 <= phase < self.phases:
-            raise ConfigurationError(f"trial {trial}: phase = {phase!r}: expected 0 to {self.phases - 1}")
+            raise ConfigurationError(
+                f"trial {trial}: phase = {phase!r}: expected 0 to {self.phases - 1}"
+            )
         metric = float(metric)
         found = self._decisions.get((trial, phase))
         if found is not None:
@@ -298,7 +310,9 @@ class HyperTrick:
 
     def _remember(self, decision: Decision) -> None:
         self._decisions[decision.trial, decision.phase] = decision
-        self._passed[decision.phase] = self._passed.get(decision.phase, 0) + (decision.verdict is Verdict.CONTINUE)
+        self._passed[decision.phase] = self._passed.get(decision.phase, 0) + (
+            decision.verdict is Verdict.CONTINUE
+        )
 
     def _judge(self, phase: int, metric: float, order: int, worse: int) -> tuple[Mode, Verdict]:
         if math.isnan(metric):
@@ -306,7 +320,9 @@ class HyperTrick:
         if phase not in self.decide_after:
             return Mode.NONE, Verdict.CONTINUE
         collecting = min(self.workers, self.cohort or self.workers)
-        if order <= workers_before_selection(collecting, self.eviction_rate, self.decide_after.index(phase)):
+        if order <= workers_before_selection(
+            collecting, self.eviction_rate, self.decide_after.index(phase)
+        ):
             return Mode.COLLECTION, Verdict.CONTINUE
         below = worse < (order - 1) * self._quantile(phase, order) - _ROUNDING
         return Mode.SELECTION, Verdict.STOP if below else Verdict.CONTINUE
@@ -317,13 +333,19 @@ class HyperTrick:
             return math.sqrt(self.eviction_rate)
         index = self.decide_after.index(phase)
         before = self._passed.get(self.decide_after[index - 1], 0) if index else 0
-        arrivals = max(expected_workers(self.workers, self.eviction_rate, index), before) - (order - 1)
-        places = expected_workers(self.workers, self.eviction_rate, index + 1) - self._passed.get(phase, 0)
+        arrivals = max(expected_workers(self.workers, self.eviction_rate, index), before) - (
+            order - 1
+        )
+        places = expected_workers(self.workers, self.eviction_rate, index + 1) - self._passed.get(
+            phase, 0
+        )
         return min(1.0, max(0.0, 1.0 - places / arrivals)) if arrivals > 0 else 1.0
 
     def _key(self, trial: int, phase: int, metric: float) -> _Key:
         """Orders reports: NaN first, then by metric, equal ones by the hash."""
-        tie = int.from_bytes(blake2b(f"{self.seed}:{trial}:{phase}".encode(), digest_size=8).digest(), "big")
+        tie = int.from_bytes(
+            blake2b(f"{self.seed}:{trial}:{phase}".encode(), digest_size=8).digest(), "big"
+        )
         return (0.0, 0.0, tie) if math.isnan(metric) else (1.0, float(metric), tie)
 
 
@@ -340,9 +362,13 @@ def _is_number(value: object) -> bool:
 
 def _check_natural(name: str, value: int, least: int = 1) -> None:
     if not _is_whole(value) or value < least:
-        raise ConfigurationError(f"{name} = {value!r}: a whole number of at least {least} is needed")
+        raise ConfigurationError(
+            f"{name} = {value!r}: a whole number of at least {least} is needed"
+        )
 
 
 def _check_rate(value: float) -> None:
     if not _is_number(value) or not 0.0 < value < 1.0:
-        raise ConfigurationError(f"eviction_rate = {value!r}: a number between 0 and 1, exclusively, is needed")
+        raise ConfigurationError(
+            f"eviction_rate = {value!r}: a number between 0 and 1, exclusively, is needed"
+        )

@@ -22,7 +22,9 @@ from genkidama.errors import ConfigurationError
 __all__ = ["Dimension", "parse_space"]
 
 
-class Dimension(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Dimension(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """The values that one setting may take: a range, or choices."""
 
     low: int | float | None = None
@@ -44,7 +46,10 @@ class Dimension(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     @property
     def labels(self) -> list[str | int | float | bool]:
         """The choices as plain values: lists and tables as JSON text."""
-        return [value if isinstance(value, str | int | float) else msgspec.json.encode(value).decode() for value in self.choices or []]
+        return [
+            value if isinstance(value, str | int | float) else msgspec.json.encode(value).decode()
+            for value in self.choices or []
+        ]
 
     def value(self, label: Any) -> Any:
         """The setting's value for what a study calls it: the inverse of `labels`."""
@@ -69,24 +74,32 @@ def parse_space(settings: dict[str, Any], source: str = "search.space") -> dict[
     space: dict[str, Dimension] = {}
     _collect(settings, "", space, source)
     if not space:
-        raise ConfigurationError(f"{source}: is empty; name a setting to vary, as optimizer.learning_rate = {{ low = 1e-5, high = 1e-2 }}")
+        raise ConfigurationError(
+            f"{source}: is empty; name a setting to vary, as optimizer.learning_rate = {{ low = 1e-5, high = 1e-2 }}"
+        )
     return space
 
 
-def _collect(settings: dict[str, Any], prefix: str, space: dict[str, Dimension], source: str) -> None:
+def _collect(
+    settings: dict[str, Any], prefix: str, space: dict[str, Dimension], source: str
+) -> None:
     for key, value in settings.items():
         name = f"{prefix}{key}"
         if isinstance(value, list):
             value = {"choices": value}
         if not isinstance(value, dict):
-            raise ConfigurationError(f"{source}: {name} = {value!r}: expected a range {{ low = …, high = … }} or a list of choices")
+            raise ConfigurationError(
+                f"{source}: {name} = {value!r}: expected a range {{ low = …, high = … }} or a list of choices"
+            )
         if value and not set(value) & set(Dimension.__struct_fields__):
             _collect(value, f"{name}.", space, source)
             continue
         try:
             dimension = msgspec.convert(value, Dimension)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"{source}: {name} = {value!r}: {str(error).replace('`', '')}") from None
+            raise ConfigurationError(
+                f"{source}: {name} = {value!r}: {str(error).replace('`', '')}"
+            ) from None
         problem = "stands there twice" if name in space else _problem(dimension)
         if problem:
             raise ConfigurationError(f"{source}: {name}: {problem}")
@@ -101,7 +114,9 @@ def _problem(dimension: Dimension) -> str:
             return "has choices and a range; give one of them"
         if not dimension.choices:
             return "choices = []: at least one is needed"
-        if len(set(dimension.labels)) < len(dimension.labels):  # 1, 1.0 and true are the same to a study
+        if len(set(dimension.labels)) < len(
+            dimension.labels
+        ):  # 1, 1.0 and true are the same to a study
             return f"choices = {dimension.choices!r}: one of them stands there twice"
         return ""
     if low is None or high is None:

@@ -16,14 +16,23 @@ from typing import Any
 import msgspec
 
 import genkidama
-from genkidama.checkpoint import write_atomically
-from genkidama.cluster import Event, prepare_directory, whole_lines
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.evaluation import evaluate
 from genkidama.experiment import Experiment
-from genkidama.launch.node import GRACE_SECONDS, SETTINGS, STUDY, ChildHost, Host, ParentHost, Told, files
+from genkidama.launch.node import (
+    GRACE_SECONDS,
+    SETTINGS,
+    STUDY,
+    ChildHost,
+    Host,
+    ParentHost,
+    Told,
+    files,
+)
 from genkidama.launch.places import connected, find_ray, head_of, layout, nodes_of, one_line
-from genkidama.run import Run
+from genkidama.local.cluster import Event, prepare_directory, whole_lines
+from genkidama.local.evaluation import evaluate
+from genkidama.system.checkpoint import write_atomically
+from genkidama.system.run import Run
 
 #: How often the driver asks after the parent and after a child.
 _PARENT_SECONDS, _CHILD_SECONDS = 0.25, 1.0
@@ -82,21 +91,34 @@ def launch(
         ConfigurationError: a setting is wrong, Ray is not installed, or `out` holds a run already.
         EnvironmentFailure: there is no such cluster, its software does not fit, or no part can stay alive on it.
     """
-    for name, value, least in (("children", children, 1), ("cores", cores, 1), ("gpus", gpus, 0), ("episodes", episodes, 0)):
+    for name, value, least in (
+        ("children", children, 1),
+        ("cores", cores, 1),
+        ("gpus", gpus, 0),
+        ("episodes", episodes, 0),
+    ):
         if value is not None and value < least:
             raise ConfigurationError(f"{name} = {value:g}: at least {least} is needed")
     if resume is not None:
         Run.open(resume)
     ray = find_ray()
     # What a shelf needs for its safety are files of its own machines; here is a token for each launch.
-    experiment = experiment.with_settings({f"parent.{key}": "" for key in ("tokens_file", "certificate_file", "key_file")})
+    experiment = experiment.with_settings(
+        {f"parent.{key}": "" for key in ("tokens_file", "certificate_file", "key_file")}
+    )
     if cores is None and experiment.child.cores != "auto":
         cores = experiment.child.cores
     with connected(ray, address):
-        places = layout({node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes_of(ray)}, children, cores)
+        places = layout(
+            {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes_of(ray)},
+            children,
+            cores,
+        )
         run = prepare_directory(experiment, out, resume)
         try:
-            with _Driver(ray, run, places, gpus, "child" if experiment.search is None else "node", watch, say) as running:
+            with _Driver(
+                ray, run, places, gpus, "child" if experiment.search is None else "node", watch, say
+            ) as running:
                 running.wait()
         except (KeyboardInterrupt, SystemExit) as error:
             if run.checkpoints or run.trials:
@@ -150,7 +172,9 @@ class _Driver:
         self._ray, self._run = ray, run
         self._watch, self._say = watch or (lambda event: None), say or (lambda line: None)
         self._token = secrets.token_urlsafe(32)
-        self._on_node = importlib.import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+        self._on_node = importlib.import_module(
+            "ray.util.scheduling_strategies"
+        ).NodeAffinitySchedulingStrategy
         self._parent = _Part("parent", ParentHost, {"num_cpus": 0}, (run.path.absolute().name,))
         self._children: list[_Part] = []
         for number, (cores, node) in enumerate(places, start=1):
@@ -193,7 +217,9 @@ class _Driver:
         """
         while not self._ended or self._reason in _SIGNALS:
             if self._ended:
-                self._lost(self._parent, EnvironmentFailure(f"ended by {self._reason}"))  # its node is about to be shut down
+                self._lost(
+                    self._parent, EnvironmentFailure(f"ended by {self._reason}")
+                )  # its node is about to be shut down
             self._step([self._parent, *self._children])
             failures = [child.failure for child in self._children if child.failure is not None]
             if len(failures) == len(self._children):
@@ -223,14 +249,27 @@ class _Driver:
     def _ask_next(self, part: _Part) -> None:
         if part is self._parent:
             missing = self._missing()
-            if missing and time.monotonic() >= self._copy_at and (self._study is None or self._awaited is not None):
+            if (
+                missing
+                and time.monotonic() >= self._copy_at
+                and (self._study is None or self._awaited is not None)
+            ):
                 self._copy(missing)
             else:
                 self._ask(part, self._parent_told, "look", self._position, part.log)
         elif self._url and part.url != self._url:
             part.url = self._url
-            name = part.name if part.actors == 1 else f"{part.name}-{part.actors}"  # the parent may still think the lost one there
-            arguments = (genkidama.__version__, self._token, self._url, name, part.options["num_cpus"], part.log)
+            name = (
+                part.name if part.actors == 1 else f"{part.name}-{part.actors}"
+            )  # the parent may still think the lost one there
+            arguments = (
+                genkidama.__version__,
+                self._token,
+                self._url,
+                name,
+                part.options["num_cpus"],
+                part.log,
+            )
             self._ask(part, lambda told: self._child_told(part, told), "start", *arguments)
         elif part.url:
             self._ask(part, lambda told: self._child_told(part, told), "look", part.log)
@@ -257,9 +296,17 @@ class _Driver:
     def _begin(self, part: _Part) -> None:
         """Asks Ray for an actor, and gives a parent what there is of the run."""
         if part is self._parent:
-            head = head_of(nodes_of(self._ray))  # softly bound, it would be put anywhere, as it needs no CPU
-            part.options["scheduling_strategy"] = "DEFAULT" if head is None else self._on_node(head, soft=False)
-        part.actor = self._ray.remote(part.kind).options(max_restarts=0, **part.options).remote(*part.arguments)
+            head = head_of(
+                nodes_of(self._ray)
+            )  # softly bound, it would be put anywhere, as it needs no CPU
+            part.options["scheduling_strategy"] = (
+                "DEFAULT" if head is None else self._on_node(head, soft=False)
+            )
+        part.actor = (
+            self._ray.remote(part.kind)
+            .options(max_restarts=0, **part.options)
+            .remote(*part.arguments)
+        )
         part.since, part.due, part.log, part.url = time.monotonic(), 0.0, 0, ""
         part.placed = part.said = False
         part.actors += 1
@@ -268,24 +315,38 @@ class _Driver:
         for path in (SETTINGS, "history.jsonl", *dict(files(self._run.path))):
             if (self._run.path / path).exists():
                 part.actor.put.remote(path, (self._run.path / path).read_bytes())
-        self._ask(part, self._parent_started, "start", genkidama.__version__, self._token, self._position)
+        self._ask(
+            part, self._parent_started, "start", genkidama.__version__, self._token, self._position
+        )
 
     def _lost(self, part: _Part, error: Exception) -> None:
         """An actor is gone, and its process with it, or does not answer as it should: there will be another one."""
         self._kill(part)
-        self._append(self._run.path / "logs" / f"{part.name}.log", f"{error}\n".encode())  # Ray says at length what it knows
+        self._append(
+            self._run.path / "logs" / f"{part.name}.log", f"{error}\n".encode()
+        )  # Ray says at length what it knows
         if "failed to import" in str(error) or "No module named" in str(error):
             found = re.findall(r"^\s*(\w*Error: .*)$", str(error), re.MULTILINE)
             reason = f"its node cannot run genkidama {genkidama.__version__} ({found[-1] if found else one_line(error)})"
-            self._fail(part, EnvironmentFailure.exit_code, f"{reason}; install that version on all nodes")
+            self._fail(
+                part, EnvironmentFailure.exit_code, f"{reason}; install that version on all nodes"
+            )
             return
         now = time.monotonic()
         part.losses = [*(moment for moment in part.losses if now - moment < 60.0), now]
         if len(part.losses) > _MOST_LOSSES:
-            self._fail(part, EnvironmentFailure.exit_code, f"was lost {len(part.losses)} times within a minute: {one_line(error)}")
+            self._fail(
+                part,
+                EnvironmentFailure.exit_code,
+                f"was lost {len(part.losses)} times within a minute: {one_line(error)}",
+            )
             return
-        self._say(f"{part.name} was lost with its node or its worker; it is started again (see logs/{part.name}.log)")
-        part.due = now + 2.0 ** (len(part.losses) - 1) - 1.0  # Ray may not have noticed yet that its node is gone
+        self._say(
+            f"{part.name} was lost with its node or its worker; it is started again (see logs/{part.name}.log)"
+        )
+        part.due = (
+            now + 2.0 ** (len(part.losses) - 1) - 1.0
+        )  # Ray may not have noticed yet that its node is gone
         if part is self._parent:
             self._url, self._reason, self._ended = "", "", False
 
@@ -361,13 +422,19 @@ class _Driver:
             with path.open("ab") as file:
                 file.write(text)
         except OSError as error:
-            raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}; free space, and go on with --resume") from None
+            raise EnvironmentFailure(
+                f"{path}: cannot be written: {error.strerror}; free space, and go on with --resume"
+            ) from None
 
     # Copies.
 
     def _missing(self) -> list[str]:
         """What the parent has and is not here, or not on its way to the disk."""
-        return [path for path, mark in self._theirs.items() if self._ours.get(path) != mark and not (path == STUDY and self._study)]
+        return [
+            path
+            for path, mark in self._theirs.items()
+            if self._ours.get(path) != mark and not (path == STUDY and self._study)
+        ]
 
     def _copy(self, paths: list[str]) -> None:
         marks, began = self._theirs, time.monotonic()
@@ -393,7 +460,11 @@ class _Driver:
         self._ours[path] = mark
         if self._awaited is not None:
             self._awaited.discard(path)
-        for old in [old for old in self._ours.keys() - self._theirs.keys() if (self._run.path / old).parent == target.parent]:
+        for old in [
+            old
+            for old in self._ours.keys() - self._theirs.keys()
+            if (self._run.path / old).parent == target.parent
+        ]:
             del self._ours[old]  # a checkpoint that the parent does not keep
             (self._run.path / old).unlink(missing_ok=True)
 
@@ -409,7 +480,9 @@ class _Driver:
         try:
             self._stop()
         except (GenkidamaError, self._ray.exceptions.RayError) as error:
-            self._say(f"the end of the run could not be copied: {one_line(error)}; here is what was copied before")
+            self._say(
+                f"the end of the run could not be copied: {one_line(error)}; here is what was copied before"
+            )
         finally:
             parts = [part for part in (self._parent, *self._children) if part.actor is not None]
             closing = [part.actor.close.remote() for part in parts if part.placed]
@@ -420,9 +493,15 @@ class _Driver:
 
     def _stop(self) -> None:
         """Ends the children's processes and then the parent's, and copies what is not here yet."""
-        children = {child.actor.stop.remote(child.log): child for child in self._children if child.actor and child.placed}
+        children = {
+            child.actor.stop.remote(child.log): child
+            for child in self._children
+            if child.actor and child.placed
+        }
         if children:
-            for call in self._ray.wait(list(children), num_returns=len(children), timeout=GRACE_SECONDS + 2.0)[0]:
+            for call in self._ray.wait(
+                list(children), num_returns=len(children), timeout=GRACE_SECONDS + 2.0
+            )[0]:
                 with contextlib.suppress(self._ray.exceptions.RayError):
                     self._keep_log(children[call], self._ray.get(call))
         if self._parent.actor is None or self._ended or not self._parent.placed:

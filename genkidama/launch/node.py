@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypedDict
 
 import genkidama
-from genkidama.cluster import Process, listening_socket
 from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.local.cluster import Process, listening_socket
 
 #: How long a process gets to end after SIGTERM.
 GRACE_SECONDS = 5.0
@@ -26,7 +26,9 @@ SETTINGS = "logs/experiment.toml"
 STUDY = "study.db"
 
 #: What of a run directory is copied whole, beside the history, to the driver and to a parent that begins.
-_COPIED = re.compile(r"(experiment\.toml|study\.db|(trials/\d+/)?(experiment\.toml|checkpoints/[\w-]+\.safetensors))\Z")
+_COPIED = re.compile(
+    r"(experiment\.toml|study\.db|(trials/\d+/)?(experiment\.toml|checkpoints/[\w-]+\.safetensors))\Z"
+)
 
 #: So much of a log or a history is sent at once.
 _PIECE = 4 << 20
@@ -75,26 +77,42 @@ class Host:
     def _tell(self, log: int) -> Told:
         process, code = self._process, EnvironmentFailure.exit_code
         if process is None or self._problem:
-            return {"code": code, "error": self._problem, "log": b"" if process is None else _piece(process.log, log)}
+            return {
+                "code": code,
+                "error": self._problem,
+                "log": b"" if process is None else _piece(process.log, log),
+            }
         if self._stopped:  # it may have been too young to know what SIGTERM means
             return {"code": 0, "error": "", "log": _piece(process.log, log)}
-        error = process.error().replace(str(process.log), f"logs/{process.log.name}") if process.popen.poll() else ""
-        return {"code": process.popen.poll(), "error": f"{error} (node {self._node})", "log": _piece(process.log, log)}
+        error = (
+            process.error().replace(str(process.log), f"logs/{process.log.name}")
+            if process.popen.poll()
+            else ""
+        )
+        return {
+            "code": process.popen.poll(),
+            "error": f"{error} (node {self._node})",
+            "log": _piece(process.log, log),
+        }
 
     def _revive(self) -> None:
         """Starts the process again if it was killed."""
-        if self._process is not None and not self._stopped and (self._process.popen.poll() or 0) < 0:
+        if (
+            self._process is not None
+            and not self._stopped
+            and (self._process.popen.poll() or 0) < 0
+        ):
             try:
                 self._process.restart()
             except EnvironmentFailure as error:
-                self._problem = str(error).replace(str(self._process.log), f"logs/{self._process.log.name}")
+                self._problem = str(error).replace(
+                    str(self._process.log), f"logs/{self._process.log.name}"
+                )
 
     def _other_version(self, version: str) -> bool:
         if version == genkidama.__version__:
             return False
-        self._problem = (
-            f"node {self._node} has genkidama {genkidama.__version__}, this program {version}; install the same version on all nodes"
-        )
+        self._problem = f"node {self._node} has genkidama {genkidama.__version__}, this program {version}; install the same version on all nodes"
         return True
 
 
@@ -129,9 +147,16 @@ class ParentHost(Host):
                 tokens.touch(0o600)
                 tokens.write_text(f"* {token}\n")
                 descriptor = self._socket.fileno()
-                command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{descriptor}"]
+                command = [
+                    "genkidama.parent",
+                    str(self._run / SETTINGS),
+                    "--listen",
+                    f"fd://{descriptor}",
+                ]
                 command += ["--out", str(self._run), "--tokens-file", str(tokens)]
-                self._process = Process("parent", command, self._folder / "parent.log", (descriptor,))
+                self._process = Process(
+                    "parent", command, self._folder / "parent.log", (descriptor,)
+                )
             except (OSError, GenkidamaError) as error:
                 self._problem = str(error)
         return self.look(history, 0) | {"files": given}
@@ -141,7 +166,11 @@ class ParentHost(Host):
         self._revive()
         told = self._tell(log)  # before the files: what it says to have ended has written them all
         piece = _piece(self._run / "history.jsonl", history)
-        return told | {"url": self._url, "history": piece[: piece.rfind(b"\n") + 1], "files": dict(files(self._run))}
+        return told | {
+            "url": self._url,
+            "history": piece[: piece.rfind(b"\n") + 1],
+            "files": dict(files(self._run)),
+        }
 
     def stop_parent(self, history: int, log: int) -> Told:
         """`stop` and `look`."""
@@ -153,7 +182,11 @@ class ParentHost(Host):
         contents: dict[str, bytes | None] = {}
         for path in paths:
             try:
-                contents[path] = _database(self._run / path) if path == STUDY else (self._run / path).read_bytes()
+                contents[path] = (
+                    _database(self._run / path)
+                    if path == STUDY
+                    else (self._run / path).read_bytes()
+                )
             except (FileNotFoundError, sqlite3.Error):
                 contents[path] = None
             if sum(len(content or b"") for content in contents.values()) > _BATCH:
@@ -176,9 +209,22 @@ class ChildHost(Host):
                 if self._process is not None:
                     self._process.end(GRACE_SECONDS)
                     self._process.close()
-                command = ["genkidama.child", "--parent", url, "--name", name, "--cores", str(cores)]
+                command = [
+                    "genkidama.child",
+                    "--parent",
+                    url,
+                    "--name",
+                    name,
+                    "--cores",
+                    str(cores),
+                ]
                 command += ["--state", str(self._folder / "state")]
-                self._process = Process(name, command, self._folder / f"{name}.log", environment={"GENKIDAMA_TOKEN": token})
+                self._process = Process(
+                    name,
+                    command,
+                    self._folder / f"{name}.log",
+                    environment={"GENKIDAMA_TOKEN": token},
+                )
             except OSError as error:
                 self._problem = str(error)
         return self._tell(log)
@@ -207,13 +253,24 @@ def files(run: Path) -> Iterator[tuple[str, str]]:
     for folder in (
         ".",
         "checkpoints",
-        *(f"trials/{trial.name}{inner}" for trial in run.glob("trials/*") for inner in ("", "/checkpoints")),
+        *(
+            f"trials/{trial.name}{inner}"
+            for trial in run.glob("trials/*")
+            for inner in ("", "/checkpoints")
+        ),
     ):
         for path in (run / folder).glob("*"):
             name = path.relative_to(run).as_posix()
             if _COPIED.match(name):
                 with contextlib.suppress(FileNotFoundError):
-                    yield name, " ".join(_mark(each) for each in (path, path.with_name(f"{path.name}-wal")) if each.exists())
+                    yield (
+                        name,
+                        " ".join(
+                            _mark(each)
+                            for each in (path, path.with_name(f"{path.name}-wal"))
+                            if each.exists()
+                        ),
+                    )
 
 
 def _mark(path: Path) -> str:
@@ -225,6 +282,9 @@ def _database(path: Path) -> bytes:
     """A SQLite file as it is between two transactions, whoever is writing to it."""
     with tempfile.TemporaryDirectory(prefix="genkidama-") as folder:
         copy = Path(folder) / path.name
-        with contextlib.closing(sqlite3.connect(path)) as source, contextlib.closing(sqlite3.connect(copy)) as target:
+        with (
+            contextlib.closing(sqlite3.connect(path)) as source,
+            contextlib.closing(sqlite3.connect(copy)) as target,
+        ):
             source.backup(target)
         return copy.read_bytes()

@@ -26,10 +26,15 @@ def nodes_of(ray: Any) -> list[dict[str, Any]]:
 
 
 def head_of(nodes: list[dict[str, Any]]) -> str | None:
-    return next((str(node["NodeID"]) for node in nodes if "node:__internal_head__" in node["Resources"]), None)
+    return next(
+        (str(node["NodeID"]) for node in nodes if "node:__internal_head__" in node["Resources"]),
+        None,
+    )
 
 
-def layout(nodes: dict[str, int], children: int | None, cores: int | None) -> list[tuple[int, str | None]]:
+def layout(
+    nodes: dict[str, int], children: int | None, cores: int | None
+) -> list[tuple[int, str | None]]:
     """The cores of each child, and the node that it belongs on, if there is one.
 
     Args:
@@ -41,7 +46,9 @@ def layout(nodes: dict[str, int], children: int | None, cores: int | None) -> li
         EnvironmentFailure: there is no node for a child to be on, and nobody says how large the coming ones are.
     """
     if children is None:
-        places: list[tuple[int, str | None]] = [(cores or cpus, node) for node, cpus in nodes.items() if cpus >= (cores or 1)]
+        places: list[tuple[int, str | None]] = [
+            (cores or cpus, node) for node, cpus in nodes.items() if cpus >= (cores or 1)
+        ]
         if not places:
             raise EnvironmentFailure(
                 f"no node of the Ray cluster has {cores or 1} CPUs, the largest {max(nodes.values(), default=0)}; "
@@ -51,9 +58,15 @@ def layout(nodes: dict[str, int], children: int | None, cores: int | None) -> li
     if cores is None:
         sizes = [cpus for cpus in nodes.values() if cpus > 0]
         if not sizes:
-            raise EnvironmentFailure("no node of the Ray cluster has a CPU yet; say how many cores each child is to have: --cores N")
+            raise EnvironmentFailure(
+                "no node of the Ray cluster has a CPU yet; say how many cores each child is to have: --cores N"
+            )
         # If they do not all fit, they wait for nodes like the smallest of these.
-        fitting = (size for size in range(max(sizes), 0, -1) if sum(cpus // size for cpus in sizes) >= children)
+        fitting = (
+            size
+            for size in range(max(sizes), 0, -1)
+            if sum(cpus // size for cpus in sizes) >= children
+        )
         cores = next(fitting, min(sizes))
     return [(cores, None)] * children
 
@@ -62,7 +75,9 @@ def find_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise ConfigurationError(f"a launch on Ray needs Ray ({error}): pip install 'genkidama[ray]'") from None
+        raise ConfigurationError(
+            f"a launch on Ray needs Ray ({error}): pip install 'genkidama[ray]'"
+        ) from None
 
 
 @contextmanager

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.experiment import Algorithm
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.learning.vtrace import vtrace
 from genkidama.schedules import SCHEDULES
+from genkidama.settings import Algorithm
 
 __all__ = ["A3C", "a3c_loss", "entropy_coefficient", "evaluated", "normalized"]
 
@@ -22,7 +22,13 @@ Array = npt.NDArray[Any]
 
 
 def a3c_loss(
-    log_pi: Tensor, entropy: Tensor, value: Tensor, advantage: Tensor, returns: Tensor, c_e: float, algorithm: Algorithm
+    log_pi: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    advantage: Tensor,
+    returns: Tensor,
+    c_e: float,
+    algorithm: Algorithm,
 ) -> Tensor:
     """Mean or sum over the batch of −log π(a_t|s_t)·A_t + c_v·(R_t − V(s_t))² − c_e·H(π(·|s_t)).
 
@@ -48,7 +54,9 @@ def normalized(advantage: Tensor) -> Tensor:
 
 def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
     """c_e when so much of the run is done."""
-    return SCHEDULES[algorithm.entropy_schedule](algorithm.entropy_coefficient, algorithm.final_entropy_coefficient, progress)
+    return SCHEDULES[algorithm.entropy_schedule](
+        algorithm.entropy_coefficient, algorithm.final_entropy_coefficient, progress
+    )
 
 
 def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Array]:
@@ -62,7 +70,9 @@ def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Ar
     if cut_values is not None:
         outputs, values = model.network(rollout.observations.to(model.device))
         return outputs, values, values.detach().cpu().numpy(), cut_values
-    outputs, values = model.network(torch.cat((rollout.observations, rollout.cut_observations)).to(model.device))
+    outputs, values = model.network(
+        torch.cat((rollout.observations, rollout.cut_observations)).to(model.device)
+    )
     known = values.detach().cpu().numpy()
     return outputs[:n], values[:n], known[:n], known[n:]
 
@@ -80,7 +90,16 @@ class A3C:
         gamma, gae_lambda = algorithm.gamma, algorithm.gae_lambda
         if algorithm.vtrace and rollout.log_mu is not None:
             log_ratio = log_pi.detach().cpu().numpy() - rollout.log_mu
-            targets, weights = vtrace(rollout, log_ratio, values, cut_values, gamma, gae_lambda, algorithm.vtrace_rho, algorithm.vtrace_c)
+            targets, weights = vtrace(
+                rollout,
+                log_ratio,
+                values,
+                cut_values,
+                gamma,
+                gae_lambda,
+                algorithm.vtrace_rho,
+                algorithm.vtrace_c,
+            )
         else:
             weights = advantages(rollout, values, cut_values, gamma, gae_lambda)
             targets = values + weights

@@ -26,7 +26,9 @@ def supported(space: gymnasium.Space[Any]) -> gymnasium.spaces.Discrete | gymnas
         return space
     if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return space
-    raise ConfigurationError(f"environment: its action space is {space}; Discrete and Box (floats) are supported")
+    raise ConfigurationError(
+        f"environment: its action space is {space}; Discrete and Box (floats) are supported"
+    )
 
 
 def columns(space: gymnasium.Space[Any]) -> int:

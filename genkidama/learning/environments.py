@@ -12,8 +12,14 @@ import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Environment, Wrapper
-from genkidama.plugs import environment_spec, is_plug, load_plug, load_wrapper, vectorized_spec
+from genkidama.settings import Environment, Wrapper
+from genkidama.system.plugs import (
+    environment_spec,
+    is_plug,
+    load_plug,
+    load_wrapper,
+    vectorized_spec,
+)
 
 __all__ = ["default_threshold", "make_environment", "make_vectorized"]
 
@@ -37,10 +43,14 @@ def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
             environment = gymnasium.make(settings.id, disable_env_checker=True, **settings.options)
     except ConfigurationError:
         raise
-    except Exception as error:  # an environment may fail in any way while it is built; the user's setting names it
+    except (
+        Exception
+    ) as error:  # an environment may fail in any way while it is built; the user's setting names it
         raise _cannot_be_built(settings, error) from error
     if not isinstance(environment, gymnasium.Env):
-        raise ConfigurationError(f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, expected a gymnasium.Env")
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, expected a gymnasium.Env"
+        )
     for position, wrapper in enumerate(settings.wrappers):
         environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
     if (cv2 := sys.modules.get("cv2")) is not None:
@@ -63,10 +73,14 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
         from gymnasium.vector import AutoresetMode  # since Gymnasium 1.1
 
         entry_point = vectorized_spec(settings).vector_entry_point
-        accepted = inspect.signature(entry_point if callable(entry_point) else load_env_creator(entry_point)).parameters
+        accepted = inspect.signature(
+            entry_point if callable(entry_point) else load_env_creator(entry_point)
+        ).parameters
         ours: dict[str, Any] = {"num_threads": 1, "autoreset_mode": AutoresetMode.SAME_STEP}
         options = {key: value for key, value in ours.items() if key in accepted} | settings.options
-        environments = gymnasium.make_vec(settings.id, num_envs=count, vectorization_mode="vector_entry_point", **options)
+        environments = gymnasium.make_vec(
+            settings.id, num_envs=count, vectorization_mode="vector_entry_point", **options
+        )
     except ConfigurationError:
         raise
     except Exception as error:  # as above
@@ -91,18 +105,24 @@ def default_threshold(settings: Environment) -> float | None:
     return threshold
 
 
-def _wrapped(environment: gymnasium.Env[Any, Any], wrapper: Wrapper, key: str) -> gymnasium.Env[Any, Any]:
+def _wrapped(
+    environment: gymnasium.Env[Any, Any], wrapper: Wrapper, key: str
+) -> gymnasium.Env[Any, Any]:
     kind = load_wrapper(wrapper, key)
     try:
         wrapped: gymnasium.Env[Any, Any] = kind(environment, **wrapper.options)
     except Exception as error:  # a wrapper too may fail in any way, and some say only now what they cannot be put around
         problem = f"cannot be put around {environment}: {type(error).__name__}: {error}"
-        raise ConfigurationError(f"{key} = {wrapper.name!r}: options = {wrapper.options!r}: {problem}") from error
+        raise ConfigurationError(
+            f"{key} = {wrapper.name!r}: options = {wrapper.options!r}: {problem}"
+        ) from error
     return wrapped
 
 
 def _cannot_be_built(settings: Environment, error: Exception) -> ConfigurationError:
-    return ConfigurationError(f"environment.id = {settings.id!r}: cannot be built: {type(error).__name__}: {error}")
+    return ConfigurationError(
+        f"environment.id = {settings.id!r}: cannot be built: {type(error).__name__}: {error}"
+    )
 
 
 class _OneOfMany(gymnasium.Env[Array, Any]):
@@ -114,11 +134,16 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
 
     def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         self._environments = environments
-        self.observation_space, self.action_space = environments.single_observation_space, environments.single_action_space
+        self.observation_space, self.action_space = (
+            environments.single_observation_space,
+            environments.single_action_space,
+        )
         self._dtype = environments.action_space.dtype
         self._begun: Array | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
         observation, self._begun = self._begun, None
         if observation is None or seed is not None:
@@ -127,7 +152,9 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
         return observation, {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        observations, rewards, terminated, truncated, infos = self._environments.step(np.asarray((action,), self._dtype))
+        observations, rewards, terminated, truncated, infos = self._environments.step(
+            np.asarray((action,), self._dtype)
+        )
         observation = observations[0]
         if terminated[0] or truncated[0]:
             observation, self._begun = infos["final_obs"][0], observation

@@ -142,7 +142,10 @@ class Gaussian:
         self.to_environment: Callable[[Array], Array] = converter(space)
         # Where a uniformly random action may lie: within the bounds, or ±1 where there are none.
         low, high = space.low.reshape(-1), space.high.reshape(-1)
-        self._low, self._high = np.where(np.isfinite(low), low, -1.0), np.where(np.isfinite(high), high, 1.0)
+        self._low, self._high = (
+            np.where(np.isfinite(low), low, -1.0),
+            np.where(np.isfinite(high), high, 1.0),
+        )
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
         mean, log_deviation = outputs.chunk(2, 1)
@@ -170,7 +173,9 @@ class Gaussian:
 
     def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
         mean, log_deviation = outputs.detach().chunk(2, 1)
-        actions = mean + torch.exp(log_deviation) * torch.empty_like(mean).normal_(generator=generator)
+        actions = mean + torch.exp(log_deviation) * torch.empty_like(mean).normal_(
+            generator=generator
+        )
         if not epsilon:
             return actions
         low, high = (mean.new_tensor(bounds) for bounds in (self._low, self._high))

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.experiment import Environment
 from genkidama.learning.environments import make_environment, make_vectorized
+from genkidama.settings import Environment
 
 __all__ = ["Lanes", "Step", "make_lanes"]
 
@@ -63,15 +63,27 @@ class _InTurn:
 
     def __init__(self, environments: list[gymnasium.Env[Any, Any]]) -> None:
         self.count = count = len(environments)
-        self.observation_space, self.action_space = environments[0].observation_space, environments[0].action_space
+        self.observation_space, self.action_space = (
+            environments[0].observation_space,
+            environments[0].action_space,
+        )
         self._environments = environments
         self._steps = [(lane, environment.step) for lane, environment in enumerate(environments)]
         # Filled anew in each step, because new lists would cost a fast environment several per cent of its speed.
-        self._result: Step = ([np.empty(0)] * count, [0.0] * count, [False] * count, [False] * count, {})
+        self._result: Step = (
+            [np.empty(0)] * count,
+            [0.0] * count,
+            [False] * count,
+            [False] * count,
+            {},
+        )
 
     def reset(self, seed: int) -> list[Array]:
         first = _first_seed(seed, self.count)
-        return [environment.reset(seed=first + lane)[0] for lane, environment in enumerate(self._environments)]
+        return [
+            environment.reset(seed=first + lane)[0]
+            for lane, environment in enumerate(self._environments)
+        ]
 
     def step(self, actions: list[Any]) -> Step:
         result = observations, rewards, terminations, truncations, finals = self._result
@@ -95,7 +107,10 @@ class _Vectorized:
 
     def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any], count: int) -> None:
         self.count = count
-        self.observation_space, self.action_space = environments.single_observation_space, environments.single_action_space
+        self.observation_space, self.action_space = (
+            environments.single_observation_space,
+            environments.single_action_space,
+        )
         self._environments = environments
         self._dtype = environments.action_space.dtype
 
@@ -103,12 +118,18 @@ class _Vectorized:
         return list(self._environments.reset(seed=_first_seed(seed, self.count))[0])
 
     def step(self, actions: list[Any]) -> Step:
-        observations, rewards, terminated, truncated, infos = self._environments.step(np.asarray(actions, self._dtype))
+        observations, rewards, terminated, truncated, infos = self._environments.step(
+            np.asarray(actions, self._dtype)
+        )
         terminations, truncations = terminated.tolist(), truncated.tolist()
         finals: dict[int, Array] = {}
         if True in terminations or True in truncations:
             last = infos["final_obs"]
-            finals = {lane: last[lane] for lane in range(self.count) if terminations[lane] or truncations[lane]}
+            finals = {
+                lane: last[lane]
+                for lane in range(self.count)
+                if terminations[lane] or truncations[lane]
+            }
         return list(observations), rewards.tolist(), terminations, truncations, finals
 
     def close(self) -> None:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Algorithm
 from genkidama.learning.a3c import A3C
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
-from genkidama.plugs import is_plug, load_plug
+from genkidama.settings import Algorithm
+from genkidama.system.plugs import is_plug, load_plug
 
 __all__ = ["LEARNERS", "Learner", "make_learner", "updates"]
 
@@ -41,17 +41,25 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     Raises:
         ConfigurationError: an import string that leads nowhere, or to something that cannot be built.
     """
-    kind: Any = load_plug(algorithm.name, "algorithm.name") if is_plug(algorithm.name) else LEARNERS[algorithm.name]
+    kind: Any = (
+        load_plug(algorithm.name, "algorithm.name")
+        if is_plug(algorithm.name)
+        else LEARNERS[algorithm.name]
+    )
     try:
         learner: Learner = kind(algorithm, model)
     except ConfigurationError:
         raise
     except Exception as error:  # a learner of the user's own may raise anything
-        raise ConfigurationError(f"algorithm.name = {algorithm.name!r}: cannot be built: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(
+            f"algorithm.name = {algorithm.name!r}: cannot be built: {type(error).__name__}: {error}"
+        ) from error
     return learner
 
 
-def updates(losses: Iterable[Tensor], model: Model, optimizer: Optimizer, rate: float, limit: float) -> Iterator[None]:
+def updates(
+    losses: Iterable[Tensor], model: Model, optimizer: Optimizer, rate: float, limit: float
+) -> Iterator[None]:
     """One update from each loss: its gradient in `model.gradient`, and a step. After each it is the caller's turn.
 
     Args:

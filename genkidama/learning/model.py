@@ -23,7 +23,7 @@ from genkidama.experiment import Experiment
 from genkidama.learning.heads import head_for
 from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
-from genkidama.plugs import is_plug, load_plug
+from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import Signature
 
 __all__ = ["Model", "Spaces"]
@@ -76,10 +76,14 @@ class Model:
         for name, parameter in named:
             if parameter.dtype != torch.float32:
                 kind = experiment.network.name
-                raise ConfigurationError(f"network.name = {kind!r}: parameter {name!r} is {parameter.dtype}, expected float32")
+                raise ConfigurationError(
+                    f"network.name = {kind!r}: parameter {name!r} is {parameter.dtype}, expected float32"
+                )
         self._check_outputs(environment)
         self.trainable = sum(parameter.numel() for _, parameter in named)
-        entries: list[tuple[str, tuple[int, ...]]] = [(name, tuple(parameter.shape)) for name, parameter in named]
+        entries: list[tuple[str, tuple[int, ...]]] = [
+            (name, tuple(parameter.shape)) for name, parameter in named
+        ]
         self.observation_shape = environment.observation_space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
         settings = experiment.environment
@@ -89,8 +93,12 @@ class Model:
             entries.append(("statistics.returns", (Moments.size(1),)))
         #: What the vector means.
         self.signature = Signature.of(entries)
-        self.vector = torch.zeros(self.signature.size, device=self.device) if vector is None else vector
-        self.gradient = torch.zeros(self.trainable, device=self.device) if gradient is None else gradient
+        self.vector = (
+            torch.zeros(self.signature.size, device=self.device) if vector is None else vector
+        )
+        self.gradient = (
+            torch.zeros(self.trainable, device=self.device) if gradient is None else gradient
+        )
         self.network.to(self.device)
         start = 0
         with torch.no_grad():
@@ -124,7 +132,9 @@ class Model:
     def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
         """The running statistics `"observations"` or `"returns"` within `numbers` (this model's vector if absent)."""
         part = self.signature.slices.get(f"statistics.{name}")
-        return None if part is None else Moments((self.numbers if numbers is None else numbers)[part])
+        return (
+            None if part is None else Moments((self.numbers if numbers is None else numbers)[part])
+        )
 
     def normalizer(self, numbers: Array | None = None) -> Callable[[Array], Array] | None:
         """A function that normalizes observations, one or a batch, with the statistics within `numbers` as they
@@ -132,7 +142,9 @@ class Model:
         moments = self.moments("observations", numbers)
         if moments is None:
             return None
-        mean, deviation = (part.reshape(self.observation_shape) for part in moments.mean_and_deviation())
+        mean, deviation = (
+            part.reshape(self.observation_shape) for part in moments.mean_and_deviation()
+        )
 
         def normalize(observations: Array) -> Array:
             result: Array = np.clip((observations - mean) / deviation, -_CUT, _CUT)
@@ -143,21 +155,35 @@ class Model:
 
 def _build(experiment: Experiment, environment: Spaces) -> Network:
     settings = experiment.network
-    kind: Any = load_plug(settings.name, "network.name") if is_plug(settings.name) else NETWORKS[settings.name]
+    kind: Any = (
+        load_plug(settings.name, "network.name")
+        if is_plug(settings.name)
+        else NETWORKS[settings.name]
+    )
     if not (isinstance(kind, type) and issubclass(kind, Network)):
-        raise ConfigurationError(f"network.name = {settings.name!r}: expected a subclass of genkidama.Network")
+        raise ConfigurationError(
+            f"network.name = {settings.name!r}: expected a subclass of genkidama.Network"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         try:
-            return kind(_seen(experiment, environment.observation_space), environment.action_space, settings)
+            return kind(
+                _seen(experiment, environment.observation_space), environment.action_space, settings
+            )
         except ConfigurationError:
             raise
         except Exception as error:  # a network of the user's own may raise anything
-            raise ConfigurationError(f"network.name = {settings.name!r}: cannot be built: {type(error).__name__}: {error}") from error
+            raise ConfigurationError(
+                f"network.name = {settings.name!r}: cannot be built: {type(error).__name__}: {error}"
+            ) from error
 
 
 def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     """The space of what a network gets to see: what is normalized are floats, whatever they were."""
-    if experiment.environment.normalize_observations and space.dtype is not None and not np.issubdtype(space.dtype, np.floating):
+    if (
+        experiment.environment.normalize_observations
+        and space.dtype is not None
+        and not np.issubdtype(space.dtype, np.floating)
+    ):
         return gymnasium.spaces.Box(-_CUT, _CUT, space.shape)
     return space

@@ -13,14 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Network as NetworkSettings
 from genkidama.learning.heads import head_for
+from genkidama.settings import Network as NetworkSettings
 
 __all__ = ["NETWORKS", "ActorCritic", "Convolutional", "Network"]
 
 Array = npt.NDArray[Any]
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+}
 
 
 class Network(nn.Module):
@@ -77,9 +82,17 @@ class ActorCritic(Network):
     depend on the state, starting at 0.
     """
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], settings: NetworkSettings) -> None:
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        settings: NetworkSettings,
+    ) -> None:
         super().__init__()
-        if not isinstance(observation_space, gymnasium.spaces.Box) or len(observation_space.shape) != 1:
+        if (
+            not isinstance(observation_space, gymnasium.spaces.Box)
+            or len(observation_space.shape) != 1
+        ):
             raise ConfigurationError(
                 f"network.name = 'actor-critic': takes vectors, but the environment's observation space is {observation_space}; "
                 "name a network of your own as 'module:Class'"
@@ -114,9 +127,15 @@ class ActorCritic(Network):
         trunk = list(self.body) if self._shared else []
         layers = [layer for layer in (*trunk, *self.policy) if isinstance(layer, nn.Linear)]
         # Each layer is one matrix with the bias as its last column, and each input ends with a 1.
-        matrices = [np.column_stack((layer.weight.detach().numpy(), layer.bias.detach().numpy())) for layer in layers]
+        matrices = [
+            np.column_stack((layer.weight.detach().numpy(), layer.bias.detach().numpy()))
+            for layer in layers
+        ]
         inputs = [np.ones(matrix.shape[1], np.float32) for matrix in matrices]
-        steps = [(matrix, x, following[:-1]) for matrix, x, following in zip(matrices, inputs, inputs[1:], strict=False)]
+        steps = [
+            (matrix, x, following[:-1])
+            for matrix, x, following in zip(matrices, inputs, inputs[1:], strict=False)
+        ]
         first, (last, last_input) = inputs[0][:-1], (matrices[-1], inputs[-1])
         activate: Callable[..., Any] = np.tanh if self._activation == "tanh" else _relu
         dot = np.dot
@@ -142,7 +161,12 @@ class Convolutional(Network):
     brought to [−1, 1); those of floats are taken as they are. Box actions as in `ActorCritic`.
     """
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], settings: NetworkSettings) -> None:
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        settings: NetworkSettings,
+    ) -> None:
         super().__init__()
         if not _is_image(observation_space):
             raise ConfigurationError(
@@ -158,9 +182,15 @@ class Convolutional(Network):
                     f"network.convolutions = {settings.convolutions}: the kernel {kernel} of convolution {number} is larger than "
                     f"its images of {height} × {width}; {observation_space} is taken as channels, height, width"
                 )
-            layers += [*_same(channels, outputs, kernel, stride, (height, width)), _ACTIVATIONS[settings.activation]()]
+            layers += [
+                *_same(channels, outputs, kernel, stride, (height, width)),
+                _ACTIVATIONS[settings.activation](),
+            ]
             channels, height, width = outputs, -(-height // stride), -(-width // stride)
-        layers += [nn.Flatten(), *_perceptron((channels * height * width, *settings.hidden), settings)]
+        layers += [
+            nn.Flatten(),
+            *_perceptron((channels * height * width, *settings.hidden), settings),
+        ]
         self.body = nn.Sequential(*layers)
         policy_outputs = _policy_outputs(action_space)
         self.policy = nn.Linear(settings.hidden[-1], policy_outputs)
@@ -175,7 +205,9 @@ class Convolutional(Network):
         if torch.is_grad_enabled() and observations.device.type == "cpu":
             # With the channels last the way back through convolutions is more than twice as fast, the way forward slower.
             observations = observations.contiguous(memory_format=torch.channels_last)
-        images = torch.mul(observations, 1.0 / 128.0).sub_(1.0) if self.takes_bytes else observations
+        images = (
+            torch.mul(observations, 1.0 / 128.0).sub_(1.0) if self.takes_bytes else observations
+        )
         hidden = self.body(images)
         outputs = self.policy(hidden)
         if self._continuous:
@@ -201,15 +233,21 @@ def _policy_outputs(action_space: gymnasium.Space[Any]) -> int:
     return head.columns if isinstance(action_space, gymnasium.spaces.Box) else head.outputs
 
 
-def _same(inputs: int, outputs: int, kernel: int, stride: int, size: tuple[int, int]) -> list[nn.Module]:
+def _same(
+    inputs: int, outputs: int, kernel: int, stride: int, size: tuple[int, int]
+) -> list[nn.Module]:
     """A convolution of images of `size` (height, width) that gives ⌈size/stride⌉, the odd pixel of padding right and below."""
-    height, width = (max((-(-pixels // stride) - 1) * stride + kernel - pixels, 0) for pixels in size)
+    height, width = (
+        max((-(-pixels // stride) - 1) * stride + kernel - pixels, 0) for pixels in size
+    )
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, (height // 2, width // 2))
     odd = (0, width % 2, 0, height % 2)
     return [nn.ZeroPad2d(odd), convolution] if any(odd) else [convolution]
 
 
-def _initialize(network: nn.Module, settings: NetworkSettings, policy: nn.Module, value: nn.Module) -> None:
+def _initialize(
+    network: nn.Module, settings: NetworkSettings, policy: nn.Module, value: nn.Module
+) -> None:
     """Weights and biases as `network.initialization` says; `policy` and `value` are the layers that emit these."""
     if settings.initialization == "uniform":
         return  # ±1/√inputs is how torch builds them
@@ -229,7 +267,9 @@ def _relu(x: Array, out: Array) -> Array:
     return result
 
 
-def _perceptron(widths: tuple[int, ...], settings: NetworkSettings, outputs: int | None = None) -> nn.Sequential:
+def _perceptron(
+    widths: tuple[int, ...], settings: NetworkSettings, outputs: int | None = None
+) -> nn.Sequential:
     """Linear layers with the activation after each hidden one."""
     layers: list[nn.Module] = []
     for inputs, width in pairwise(widths):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from genkidama.experiment import Optimizer as OptimizerSettings
+from genkidama.settings import Optimizer as OptimizerSettings
 
 __all__ = ["STATE_ROWS", "Optimizer", "make_optimizer"]
 
@@ -48,7 +48,11 @@ class RMSprop:
     """s ← ρs + (1−ρ)g²; θ ← θ − ηg/(√s + ε) as in torch or, with `epsilon_inside`, θ ← θ − ηg/√(s + ε): Mnih et al. 2016, eq. S2 and S3."""
 
     def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor) -> None:
-        self._decay, self._epsilon, self._inside = settings.decay, settings.epsilon, settings.epsilon_inside
+        self._decay, self._epsilon, self._inside = (
+            settings.decay,
+            settings.epsilon,
+            settings.epsilon_inside,
+        )
         self._weights, self._squares = weights, state[0]
         self._buffer = torch.empty_like(weights)
 
@@ -65,7 +69,9 @@ class RMSprop:
 class Adam:
     """Kingma & Ba 2015, algorithm 1; the step count is shared as the moments are."""
 
-    def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]) -> None:
+    def __init__(
+        self, settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]
+    ) -> None:
         self._betas, self._epsilon = settings.betas, settings.epsilon
         self._weights, self._first, self._second, self._clock = weights, state[0], state[1], clock
         self._buffer = torch.empty_like(weights)
@@ -79,7 +85,9 @@ class Adam:
         self._first.lerp_(gradient, 1.0 - beta_1)
         self._second.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
         denominator = torch.sqrt(self._second, out=self._buffer).add_(self._epsilon * correction)
-        self._weights.addcdiv_(self._first, denominator, value=-learning_rate * correction / (1.0 - beta_1**t))
+        self._weights.addcdiv_(
+            self._first, denominator, value=-learning_rate * correction / (1.0 - beta_1**t)
+        )
 
 
 class _WeightDecay:
@@ -92,7 +100,9 @@ class _WeightDecay:
         self._inner.step(gradient.add_(self._weights, alpha=self._weight_decay), learning_rate)
 
 
-def make_optimizer(settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]) -> Optimizer:
+def make_optimizer(
+    settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]
+) -> Optimizer:
     """The rule that `[optimizer]` names.
 
     Args:

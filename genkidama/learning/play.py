@@ -1,6 +1,6 @@
 """Playing episodes with fixed weights, to see how good they are.
 
-`python -m genkidama.learning.play`: one process' share of an evaluation, which `genkidama.evaluation`
+`python -m genkidama.learning.play`: one process' share of an evaluation, which `genkidama.local.evaluation`
 starts; the request comes as JSON on standard input, the returns go as JSON to standard output.
 """
 
@@ -15,15 +15,21 @@ import gymnasium
 import numpy as np
 import torch
 
-from genkidama import checkpoint as checkpoints
 from genkidama.errors import GenkidamaError
 from genkidama.learning.environments import default_threshold, make_environment
 from genkidama.learning.model import Model
+from genkidama.system import checkpoint as checkpoints
 
 __all__ = ["play", "play_episode"]
 
 
-def play(model: Model, environment: gymnasium.Env[Any, Any], episodes: Iterable[int], seed: int, greedy: bool) -> list[float]:
+def play(
+    model: Model,
+    environment: gymnasium.Env[Any, Any],
+    episodes: Iterable[int],
+    seed: int,
+    greedy: bool,
+) -> list[float]:
     """The undiscounted return of each numbered episode.
 
     An episode depends on `seed` and its number alone, so it does not matter which process plays it.
@@ -35,10 +41,16 @@ def play(model: Model, environment: gymnasium.Env[Any, Any], episodes: Iterable[
     return [play_episode(model, environment, (seed, episode), greedy) for episode in episodes]
 
 
-def play_episode(model: Model, environment: gymnasium.Env[Any, Any], seed: tuple[int, ...], greedy: bool) -> float:
+def play_episode(
+    model: Model, environment: gymnasium.Env[Any, Any], seed: tuple[int, ...], greedy: bool
+) -> float:
     """The undiscounted return of one episode."""
     sequence = np.random.SeedSequence(seed)
-    outputs, normalize, to_environment = model.network.acting(), model.normalizer(), model.head.to_environment
+    outputs, normalize, to_environment = (
+        model.network.acting(),
+        model.normalizer(),
+        model.head.to_environment,
+    )
     choose = model.head.mode if greedy else model.head.sampler(np.random.default_rng(sequence), 0.0)
     observation, _ = environment.reset(seed=int(sequence.generate_state(1)[0]))
     total, over = 0.0, False
@@ -62,10 +74,14 @@ def main() -> int:
         environment = make_environment(experiment.environment)
         model = Model(experiment, environment)
         if (difference := model.signature.difference(checkpoint.signature)) is not None:
-            raise GenkidamaError(f"{request['checkpoint']}: its network is not the one that its experiment describes: {difference}")
+            raise GenkidamaError(
+                f"{request['checkpoint']}: its network is not the one that its experiment describes: {difference}"
+            )
         model.vector.copy_(torch.from_numpy(checkpoint.vector))
         returns = play(model, environment, request["episodes"], request["seed"], request["greedy"])
-        json.dump({"returns": returns, "threshold": default_threshold(experiment.environment)}, answer)
+        json.dump(
+            {"returns": returns, "threshold": default_threshold(experiment.environment)}, answer
+        )
     except GenkidamaError as error:
         json.dump({"error": str(error), "exit_code": error.exit_code}, answer)
     return 0

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.experiment import Algorithm
 from genkidama.learning.a3c import entropy_coefficient, evaluated, normalized
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
+from genkidama.settings import Algorithm
 
 __all__ = ["PPO", "ppo_loss"]
 
@@ -36,7 +36,11 @@ def ppo_loss(
     ratio = torch.exp(log_pi - old_log_pi)
     clipped = ratio.clamp(1.0 - algorithm.clip, 1.0 + algorithm.clip)
     surrogate = reduce(torch.minimum(ratio * advantage, clipped * advantage))
-    loss = algorithm.value_coefficient * functional.mse_loss(value, returns, reduction=algorithm.reduction) - surrogate
+    loss = (
+        algorithm.value_coefficient
+        * functional.mse_loss(value, returns, reduction=algorithm.reduction)
+        - surrogate
+    )
     if c_e:
         loss = loss - c_e * reduce(entropy)
     return loss
@@ -49,14 +53,25 @@ class PPO:
         self._algorithm, self._model = algorithm, model
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        algorithm, head, network, device = self._algorithm, self._model.head, self._model.network, self._model.device
+        algorithm, head, network, device = (
+            self._algorithm,
+            self._model.head,
+            self._model.network,
+            self._model.device,
+        )
         observations, actions = rollout.observations.to(device), rollout.actions.to(device)
         with torch.no_grad():
             outputs, value, values, cut_values = evaluated(self._model, rollout)
             # The policy that acted: an older one, where agents and trainers do not wait for each other.
             acted = rollout.log_mu
-            old_log_pi = head.log_probability(outputs, actions) if acted is None else torch.from_numpy(acted).to(device)
-        advantage = torch.from_numpy(advantages(rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda)).to(device)
+            old_log_pi = (
+                head.log_probability(outputs, actions)
+                if acted is None
+                else torch.from_numpy(acted).to(device)
+            )
+        advantage = torch.from_numpy(
+            advantages(rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda)
+        ).to(device)
         returns = advantage + value
         c_e = entropy_coefficient(algorithm, rollout.progress)
         if algorithm.normalize_advantages:

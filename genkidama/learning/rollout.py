@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.experiment import Environment
 from genkidama.learning.normalization import Moments
+from genkidama.settings import Environment
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +57,9 @@ def temporal_differences(rollout: Rollout, values: Array, cut_values: Array, gam
     return result
 
 
-def advantages(rollout: Rollout, values: Array, cut_values: Array, gamma: float, gae_lambda: float) -> Array:
+def advantages(
+    rollout: Rollout, values: Array, cut_values: Array, gamma: float, gae_lambda: float
+) -> Array:
     """Generalized advantage estimates, shape (n,) float32 (Schulman et al. 2016, eq. 16).
 
     Args:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from genkidama.console import fail, stop_at_eof
 from genkidama.errors import GenkidamaError
 from genkidama.experiment import Experiment
+from genkidama.overrides import parse_settings
 from genkidama.parent.server import Parent
-from genkidama.plugs import check_environment
-from genkidama.settings import parse_settings
+from genkidama.system.console import fail, stop_at_eof
+from genkidama.system.plugs import check_environment
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
 
@@ -23,9 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         experiment = Experiment.load(options.experiment).with_settings(parse_settings(options.set))
-        given = {f"parent.{key}": getattr(options, key) for key in _FILES if getattr(options, key) is not None}
+        given = {
+            f"parent.{key}": getattr(options, key)
+            for key in _FILES
+            if getattr(options, key) is not None
+        }
         experiment = experiment.with_settings(given, source="the command line")
-        if find_spec("gymnasium") is not None:  # a machine that only holds weights needs none; its children will say what is wrong
+        if (
+            find_spec("gymnasium") is not None
+        ):  # a machine that only holds weights needs none; its children will say what is wrong
             check_environment(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.until_eof:
@@ -37,13 +43,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m genkidama.parent", description="Holds the weights of a run and serves its children.")
+    parser = argparse.ArgumentParser(
+        prog="python -m genkidama.parent",
+        description="Holds the weights of a run and serves its children.",
+    )
     parser.add_argument("experiment", metavar="FILE.toml", type=Path, help="the experiment")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="where to listen, also [IPV6]:PORT or fd://N (default: the experiment's)")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="the run's directory; a run in it goes on (default: a new one under runs/)")
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting, as child.exchange=free; repeatable")
-    parser.add_argument("--tokens-file", metavar="FILE", help="who may join: lines of NAME TOKEN (default: the experiment's)")
-    parser.add_argument("--certificate-file", metavar="FILE", help="PEM certificate; with --key-file the parent speaks wss://")
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="where to listen, also [IPV6]:PORT or fd://N (default: the experiment's)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="the run's directory; a run in it goes on (default: a new one under runs/)",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="one setting, as child.exchange=free; repeatable",
+    )
+    parser.add_argument(
+        "--tokens-file",
+        metavar="FILE",
+        help="who may join: lines of NAME TOKEN (default: the experiment's)",
+    )
+    parser.add_argument(
+        "--certificate-file",
+        metavar="FILE",
+        help="PEM certificate; with --key-file the parent speaks wss://",
+    )
     parser.add_argument("--key-file", metavar="FILE", help="its PEM private key")
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     return parser

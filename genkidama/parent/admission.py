@@ -53,7 +53,9 @@ class Admission:
         except ConfigurationError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._log.warning("tokens file cannot be used, the tokens read last stay", reason=self._problem)
+                self._log.warning(
+                    "tokens file cannot be used, the tokens read last stay", reason=self._problem
+                )
         return find_name(token, self._entries)
 
     def _read(self) -> None:
@@ -62,18 +64,26 @@ class Admission:
                 mode, text = os.fstat(file.fileno()).st_mode, file.read()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
-            raise ConfigurationError(f"parent.tokens_file = {self._path!r}: cannot be read: {reason}") from None
+            raise ConfigurationError(
+                f"parent.tokens_file = {self._path!r}: cannot be read: {reason}"
+            ) from None
         if text != self._text:
             self._entries = parse_tokens(text, self._path)
             self._text = text
         self._problem = ""
         readable = bool(mode & stat.S_IROTH)
         if readable and not self._readable:
-            self._log.warning("everybody on this machine may read the tokens", file=self._path, way_out=f"chmod o-r {self._path}")
+            self._log.warning(
+                "everybody on this machine may read the tokens",
+                file=self._path,
+                way_out=f"chmod o-r {self._path}",
+            )
         self._readable = readable
 
 
-def answer(connection: ServerConnection, request: Request, admission: Admission | None) -> tuple[str, Response | None]:
+def answer(
+    connection: ServerConnection, request: Request, admission: Admission | None
+) -> tuple[str, Response | None]:
     """Whom a connection may say that it is, and the HTTP response where it is not to become a websocket.
 
     Args:
@@ -91,7 +101,11 @@ def answer(connection: ServerConnection, request: Request, admission: Admission 
     name = admission.name_of(token) if token else None
     if name is not None:
         return name, None
-    words = "this parent does not know the token" if token else "this parent asks for a token: Authorization: Bearer TOKEN"
+    words = (
+        "this parent does not know the token"
+        if token
+        else "this parent asks for a token: Authorization: Bearer TOKEN"
+    )
     response = connection.respond(HTTPStatus.UNAUTHORIZED, f"{words}\n")
     response.headers["WWW-Authenticate"] = "Bearer"
     return "", response
@@ -114,7 +128,9 @@ def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
         return None
     given = f"parent.certificate_file = {certificate_file!r}, parent.key_file = {key_file!r}"
     if not (certificate_file and key_file):
-        raise ConfigurationError(f"{given}: wss:// needs both; give the other one too, or neither for ws://")
+        raise ConfigurationError(
+            f"{given}: wss:// needs both; give the other one too, or neither for ws://"
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     _check_readable("parent.certificate_file", certificate_file)
@@ -122,7 +138,9 @@ def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate_file)
     except ssl.SSLError:
-        raise ConfigurationError(f"parent.certificate_file = {certificate_file!r}: holds no PEM certificate") from None
+        raise ConfigurationError(
+            f"parent.certificate_file = {certificate_file!r}: holds no PEM certificate"
+        ) from None
     encrypted = ConfigurationError(
         f"parent.key_file = {key_file!r}: is encrypted, and nobody types its password; decrypt it with openssl pkey -in … -out …"
     )
@@ -134,8 +152,12 @@ def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
         context.load_cert_chain(certificate_file, key_file, refuse)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigurationError(f"{given}: the key is not the certificate's; give the key that the certificate was made for") from None
-        raise ConfigurationError(f"parent.key_file = {key_file!r}: holds no PEM private key") from None
+            raise ConfigurationError(
+                f"{given}: the key is not the certificate's; give the key that the certificate was made for"
+            ) from None
+        raise ConfigurationError(
+            f"parent.key_file = {key_file!r}: holds no PEM private key"
+        ) from None
     return context
 
 

@@ -51,7 +51,13 @@ class Channel(ServerConnection):
         lost: called when it is gone, with the seconds that it has lived.
     """
 
-    def __init__(self, made: Callable[[Channel], None], lost: Callable[[Channel, float], None], *args: Any, **options: Any) -> None:
+    def __init__(
+        self,
+        made: Callable[[Channel], None],
+        lost: Callable[[Channel, float], None],
+        *args: Any,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         #: To be set while a coroutine awaits `recv` and all messages before have been answered, and only then.
         self.answer: Answer | None = None
@@ -73,8 +79,15 @@ class Channel(ServerConnection):
 
     def process_event(self, event: Event) -> None:
         answer = self.answer
-        if answer is not None and isinstance(event, Frame) and event.opcode < Opcode.CLOSE:  # no control frame
-            if event.opcode is Opcode.BINARY and event.fin and not self.paused and self.protocol.state is State.OPEN:
+        if (
+            answer is not None and isinstance(event, Frame) and event.opcode < Opcode.CLOSE
+        ):  # no control frame
+            if (
+                event.opcode is Opcode.BINARY
+                and event.fin
+                and not self.paused
+                and self.protocol.state is State.OPEN
+            ):
                 reply = answer(cast(bytes, event.data))
                 if reply is not None:
                     self._write(reply)

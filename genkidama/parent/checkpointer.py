@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from genkidama.checkpoint import Checkpoint, CheckpointFolder, load
 from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.parameter_server import ParameterServer, Snapshot
+from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, load
 from genkidama.weights import Signature, Vector
 
 __all__ = ["BEST_SHARE", "RETRY_SECONDS", "Checkpointer"]
@@ -42,7 +42,11 @@ class Checkpointer:
     """
 
     def __init__(
-        self, server: ParameterServer, folder: CheckpointFolder, note: Callable[..., None], complain: Callable[[str], None]
+        self,
+        server: ParameterServer,
+        folder: CheckpointFolder,
+        note: Callable[..., None],
+        complain: Callable[[str], None],
     ) -> None:
         self._server = server
         self._settings = server.experiment.parent
@@ -98,7 +102,11 @@ class Checkpointer:
             self._saved_at = now
         if server.trial.vector is None or now < self._retry_at:
             return
-        if settings.checkpoint_seconds and now - self._saved_at >= settings.checkpoint_seconds and self._unsaved():
+        if (
+            settings.checkpoint_seconds
+            and now - self._saved_at >= settings.checkpoint_seconds
+            and self._unsaved()
+        ):
             self._due.append(self._copy(now))
         try:
             await self._write_due(now)
@@ -152,7 +160,9 @@ class Checkpointer:
                     self._due.appendleft(copy)
                 raise
             self._saved_version, self._saved_at = copy[2].version, now
-            self._note("checkpoint", version=copy[2].version, update=copy[2].updates, file=path.name)
+            self._note(
+                "checkpoint", version=copy[2].version, update=copy[2].updates, file=path.name
+            )
 
     async def _write_best(self, now: float) -> None:
         copy = self._copy(now)

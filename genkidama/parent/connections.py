@@ -28,7 +28,19 @@ from websockets.http11 import Response as HttpResponse
 from websockets.protocol import State
 
 from genkidama.errors import ProtocolError
-from genkidama.messages import HANDSHAKE_LIMIT, Hello, Join, Leave, Push, Refusal, Reply, Request, decode_request, encode, size_limit
+from genkidama.messages import (
+    HANDSHAKE_LIMIT,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Reply,
+    Request,
+    decode_request,
+    encode,
+    size_limit,
+)
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, answer
 from genkidama.parent.channel import Channel
@@ -69,7 +81,11 @@ class Connections:
     open_seconds = 10.0
 
     def __init__(
-        self, server: ParameterServer, now: Callable[[], float], pushed: Callable[[float], None], ended: Callable[[], None]
+        self,
+        server: ParameterServer,
+        now: Callable[[], float],
+        pushed: Callable[[float], None],
+        ended: Callable[[], None],
     ) -> None:
         #: The children that have said hello and neither left nor lost their connection.
         self.children: dict[str, ServerConnection] = {}
@@ -137,7 +153,10 @@ class Connections:
             raise ProtocolError("silent", f"no hello within {self.hello_seconds:g} s") from None
         message = _decode(frame)
         if not isinstance(message, Hello):
-            raise ProtocolError("order", f"the first message of a connection is a hello, not a {type(message).__name__.lower()}")
+            raise ProtocolError(
+                "order",
+                f"the first message of a connection is a hello, not a {type(message).__name__.lower()}",
+            )
         return message
 
     async def _converse(self, connection: Channel, name: str) -> None:
@@ -156,7 +175,9 @@ class Connections:
             try:
                 message = _decode(frame)
                 kind = type(message)
-                if isinstance(message, Hello) and (message.name != name or not self._server.idle(name)):
+                if isinstance(message, Hello) and (
+                    message.name != name or not self._server.idle(name)
+                ):
                     raise ProtocolError("order", "a second hello on one connection")
             except ProtocolError as error:
                 reply = self._server.refuse(name, error, now)
@@ -213,15 +234,23 @@ class Connections:
         old = self.children.get(name)
         self.children[name] = connection
         if old is not None:
-            closing = asyncio.create_task(old.close(CloseCode.POLICY_VIOLATION, "the child speaks on another connection"))
+            closing = asyncio.create_task(
+                old.close(CloseCode.POLICY_VIOLATION, "the child speaks on another connection")
+            )
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
     def _note_closed(self, child: str, closed: ConnectionClosed) -> None:
         """Counts what websockets refused on its own."""
         sent = closed.sent
-        if sent is not None and not closed.rcvd_then_sent and (code := _CLOSED_FOR.get(sent.code)) is not None:
-            self._server.refuse(child, ProtocolError(code, f"{sent.reason or 'closed'} ({sent.code})"), self._now())
+        if (
+            sent is not None
+            and not closed.rcvd_then_sent
+            and (code := _CLOSED_FOR.get(sent.code)) is not None
+        ):
+            self._server.refuse(
+                child, ProtocolError(code, f"{sent.reason or 'closed'} ({sent.code})"), self._now()
+            )
 
     def _lost(self, connection: Channel, seconds: float) -> None:
         self._open.discard(connection)

@@ -17,15 +17,15 @@ from typing import Any
 from structlog.typing import FilteringBoundLogger
 
 import genkidama
-from genkidama.blending import diagnose
-from genkidama.checkpoint import Checkpoint, CheckpointFolder, write_atomically
+from genkidama.averaging import diagnose
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment, read_toml
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
-from genkidama.parent.history import History
 from genkidama.parent.telemetry import EventLog
 from genkidama.parent.trials import TrialKeeper
+from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, write_atomically
+from genkidama.system.history import History
 
 __all__ = ["Records", "make_directory"]
 
@@ -44,7 +44,13 @@ class Records:
         EnvironmentFailure: the directory cannot be written, or another parent is using it.
     """
 
-    def __init__(self, server: ParameterServer, out: Path, now: Callable[[], float], log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        server: ParameterServer,
+        out: Path,
+        now: Callable[[], float],
+        log: FilteringBoundLogger,
+    ) -> None:
         self._server = server
         self._now = now
         self._log = log
@@ -62,7 +68,9 @@ class Records:
         except BaseException:
             self.close()
             raise
-        self.note("resume" if start else "start", run=out.name, software=genkidama.__version__, **start)
+        self.note(
+            "resume" if start else "start", run=out.name, software=genkidama.__version__, **start
+        )
 
     @property
     def urgent(self) -> bool:
@@ -141,20 +149,26 @@ class Records:
 
     def _take_up_search(self, out: Path) -> dict[str, Any]:
         """Goes on from the study; what there is to say about it, nothing of a new search."""
-        from genkidama.parent.study import Study  # Optuna, which a plain run does without
+        from genkidama.tuning.study import Study  # Optuna, which a plain run does without
 
         server = self._server
         study = Study(server.experiment, out, resumes=(out / "experiment.toml").exists())
         self._keeper = TrialKeeper(server, study, out, self._complain, self._now)
         self._keeper.restore()
         assert server.search is not None
-        return {"trials": len(server.search.trials), "reports": server.search.reports} if server.search.trials else {}
+        return (
+            {"trials": len(server.search.trials), "reports": server.search.reports}
+            if server.search.trials
+            else {}
+        )
 
     def _take_events(self, *own: dict[str, Any]) -> None:
         events = [*self._server.take_events(), *own]
         self._history.add(events)
         self._events.report(events, self._now())
-        if self._server.search is None and any(event["event"] in ("start", "resume", "join") for event in events):
+        if self._server.search is None and any(
+            event["event"] in ("start", "resume", "join") for event in events
+        ):
             experiment = self._server.experiment
             children = sum(record.joined for record in self._server.children.values())
             self._events.advise(diagnose(experiment.parent.alpha, experiment.child.beta, children))
@@ -162,7 +176,9 @@ class Records:
     def _complain(self, problem: str) -> None:
         self._log.error("problem", reason=problem)
         if self._server.search is not None and problem != self._problem:
-            self._problem = problem  # its nodes may have to wait, and who watches the history wants to know why
+            self._problem = (
+                problem  # its nodes may have to wait, and who watches the history wants to know why
+            )
             self._history.add([{"time": self._now(), "event": "warning", "reason": problem}])
 
 
@@ -177,7 +193,9 @@ def make_directory(out: Path | None, name: str) -> Path:
             return _new_directory(name)
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise EnvironmentFailure(f"{out or 'runs'}: cannot be made: {error.strerror}; choose another directory with --out") from None
+        raise EnvironmentFailure(
+            f"{out or 'runs'}: cannot be made: {error.strerror}; choose another directory with --out"
+        ) from None
     return out
 
 
@@ -188,7 +206,9 @@ def _new_directory(name: str) -> Path:
         with suppress(FileExistsError):
             path.mkdir(parents=True)
             return path
-    raise EnvironmentFailure(f"runs/{name}-{stamp}: so many runs began in this second; choose a directory with --out")
+    raise EnvironmentFailure(
+        f"runs/{name}-{stamp}: so many runs began in this second; choose a directory with --out"
+    )
 
 
 def _check_same_kind(experiment: Experiment, out: Path) -> None:
@@ -197,7 +217,9 @@ def _check_same_kind(experiment: Experiment, out: Path) -> None:
     was_search = "search" in read_toml(path) if path.exists() else experiment.search is not None
     if was_search != (experiment.search is not None):
         was, now_is = ("a search", "a plain run") if was_search else ("a plain run", "a search")
-        raise ConfigurationError(f"{out}: holds {was}, and this is {now_is}; choose another directory with --out")
+        raise ConfigurationError(
+            f"{out}: holds {was}, and this is {now_is}; choose another directory with --out"
+        )
 
 
 def _check_same_network(checkpoint: Checkpoint, experiment: Experiment, out: Path) -> None:

@@ -22,18 +22,18 @@ from pathlib import Path
 from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
-from genkidama.console import make_logger
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.machine import loop_factory, on_signals
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
-from genkidama.parent.address import explain, parse_listen
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.telemetry import describe
-from genkidama.systemd import Notify, supervised
+from genkidama.system.address import explain, parse_listen
+from genkidama.system.console import make_logger
+from genkidama.system.machine import loop_factory, on_signals
+from genkidama.system.systemd import Notify, supervised
 from genkidama.tokens import is_loopback
 
 __all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
@@ -65,7 +65,9 @@ class Parent:
         listen: `HOST:PORT`, `[IPV6]:PORT` or `fd://N`; None takes the experiment's.
     """
 
-    def __init__(self, experiment: Experiment, *, out: str | Path | None = None, listen: str | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, *, out: str | Path | None = None, listen: str | None = None
+    ) -> None:
         self.experiment = experiment
         #: The run's directory; None until `startup` has made one.
         self.out = Path(out) if out is not None else None
@@ -156,11 +158,15 @@ class Parent:
         if self.server.stop:
             websockets.close(code=CloseCode.NORMAL_CLOSURE, reason="the run is over")
         else:
-            version = {} if self.server.search is not None else {"version": self.server.trial.version}
+            version = (
+                {} if self.server.search is not None else {"version": self.server.trial.version}
+            )
             records.note("stop", reason=self._stopped or "stopped", **version)
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
-        with suppress(TimeoutError):  # of TLS handshakes that never end websockets knows nothing, and Python waits for them
+        with suppress(
+            TimeoutError
+        ):  # of TLS handshakes that never end websockets knows nothing, and Python waits for them
             async with asyncio.timeout(CLOSE_SECONDS + 1.0):
                 await websockets.wait_closed()
         await records.finish()
@@ -209,7 +215,9 @@ class Parent:
         self.stop(number.name)
         for each in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)  # the next one ends the process, whatever it waits for
+            signal.signal(
+                each, signal.SIG_DFL
+            )  # the next one ends the process, whatever it waits for
 
     async def _bind(self, context: ssl.SSLContext | None) -> Server:
         silence = self.experiment.parent.silence_seconds
@@ -234,7 +242,9 @@ class Parent:
         except OSError as error:
             raise explain(self.listen, error) from None
         except UnicodeError as error:  # what Python's IDNA codec says of a host like "a..b"
-            raise EnvironmentFailure(f"cannot listen on {self.listen}: no valid host name: {error}") from None
+            raise EnvironmentFailure(
+                f"cannot listen on {self.listen}: no valid host name: {error}"
+            ) from None
 
     def _pushed(self, now: float) -> None:
         if self._records is None:

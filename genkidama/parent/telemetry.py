@@ -11,7 +11,7 @@ from typing import Any
 from structlog.typing import FilteringBoundLogger
 
 from genkidama.parameter_server import ParameterServer
-from genkidama.plugs import is_plug
+from genkidama.system.plugs import is_plug
 
 __all__ = ["SUMMARY_SECONDS", "EventLog", "describe"]
 
@@ -44,7 +44,10 @@ class EventLog:
             if kind == "refused":
                 self._refused(event, now)
             else:
-                self._logger.info(kind, **{key: value for key, value in event.items() if key not in ("time", "event")})
+                self._logger.info(
+                    kind,
+                    **{key: value for key, value in event.items() if key not in ("time", "event")},
+                )
         for code in [code for code in self._held if now >= self._quiet_until[code]]:
             self._summarize(code)
             self._quiet_until[code] = now + SUMMARY_SECONDS
@@ -72,7 +75,13 @@ class EventLog:
 
     def _summarize(self, code: str) -> None:
         last = self._last.pop(code)
-        self._logger.warning("refused", code=code, count=self._held.pop(code), last_child=last["child"], last_reason=last["reason"])
+        self._logger.warning(
+            "refused",
+            code=code,
+            count=self._held.pop(code),
+            last_child=last["child"],
+            last_reason=last["reason"],
+        )
 
 
 def describe(server: ParameterServer, now: float) -> str:

@@ -15,17 +15,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from genkidama.checkpoint import CheckpointFolder, write_atomically
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import RETRY_SECONDS
-from genkidama.search import SearchTrial
+from genkidama.system.checkpoint import CheckpointFolder, write_atomically
 from genkidama.trial import Snapshot
+from genkidama.tuning.service import SearchTrial
 from genkidama.weights import Signature, Vector
 
 if TYPE_CHECKING:  # it needs Optuna, which a plain run does without
-    from genkidama.parent.study import Study
+    from genkidama.tuning.study import Study
 
 __all__ = ["TrialKeeper"]
 
@@ -44,7 +44,14 @@ class TrialKeeper:
         now: the parent's clock, in seconds.
     """
 
-    def __init__(self, server: ParameterServer, study: Study, out: Path, complain: Callable[[str], None], now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        server: ParameterServer,
+        study: Study,
+        out: Path,
+        complain: Callable[[str], None],
+        now: Callable[[], float],
+    ) -> None:
         assert server.search is not None
         self._server, self._search, self._study = server, server.search, study
         self._out = out
@@ -66,7 +73,10 @@ class TrialKeeper:
         """
         for known in self._study.trials():
             trial = self._search.restore(known.number, known.params, known.state, known.phases)
-            self._best[known.number] = max((record.metric for record in known.phases if record.metric is not None), default=-math.inf)
+            self._best[known.number] = max(
+                (record.metric for record in known.phases if record.metric is not None),
+                default=-math.inf,
+            )
             if not trial.ended:
                 checkpoint = self._folder(known.number).latest(self._complain)
                 if checkpoint is not None:
@@ -79,7 +89,9 @@ class TrialKeeper:
     @property
     def due(self) -> bool:
         """Whether `keep` has something to do at once."""
-        return bool(self._reported) or (self._wanted and self._sampling is None and self._now() >= self._retry_at)
+        return bool(self._reported) or (
+            self._wanted and self._sampling is None and self._now() >= self._retry_at
+        )
 
     def pushed(self, now: float) -> None:
         """To be called after each push, before the next is handled: copies the weights of a trial that has ended a phase."""
@@ -135,7 +147,12 @@ class TrialKeeper:
         if trial.vector is not None and trial.signature is not None and trial.number is not None:
             waiting = self._copies.get(trial.number)
             phase_end = phase_end or (waiting is not None and waiting[3])
-            self._copies[trial.number] = trial.signature, trial.vector.copy(), self._server.snapshot(now, trial), phase_end
+            self._copies[trial.number] = (
+                trial.signature,
+                trial.vector.copy(),
+                self._server.snapshot(now, trial),
+                phase_end,
+            )
 
     async def _write(self) -> None:
         while self._copies:
@@ -146,7 +163,9 @@ class TrialKeeper:
         reported, self._reported = self._reported, {}
         try:
             if reported:
-                await self._study.write([(trial, self._path(number)) for number, trial in reported.items()])
+                await self._study.write(
+                    [(trial, self._path(number)) for number, trial in reported.items()]
+                )
         except EnvironmentFailure:
             self._reported = reported | self._reported
             raise
@@ -163,7 +182,11 @@ class TrialKeeper:
             write_atomically(settings, Experiment.from_dict(snapshot.experiment).to_toml().encode())
         folder.save_latest(signature, vector, snapshot)
         self._saved[number] = snapshot.version
-        if phase_end and snapshot.mean_return is not None and snapshot.mean_return > self._best.get(number, -math.inf):
+        if (
+            phase_end
+            and snapshot.mean_return is not None
+            and snapshot.mean_return > self._best.get(number, -math.inf)
+        ):
             self._best[number] = snapshot.mean_return
             folder.save_best(signature, vector, snapshot)
 
@@ -172,7 +195,11 @@ class TrialKeeper:
 
     def _path(self, number: int) -> str:
         versions = self._folder(number).versions()
-        return str(self._folder(number).version_path(versions[-1]).relative_to(self._out)) if versions else ""
+        return (
+            str(self._folder(number).version_path(versions[-1]).relative_to(self._out))
+            if versions
+            else ""
+        )
 
     async def _sample(self) -> None:
         try:

@@ -19,19 +19,42 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genkidama import checkpoint as checkpoints
 from genkidama.child import client, uplink
 from genkidama.child.backend import Work, make_backend
 from genkidama.child.client import Child
 from genkidama.child.ga3c.backend import GA3C
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.experiment import Experiment, Role
-from genkidama.messages import PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Request, Weights, Welcome
+from genkidama.experiment import Experiment
+from genkidama.local.progress import Progress
+from genkidama.messages import (
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Request,
+    Weights,
+    Welcome,
+)
 from genkidama.parent import Parent
-from genkidama.progress import Progress
+from genkidama.role import Role
+from genkidama.system import checkpoint as checkpoints
 from genkidama.weights import DTYPE, Signature
-from tests.helpers import Answer, ConstantBackend, FakeParent, Serving, constant, eventually, history, running, small, url
+from tests.helpers import (
+    Answer,
+    ConstantBackend,
+    FakeParent,
+    Serving,
+    constant,
+    eventually,
+    history,
+    running,
+    small,
+    url,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -58,16 +81,26 @@ async def test_after_each_push_both_hold_what_alpha_and_beta_say(tmp_path: Path)
             await serving.exchanged(5)
         blends = serving.backend.blends
     sent, answered, after = blends[0]
-    assert (sent, answered, after) == (1.0, 1.0, 1.0)  # the parent had no weights and took the child's
+    assert (sent, answered, after) == (
+        1.0,
+        1.0,
+        1.0,
+    )  # the parent had no weights and took the child's
     for sent, new, mine in blends[1:]:
-        assert sent == (after if (sent, new, mine) == blends[-1] else after + 1.0)  # nothing is learned before the farewell's push
+        assert sent == (
+            after if (sent, new, mine) == blends[-1] else after + 1.0
+        )  # nothing is learned before the farewell's push
         assert new == pytest.approx(blended(answered, sent, alpha))
         assert mine == pytest.approx(blended(sent, new, beta))
         answered, after = new, mine
-    np.testing.assert_allclose(checkpoints.load(max((tmp_path / "checkpoints").glob("version*"))).vector, answered)
+    np.testing.assert_allclose(
+        checkpoints.load(max((tmp_path / "checkpoints").glob("version*"))).vector, answered
+    )
 
 
-async def test_two_children_blend_into_one_parent_in_the_order_of_its_history(tmp_path: Path) -> None:
+async def test_two_children_blend_into_one_parent_in_the_order_of_its_history(
+    tmp_path: Path,
+) -> None:
     alpha, beta = 0.5, 0.25
     async with running(constant(parent={"alpha": alpha}, child={"beta": beta}), tmp_path) as parent:
         async with Serving(child_of(parent, "a")) as a, Serving(child_of(parent, "b")) as b:
@@ -87,7 +120,9 @@ async def test_two_children_blend_into_one_parent_in_the_order_of_its_history(tm
 
 
 async def test_a_child_starts_from_the_parents_weights(tmp_path: Path) -> None:
-    async with running(constant(network={"options": {"gain": 0.0, "first": 3.0}}), tmp_path) as parent:
+    async with running(
+        constant(network={"options": {"gain": 0.0, "first": 3.0}}), tmp_path
+    ) as parent:
         async with Serving(child_of(parent, "first")) as first:
             await first.exchanged(2)
         parent.server.trial.vector[:] = 7.0  # type: ignore[index]
@@ -102,7 +137,9 @@ async def test_all_work_is_counted_once(tmp_path: Path) -> None:
             await serving.exchanged(5)
         assert parent.server.trial.steps == 10 * serving.backend.exchanges
         assert parent.server.trial.episodes == serving.backend.exchanges
-        assert list(parent.server.trial.returns) == [float(n) for n in range(serving.backend.exchanges)]
+        assert list(parent.server.trial.returns) == [
+            float(n) for n in range(serving.backend.exchanges)
+        ]
     assert [line["reason"] for line in history(tmp_path, "leave")] == ["stopped"]
 
 
@@ -140,14 +177,18 @@ async def test_a_child_that_comes_too_late_builds_nothing(tmp_path: Path) -> Non
 
 
 async def test_a_run_that_ends_between_hello_and_join_starts_nothing() -> None:
-    async with Scripted(join=Weights(version=5, stop="10 seconds are over", vector=np.ones(4, DTYPE))) as parent:
+    async with Scripted(
+        join=Weights(version=5, stop="10 seconds are over", vector=np.ones(4, DTYPE))
+    ) as parent:
         child = Child(parent.url, name="pi")
         await child.serve()
         assert not child.backend.begun  # type: ignore[union-attr]
         assert child.backend.ended  # type: ignore[union-attr]
 
 
-async def test_the_close_code_1000_ends_a_child_whose_next_exchange_is_far_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_close_code_1000_ends_a_child_whose_next_exchange_is_far_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("genkidama.parent.server.LEAVE_SECONDS", 0.1)
     settings = constant(stop={"seconds": 0.2}, network={"options": {"seconds": 3600.0}})
     parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
@@ -178,7 +219,9 @@ async def test_cut_off_it_trains_on_and_then_brings_its_weights_back(tmp_path: P
         assert parent.server.trial.version == version
         await eventually(lambda: parent.server.trial.version >= version + 3)
         sent = serving.backend.blends[blends][0]
-        assert sent > serving.backend.blends[blends - 1][2] + 5.0  # it pushed its own weights, which had moved on
+        assert (
+            sent > serving.backend.blends[blends - 1][2] + 5.0
+        )  # it pushed its own weights, which had moved on
         await serving.__aexit__(None, None, None)
         # A push that the first parent took and could not answer any more is counted by the second one too.
         assert parent.server.trial.steps - 10 * serving.backend.exchanges in (0, 10)
@@ -207,13 +250,17 @@ async def test_a_parent_that_now_runs_another_experiment_is_left(tmp_path: Path)
         serving = Serving(Child(address, name="pi"))
         await serving.__aenter__()
         await serving.exchanged(2)
-    async with running(constant(algorithm={"gamma": 0.5}), tmp_path / "after", address.removeprefix("ws://")):
+    async with running(
+        constant(algorithm={"gamma": 0.5}), tmp_path / "after", address.removeprefix("ws://")
+    ):
         with pytest.raises(GenkidamaError, match=r"another experiment \(\[algorithm\] differs\)"):
             await serving.task
     assert serving.backend.ended
 
 
-async def test_a_parent_that_is_lost_while_the_network_is_built_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_parent_that_is_lost_while_the_network_is_built_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     building, built = asyncio.Event(), asyncio.Event()
     backend = make_backend(constant(), 1, "pi")
     at_once = backend.startup
@@ -241,7 +288,11 @@ async def test_a_push_whose_reply_got_lost_is_sent_again_under_its_number() -> N
         pushes = parent.of(Push)
         await eventually(lambda: len(pushes()) >= 4)
     first, second, third, fourth = pushes()[:4]
-    assert (first.sequence, first.steps, first.returns) == (second.sequence, second.steps, second.returns) == (1, 10, [0.0])
+    assert (
+        (first.sequence, first.steps, first.returns)
+        == (second.sequence, second.steps, second.returns)
+        == (1, 10, [0.0])
+    )
     assert (third.sequence, third.steps) == (1, 10)
     assert fourth.sequence == 2
     assert fourth.steps >= 10  # everything since, the time without an answer included
@@ -260,7 +311,12 @@ class MeasuringBackend(ConstantBackend):
         work = super().take_work()
         self.asked += 1
         strange = self.experiment.network.options.get("strange", {})
-        work.measures = {"number": self.asked, "pps": np.float32(250.0), "lag": float("nan"), **strange}
+        work.measures = {
+            "number": self.asked,
+            "pps": np.float32(250.0),
+            "lag": float("nan"),
+            **strange,
+        }
         return work
 
 
@@ -279,7 +335,13 @@ async def test_measures_end_up_in_the_history_and_in_the_progress_line(tmp_path:
     for child in "ab":
         exchanges = [line for line in history(tmp_path, "exchange") if line["child"] == child]
         assert [line for line in lines if line["child"] == child] == [
-            {"time": exchange["time"], "event": settings.child.backend, "child": child, "number": number, "pps": 250.0}
+            {
+                "time": exchange["time"],
+                "event": settings.child.backend,
+                "child": child,
+                "number": number,
+                "pps": 250.0,
+            }
             for number, exchange in enumerate(exchanges, start=1)
         ]
         assert len(exchanges) >= 5
@@ -301,8 +363,13 @@ async def test_a_run_goes_on_in_a_history_that_holds_measures(tmp_path: Path) ->
     assert len(history(tmp_path, settings.child.backend)) == len(history(tmp_path, "exchange")) >= 4
 
 
-async def test_a_push_that_is_sent_again_carries_the_measures_that_it_carried_and_the_next_the_newest() -> None:
-    async with Scripted(measuring(), push=[None, None]) as parent, Serving(Child(parent.url, name="pi")):
+async def test_a_push_that_is_sent_again_carries_the_measures_that_it_carried_and_the_next_the_newest() -> (
+    None
+):
+    async with (
+        Scripted(measuring(), push=[None, None]) as parent,
+        Serving(Child(parent.url, name="pi")),
+    ):
         pushes = parent.of(Push)
         await eventually(lambda: len(pushes()) >= 4)
     first, second, third, fourth = pushes()[:4]
@@ -310,26 +377,38 @@ async def test_a_push_that_is_sent_again_carries_the_measures_that_it_carried_an
     assert fourth.measures["number"] == 1 + fourth.steps / 10 >= 4
 
 
-async def test_measures_wait_for_the_next_push_if_there_are_no_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_measures_wait_for_the_next_push_if_there_are_no_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def take_work(backend: MeasuringBackend) -> Work:
         backend.asked += 1
         return Work(steps=1, measures={"number": 2.0} if backend.asked == 2 else {})
 
     monkeypatch.setattr(MeasuringBackend, "take_work", take_work)
-    async with Scripted(measuring(), push=[None, None]) as parent, Serving(Child(parent.url, name="pi")):
+    async with (
+        Scripted(measuring(), push=[None, None]) as parent,
+        Serving(Child(parent.url, name="pi")),
+    ):
         pushes = parent.of(Push)
         await eventually(lambda: len(pushes()) >= 5)
     assert [push.measures for push in pushes()[:5]] == [{}, {}, {}, {"number": 2.0}, {}]
 
 
-async def test_measures_that_are_not_permitted_are_left_out_and_spoken_of_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_measures_that_are_not_permitted_are_left_out_and_spoken_of_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     strange = {"time": 1.0, "PPS": 1.0, "large": 1e31, "infinite": float("inf")}
     async with running(measuring(network={"options": {"strange": strange}}), tmp_path) as parent:
         async with Serving(child_of(parent)) as serving:
             await serving.exchanged(4)
         assert not parent.server.refusals
-    assert all(line.keys() == {"time", "event", "child", "number", "pps"} for line in history(tmp_path, measuring().child.backend))
-    said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if "not permit" in line]
+    assert all(
+        line.keys() == {"time", "event", "child", "number", "pps"}
+        for line in history(tmp_path, measuring().child.backend)
+    )
+    said = [
+        json.loads(line) for line in capsys.readouterr().err.splitlines() if "not permit" in line
+    ]
     assert [line["measures"] for line in said] == [["time", "PPS", "large"]]
 
 
@@ -345,10 +424,15 @@ def test_a_backend_is_made_by_its_name() -> None:
 class Scripted(FakeParent):
     """A parent that follows the rules, but for the answers that it is given for the first messages of a kind."""
 
-    def __init__(self, experiment: Experiment | None = None, **answers: Answer | list[Answer]) -> None:
+    def __init__(
+        self, experiment: Experiment | None = None, **answers: Answer | list[Answer]
+    ) -> None:
         super().__init__(self._next)
         self.experiment = experiment or constant()
-        self._answers = {kind: list(given) if isinstance(given, list) else [given] for kind, given in answers.items()}
+        self._answers = {
+            kind: list(given) if isinstance(given, list) else [given]
+            for kind, given in answers.items()
+        }
 
     def _next(self, request: Request) -> Answer:
         given = self._answers.get(type(request).__name__.lower())
@@ -384,14 +468,20 @@ NONSENSE: dict[str, Answer] = {
 @pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE.keys())
 @pytest.mark.parametrize("to", ["hello", "join", "push"])
 async def test_it_trains_on_whatever_the_parent_answers(to: str, answer: Answer) -> None:
-    async with Scripted(**{to: [answer]}) as parent, Serving(Child(parent.url, name="pi")) as serving:
+    async with (
+        Scripted(**{to: [answer]}) as parent,
+        Serving(Child(parent.url, name="pi")) as serving,
+    ):
         await eventually(lambda: len(parent.connections) == 2 and len(parent.of(Push)()) >= 3)
         assert not serving.task.done()
         assert all(np.isfinite(blend).all() for blend in serving.backend.blends)
 
 
 async def test_a_parent_that_never_answers_is_left_alone_and_tried_again() -> None:
-    async with Scripted(push=[None] * 3) as parent, Serving(Child(parent.url, name="pi")) as serving:
+    async with (
+        Scripted(push=[None] * 3) as parent,
+        Serving(Child(parent.url, name="pi")) as serving,
+    ):
         await eventually(lambda: len(parent.connections) >= 4)
         assert serving.backend.exchanges >= 3
 
@@ -402,7 +492,10 @@ async def test_a_parent_that_never_answers_is_left_alone_and_tried_again() -> No
 async def test_another_protocol_version_is_refused_with_the_parents_words() -> None:
     reason = f"child 'pi' speaks protocol {PROTOCOL}, this parent protocol 9; install the same version on both"
     async with Scripted(hello=Refusal(code="version", reason=reason)) as parent:
-        with pytest.raises(GenkidamaError, match=r"^the parent refuses this child: child 'pi' speaks protocol 1, this parent protocol 9"):
+        with pytest.raises(
+            GenkidamaError,
+            match=r"^the parent refuses this child: child 'pi' speaks protocol 1, this parent protocol 9",
+        ):
             await Child(parent.url, name="pi").serve()
 
 
@@ -413,8 +506,13 @@ async def test_a_parent_that_welcomes_with_another_protocol_version_is_left() ->
 
 
 async def test_an_experiment_of_a_newer_version_is_an_error_of_one_line() -> None:
-    async with Scripted(hello=Welcome(protocol=PROTOCOL, experiment={"algorithm": {"newer": 1}})) as parent:
-        with pytest.raises(ConfigurationError, match=r"the experiment of ws://.*: algorithm.newer = 1: no such setting"):
+    async with Scripted(
+        hello=Welcome(protocol=PROTOCOL, experiment={"algorithm": {"newer": 1}})
+    ) as parent:
+        with pytest.raises(
+            ConfigurationError,
+            match=r"the experiment of ws://.*: algorithm.newer = 1: no such setting",
+        ):
             await Child(parent.url, name="pi").serve()
 
 
@@ -424,7 +522,10 @@ async def test_another_network_is_refused(tmp_path: Path) -> None:
             await serving.exchanged(1)
         parent.server.experiment = constant(network={"options": {"size": 5}})
         parent.server.trial.experiment = parent.server.experiment.to_dict()
-        with pytest.raises(GenkidamaError, match=r"another network: parameter 0 is 'constant' with shape \[5\], expected .*\[4\]"):
+        with pytest.raises(
+            GenkidamaError,
+            match=r"another network: parameter 0 is 'constant' with shape \[5\], expected .*\[4\]",
+        ):
             await child_of(parent, "other").serve()
 
 
@@ -437,7 +538,9 @@ async def test_a_second_child_with_the_same_name_is_refused(tmp_path: Path) -> N
         assert parent.server.connected == ["pi"]
 
 
-async def test_children_without_a_name_are_called_after_their_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_children_without_a_name_are_called_after_their_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "büro_3.local")
     async with (
         running(constant(), tmp_path) as parent,
@@ -449,7 +552,17 @@ async def test_children_without_a_name_are_called_after_their_machine(tmp_path: 
         assert sorted(parent.server.connected) == ["b-ro_3", "b-ro_3-2"]
 
 
-@pytest.mark.parametrize("address", ["ws://127.0.0.1:99999", "ws://[::1", "ws://a..b:1", "ws://127.0.0.1:port", "ws://:80", "ws://pi@pi:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ws://127.0.0.1:99999",
+        "ws://[::1",
+        "ws://a..b:1",
+        "ws://127.0.0.1:port",
+        "ws://:80",
+        "ws://pi@pi:1",
+    ],
+)
 async def test_an_address_that_is_none_is_the_users_mistake(address: str) -> None:
     with pytest.raises(ConfigurationError, match="expected ws://HOST:PORT"):
         await Child(address, name="pi").serve()
@@ -459,7 +572,9 @@ async def test_an_address_that_is_none_is_the_users_mistake(address: str) -> Non
 
 
 async def test_weights_that_are_not_finite_are_replaced_by_the_parents(tmp_path: Path) -> None:
-    async with running(constant(network={"options": {"gain": 0.0, "first": 2.0}}), tmp_path) as parent:
+    async with running(
+        constant(network={"options": {"gain": 0.0, "first": 2.0}}), tmp_path
+    ) as parent:
         async with Serving(child_of(parent)) as serving:
             await serving.exchanged(2)
             serving.backend.weights[1] = np.nan
@@ -473,7 +588,10 @@ async def test_weights_that_are_not_finite_are_replaced_by_the_parents(tmp_path:
 
 async def test_weights_that_are_not_finite_from_the_start_end_the_child(tmp_path: Path) -> None:
     async with running(constant(network={"options": {"first": float("inf")}}), tmp_path) as parent:
-        with pytest.raises(EnvironmentFailure, match="pushes NaN or infinity, and the parent has no weights to fall back to"):
+        with pytest.raises(
+            EnvironmentFailure,
+            match="pushes NaN or infinity, and the parent has no weights to fall back to",
+        ):
             await child_of(parent).serve()
 
 
@@ -524,7 +642,9 @@ async def test_it_stops_while_the_other_end_says_nothing(mute: str) -> None:
 
 
 @pytest.mark.parametrize("silent", ["hello", "join", "push", "leave"])
-async def test_it_stops_while_it_waits_for_a_reply(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_stops_while_it_waits_for_a_reply(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(uplink, "REPLY_SECONDS", 30.0)
     async with Scripted(**{silent: [None] * 99}) as parent:
         kind = {"hello": Hello, "join": Join}.get(silent, Push)
@@ -566,8 +686,13 @@ async def test_a_backend_that_cannot_go_on_ends_the_child(tmp_path: Path) -> Non
 
 
 async def test_a_backend_that_cannot_be_built_ends_the_child(tmp_path: Path) -> None:
-    async with running(constant(child={"backend": "tests.helpers:NoSuchBackend"}), tmp_path) as parent:
-        with pytest.raises(ConfigurationError, match=r"child.backend = 'tests.helpers:NoSuchBackend': .* has no 'NoSuchBackend'"):
+    async with running(
+        constant(child={"backend": "tests.helpers:NoSuchBackend"}), tmp_path
+    ) as parent:
+        with pytest.raises(
+            ConfigurationError,
+            match=r"child.backend = 'tests.helpers:NoSuchBackend': .* has no 'NoSuchBackend'",
+        ):
             await child_of(parent).serve()
         await eventually(lambda: not parent.server.connected)
 
@@ -577,12 +702,18 @@ async def test_a_backend_that_cannot_be_built_ends_the_child(tmp_path: Path) -> 
 
 async def test_its_own_state_survives_a_restart(tmp_path: Path) -> None:
     settings = constant(network={"options": {"gain": 0.0, "first": 5.0}})
-    async with running(settings, tmp_path / "first") as parent, Serving(child_of(parent, state=tmp_path / "state")) as serving:
+    async with (
+        running(settings, tmp_path / "first") as parent,
+        Serving(child_of(parent, state=tmp_path / "state")) as serving,
+    ):
         await serving.exchanged(1)
         serving.backend.weights[:] = 9.0
     assert (tmp_path / "state" / "pi.safetensors").exists()
     # The second parent has no weights, and so gets the child's.
-    async with running(settings, tmp_path / "second") as parent, Serving(child_of(parent, state=tmp_path / "state")) as serving:
+    async with (
+        running(settings, tmp_path / "second") as parent,
+        Serving(child_of(parent, state=tmp_path / "state")) as serving,
+    ):
         await serving.exchanged(1)
     assert serving.backend.blends[0][0] > 5.0
 
@@ -590,7 +721,9 @@ async def test_its_own_state_survives_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"no state", b"\xff" * 100])
 async def test_a_state_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "pi.safetensors").write_bytes(content)
-    async with running(constant(network={"options": {"gain": 0.0, "first": 5.0}}), tmp_path / "run") as parent:
+    async with running(
+        constant(network={"options": {"gain": 0.0, "first": 5.0}}), tmp_path / "run"
+    ) as parent:
         async with Serving(child_of(parent, state=tmp_path)) as serving:
             await serving.exchanged(1)
         assert serving.backend.blends[0][0] == 5.0
@@ -598,7 +731,9 @@ async def test_a_state_that_cannot_be_read_is_none(tmp_path: Path, content: byte
 
 async def test_a_state_of_another_network_is_left_alone(tmp_path: Path) -> None:
     for size in (4, 5):
-        async with running(constant(network={"options": {"size": size}}), tmp_path / f"run-{size}") as parent:
+        async with running(
+            constant(network={"options": {"size": size}}), tmp_path / f"run-{size}"
+        ) as parent:
             async with Serving(child_of(parent, state=tmp_path)) as serving:
                 await serving.exchanged(1)
             assert serving.backend.blends[0][0] == 1.0
@@ -615,18 +750,27 @@ async def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> N
 # How many cores.
 
 
-@pytest.mark.parametrize(("own", "experiments", "expected"), [(None, 3, 3), ("experiment", 3, 3), (2, 3, 2), (2, "auto", 2)])
-async def test_how_many_cores_is_the_childs_choice_first(tmp_path: Path, own: Any, experiments: Any, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("own", "experiments", "expected"),
+    [(None, 3, 3), ("experiment", 3, 3), (2, 3, 2), (2, "auto", 2)],
+)
+async def test_how_many_cores_is_the_childs_choice_first(
+    tmp_path: Path, own: Any, experiments: Any, expected: int
+) -> None:
     async with running(constant(child={"cores": experiments}), tmp_path) as parent:
         async with Serving(child_of(parent, cores=own)) as serving:
             await serving.exchanged(1)
         assert serving.backend.cores == expected
 
 
-async def test_auto_takes_every_core_that_may_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_auto_takes_every_core_that_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "available_cores", lambda: 6)
     async with running(constant(), tmp_path) as parent:
-        child = Child.from_role(Role.from_dict({"parent": url(parent.address), "cores": "auto", "name": "pi"}))
+        child = Child.from_role(
+            Role.from_dict({"parent": url(parent.address), "cores": "auto", "name": "pi"})
+        )
         async with Serving(child) as serving:
             await serving.exchanged(1)
         assert serving.backend.cores == 6

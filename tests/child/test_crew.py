@@ -30,7 +30,9 @@ from tests.child.crewmates import look, work
 from tests.helpers import PATIENCE, ROOT, eventually, small, until
 
 #: A nursery without torch.
-LIGHT = Nursery("tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"})
+LIGHT = Nursery(
+    "tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
+)
 
 #: How many elements the semaphore of each crew here has.
 ELEMENTS = 4
@@ -41,7 +43,9 @@ class Yard:
 
     def __init__(self, experiment: Experiment, plans: tuple[str, ...]) -> None:
         self.experiment, self._plans = experiment, plans
-        self.memory = SharedMemory(Layout(ELEMENTS, steps=1, columns=1, size=1, trainable=1, state_rows=0, state_sets=1))
+        self.memory = SharedMemory(
+            Layout(ELEMENTS, steps=1, columns=1, size=1, trainable=1, state_rows=0, state_sets=1)
+        )
         #: Index, seed and process number of each.
         self.started: list[tuple[int, tuple[int, ...], int]] = []
         #: Whoever was started while another of its index lived.
@@ -105,7 +109,9 @@ async def full_turn(crew: Crew, count: int) -> None:
 # More and fewer.
 
 
-async def test_those_that_are_added_take_part_and_the_semaphores_other_elements_hold_nobody_up() -> None:
+async def test_those_that_are_added_take_part_and_the_semaphores_other_elements_hold_nobody_up() -> (
+    None
+):
     async with begun(1, "episodes") as (crew, yard):
         assert await turn(crew) == Work()
         assert await turn(crew) == Work(12, [12.0])
@@ -117,7 +123,9 @@ async def test_those_that_are_added_take_part_and_the_semaphores_other_elements_
         assert yard.memory.semaphore[3]
 
 
-async def test_those_that_are_dismissed_end_and_are_neither_waited_for_nor_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_those_that_are_dismissed_end_and_are_neither_waited_for_nor_replaced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with begun(3, "episodes") as (crew, yard):
         await full_turn(crew, 3)
         stays = yard.pid(0)
@@ -200,13 +208,20 @@ async def test_a_resize_that_is_given_up_leaves_nobody_behind() -> None:
     assert len(yard.started) == 3  # and `begun` has seen that all are gone
 
 
-async def test_whoever_is_being_started_at_the_end_is_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("genkidama.child.crew._GRACE_SECONDS", 2 * PATIENCE)  # they end by themselves
+async def test_whoever_is_being_started_at_the_end_is_ended_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "genkidama.child.crew._GRACE_SECONDS", 2 * PATIENCE
+    )  # they end by themselves
     async with begun(2, "episodes") as (crew, yard):
         yard.gate.clear()
         os.kill(yard.pid(1), signal.SIGKILL)
         await eventually(lambda: yard.asked == 3)
-        resizing, ending = asyncio.ensure_future(crew.resize(1)), asyncio.ensure_future(crew.shutdown())
+        resizing, ending = (
+            asyncio.ensure_future(crew.resize(1)),
+            asyncio.ensure_future(crew.shutdown()),
+        )
         await asyncio.sleep(0)
         yard.gate.set()
         async with asyncio.timeout(PATIENCE):
@@ -227,7 +242,10 @@ async def test_random_numbers_differ_by_child_index_birth_and_version() -> None:
 
 
 async def test_steps_of_episodes_that_go_on_make_an_exchange_due() -> None:
-    async with begun(2, "progress", exchange="free", exchange_seconds=0.0, exchange_steps=200) as (crew, _):
+    async with begun(2, "progress", exchange="free", exchange_seconds=0.0, exchange_steps=200) as (
+        crew,
+        _,
+    ):
         for _ in range(3):
             done = await turn(crew)
             assert done.steps >= 200 and done.steps % 5 == 0
@@ -242,12 +260,20 @@ async def test_who_makes_progress_may_die_again_and_again() -> None:
         assert len(yard.started) >= 6
 
 
-async def test_who_makes_none_ends_the_child_under_the_name_of_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_who_makes_none_ends_the_child_under_the_name_of_its_kind(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with begun(1, "die") as (crew, yard):
-        with pytest.raises(EnvironmentFailure, match=r"^agent 0 died 3 times without ending an episode: exit code 3$"):
+        with pytest.raises(
+            EnvironmentFailure,
+            match=r"^agent 0 died 3 times without ending an episode: exit code 3$",
+        ):
             await turn(crew)
         assert len(yard.started) == 3
-    assert '"agent": 0, "exit_code": 3, "reason": "killed", "event": "agent lost"' in capsys.readouterr().err
+    assert (
+        '"agent": 0, "exit_code": 3, "reason": "killed", "event": "agent lost"'
+        in capsys.readouterr().err
+    )
 
 
 async def test_a_backend_may_say_that_training_cannot_go_on() -> None:
@@ -289,14 +315,20 @@ def test_a_program_may_have_a_nursery_with_torch_and_one_without() -> None:
 
 def test_starts_leave_the_program_as_it_was_and_get_into_nobodys_way() -> None:
     def state() -> tuple[Any, ...]:
-        return dict(os.environ), sys.modules["__main__"], signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        return (
+            dict(os.environ),
+            sys.modules["__main__"],
+            signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        )
 
     before, asked = state(), [CORES, LIGHT] * 8
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # the threads take turns in the middle of everything
     try:
         with ThreadPoolExecutor(len(asked)) as threads:
-            assert [found[0] for found in threads.map(born, asked)] == [nursery.pid for nursery in asked]
+            assert [found[0] for found in threads.map(born, asked)] == [
+                nursery.pid for nursery in asked
+            ]
     finally:
         sys.setswitchinterval(interval)
     assert state() == before
@@ -306,6 +338,8 @@ def test_starts_leave_the_program_as_it_was_and_get_into_nobodys_way() -> None:
 def test_a_nursery_that_was_killed_is_born_again() -> None:
     first = born(LIGHT)[0]
     os.kill(first, signal.SIGKILL)
-    until(lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE)  # a start before the system has noted its end would fail
+    until(
+        lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE
+    )  # a start before the system has noted its end would fail
     parent, warm, *_ = born(LIGHT)
     assert parent == LIGHT.pid != first and warm

@@ -38,16 +38,26 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
 
 
-def experiment(name: str, options: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Experiment:
-    environment = {"id": f"tests.environments:{name}", "options": options or {}, **sections.pop("environment", {})}
-    return Experiment.from_dict({"environment": environment, "network": {"hidden": [16]}, **sections})
+def experiment(
+    name: str, options: dict[str, Any] | None = None, **sections: dict[str, Any]
+) -> Experiment:
+    environment = {
+        "id": f"tests.environments:{name}",
+        "options": options or {},
+        **sections.pop("environment", {}),
+    }
+    return Experiment.from_dict(
+        {"environment": environment, "network": {"hidden": [16]}, **sections}
+    )
 
 
 # One core, in this process: what it collects and what it does with it.
 
 
 @contextmanager
-def single(settings: Experiment, index: int = 0, cores: int = 1) -> Iterator[tuple[SingleCore, SharedMemory, Any]]:
+def single(
+    settings: Experiment, index: int = 0, cores: int = 1
+) -> Iterator[tuple[SingleCore, SharedMemory, Any]]:
     """A core, the memory it works on and the orchestrator's end of its pipe."""
     environment = make_environment(settings.environment)
     model = Model(settings, environment)
@@ -93,10 +103,18 @@ def a3c(**settings: Any) -> dict[str, Any]:
 
 
 def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:
-    with single(experiment("Endless", {"limit": 4}, algorithm=a3c(batch_size=10), child=FREE), index=1, cores=3) as (core, memory, line):
+    with single(
+        experiment("Endless", {"limit": 4}, algorithm=a3c(batch_size=10), child=FREE),
+        index=1,
+        cores=3,
+    ) as (core, memory, line):
         steps, cuts, following = core.collect()
         assert (steps, cuts) == (10, [3, 7, 9])
-        assert [observation.tolist() for observation in following] == [[4.0], [4.0], [2.0]]  # not the next episode's first one
+        assert [observation.tolist() for observation in following] == [
+            [4.0],
+            [4.0],
+            [2.0],
+        ]  # not the next episode's first one
         share = memory.replay[1]
         assert share[:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
         assert share[:, 2].tolist() == [1.0] * 10
@@ -111,31 +129,52 @@ def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:
         assert records(line) == [(EPISODE, 4.0, 4)] * 3
 
 
-def test_the_step_that_terminates_is_part_of_the_batch_with_its_reward_and_nothing_follows_it() -> None:
-    with single(experiment("Endless", {"limit": 4, "terminates": True}, algorithm=a3c(batch_size=10), child=FREE)) as (core, memory, _):
+def test_the_step_that_terminates_is_part_of_the_batch_with_its_reward_and_nothing_follows_it() -> (
+    None
+):
+    with single(
+        experiment(
+            "Endless", {"limit": 4, "terminates": True}, algorithm=a3c(batch_size=10), child=FREE
+        )
+    ) as (core, memory, _):
         steps, cuts, following = core.collect()
         assert (steps, cuts) == (10, [9])
         assert [observation.tolist() for observation in following] == [[2.0]]
-        assert np.flatnonzero(memory.replay[0, :, 3]).tolist() == [3, 7] and not memory.replay[0, :, 4].any()
+        assert (
+            np.flatnonzero(memory.replay[0, :, 3]).tolist() == [3, 7]
+            and not memory.replay[0, :, 4].any()
+        )
         assert memory.replay[0, :, 2].tolist() == [1.0] * 10
         assert core.collect()[:2] == (10, [])
         assert np.flatnonzero(memory.replay[0, :, 3]).tolist() == [1, 5, 9]
 
 
 @pytest.mark.parametrize(("terminates", "cuts"), [(False, [3]), (True, [])])
-def test_as_documented_for_a3c_a_batch_ends_with_its_episode(terminates: bool, cuts: list[int]) -> None:
+def test_as_documented_for_a3c_a_batch_ends_with_its_episode(
+    terminates: bool, cuts: list[int]
+) -> None:
     settings = experiment(
-        "Endless", {"limit": 4, "terminates": terminates}, algorithm=a3c(batch_size=10, across_episodes=False), child=FREE
+        "Endless",
+        {"limit": 4, "terminates": terminates},
+        algorithm=a3c(batch_size=10, across_episodes=False),
+        child=FREE,
     )
     with single(settings) as (core, memory, line):
         for _ in range(2):
             assert core.collect()[:2] == (4, cuts)
-            assert memory.filled.tolist() == [4] and memory.replay[0, :4, 0].tolist() == [0, 1, 2, 3]
+            assert memory.filled.tolist() == [4] and memory.replay[0, :4, 0].tolist() == [
+                0,
+                1,
+                2,
+                3,
+            ]
             assert records(line) == [(EPISODE, 4.0, 4)]
 
 
 def test_an_episode_longer_than_the_batch_is_learned_from_in_parts() -> None:
-    settings = experiment("Endless", {"limit": 4}, algorithm=a3c(batch_size=3, across_episodes=False), child=FREE)
+    settings = experiment(
+        "Endless", {"limit": 4}, algorithm=a3c(batch_size=3, across_episodes=False), child=FREE
+    )
     with single(settings) as (core, _, line):
         assert core.collect()[:2] == (3, [2])
         assert records(line) == []
@@ -152,20 +191,46 @@ def test_of_a_long_episode_there_is_a_word_now_and_then_and_each_step_is_told_on
         assert records(line) == [(PROGRESS, 0.0, 500)] * 9 + [(EPISODE, 5000.0, 500)]
 
 
-def test_the_replay_tensor_holds_the_environments_own_numbers_and_the_learner_gets_scaled_ones() -> None:
-    settings = experiment("Endless", {"limit": 4}, environment={"reward_scale": 0.25}, algorithm=a3c(batch_size=6), child=FREE)
+def test_the_replay_tensor_holds_the_environments_own_numbers_and_the_learner_gets_scaled_ones() -> (
+    None
+):
+    settings = experiment(
+        "Endless",
+        {"limit": 4},
+        environment={"reward_scale": 0.25},
+        algorithm=a3c(batch_size=6),
+        child=FREE,
+    )
     with single(settings) as (core, memory, line):
         rollout = core._rollout(*core.collect())
         assert rollout.rewards.tolist() == [0.25] * 6
-        assert rollout.ends.tolist() == [False, False, False, True, False, True] and rollout.cuts.tolist() == [3, 5]
-        assert rollout.observations.tolist() == [[0], [1], [2], [3], [0], [1]] and rollout.cut_observations.tolist() == [[4], [2]]
+        assert rollout.ends.tolist() == [
+            False,
+            False,
+            False,
+            True,
+            False,
+            True,
+        ] and rollout.cuts.tolist() == [3, 5]
+        assert rollout.observations.tolist() == [
+            [0],
+            [1],
+            [2],
+            [3],
+            [0],
+            [1],
+        ] and rollout.cut_observations.tolist() == [[4], [2]]
         assert memory.replay[0, :, 2].tolist() == [1.0] * 6
         assert records(line) == [(EPISODE, 4.0, 4)]
 
 
 def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
     settings = experiment(
-        "Endless", {"limit": 4}, environment={"normalize_rewards": True, "reward_scale": 3.0}, algorithm=a3c(batch_size=6), child=FREE
+        "Endless",
+        {"limit": 4},
+        environment={"normalize_rewards": True, "reward_scale": 3.0},
+        algorithm=a3c(batch_size=6),
+        child=FREE,
     )
     with single(settings) as (core, memory, _):
         rollout = core._rollout(*core.collect())
@@ -173,17 +238,27 @@ def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_retur
         # γ = ½: 1, 1½, 1¾, 1⅞ | 1, 1½ and in the next batch 1¾, 1⅞ | 1, 1½, 1¾, 1⅞.
         part = core.model.signature.slices["statistics.returns"]
         returns = np.array([1, 1.5, 1.75, 1.875, 1, 1.5])
-        assert memory.weights[part].tolist() == pytest.approx([6, returns.sum(), np.square(returns).sum()])
+        assert memory.weights[part].tolist() == pytest.approx(
+            [6, returns.sum(), np.square(returns).sum()]
+        )
         core.pull()
         rollout = core._rollout(*core.collect())
         assert rollout.rewards.tolist() == pytest.approx([3.0 / returns.std()] * 6, rel=1e-4)
         returns = np.array([1, 1.5, 1.75, 1.875] * 3)
-        assert memory.weights[part].tolist() == pytest.approx([12, returns.sum(), np.square(returns).sum()])
+        assert memory.weights[part].tolist() == pytest.approx(
+            [12, returns.sum(), np.square(returns).sum()]
+        )
 
 
-def test_rewards_are_cut_after_they_are_scaled_and_the_replay_tensor_and_what_is_reported_are_not() -> None:
+def test_rewards_are_cut_after_they_are_scaled_and_the_replay_tensor_and_what_is_reported_are_not() -> (
+    None
+):
     settings = experiment(
-        "Endless", {"limit": 4}, environment={"reward_scale": 3.0, "clip_rewards": 0.5}, algorithm=a3c(batch_size=6), child=FREE
+        "Endless",
+        {"limit": 4},
+        environment={"reward_scale": 3.0, "clip_rewards": 0.5},
+        algorithm=a3c(batch_size=6),
+        child=FREE,
     )
     with single(settings) as (core, memory, line):
         assert core._rollout(*core.collect()).rewards.tolist() == [0.5] * 6
@@ -192,22 +267,35 @@ def test_rewards_are_cut_after_they_are_scaled_and_the_replay_tensor_and_what_is
 
 
 def test_normalized_observations_are_learned_from_as_they_were_acted_on() -> None:
-    settings = experiment("Endless", {"limit": 4}, environment={"normalize_observations": True}, algorithm=a3c(batch_size=8), child=FREE)
+    settings = experiment(
+        "Endless",
+        {"limit": 4},
+        environment={"normalize_observations": True},
+        algorithm=a3c(batch_size=8),
+        child=FREE,
+    )
     with single(settings) as (core, memory, _):
         core.learn(*core.collect())
         part = core.model.signature.slices["statistics.observations"]
         assert memory.weights[part].tolist() == [8.0, 12.0, 28.0]  # 0, 1, 2, 3 twice
-        assert core.model.trainable == part.start and (memory.state.shape[2], memory.gradients.shape[1]) == (part.start, part.start)
+        assert core.model.trainable == part.start and (
+            memory.state.shape[2],
+            memory.gradients.shape[1],
+        ) == (part.start, part.start)
         core.pull()
         rollout = core._rollout(*core.collect())
         expected = (np.array([0, 1, 2, 3, 4]) - 1.5) / np.sqrt(1.25)
-        assert rollout.observations[:4, 0].tolist() == pytest.approx(expected[:4].tolist(), rel=1e-5)
+        assert rollout.observations[:4, 0].tolist() == pytest.approx(
+            expected[:4].tolist(), rel=1e-5
+        )
         assert rollout.cut_observations[:, 0].tolist() == pytest.approx([expected[4]] * 2)
 
 
 @pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
 @pytest.mark.parametrize("environment", ["Bandit", "Corridor", "Endless"])
-def test_equal_batches_give_equal_gradients_however_often_they_are_learned_from(environment: str, algorithm: str) -> None:
+def test_equal_batches_give_equal_gradients_however_often_they_are_learned_from(
+    environment: str, algorithm: str
+) -> None:
     settings = experiment(
         environment,
         algorithm={
@@ -225,8 +313,12 @@ def test_equal_batches_give_equal_gradients_however_often_they_are_learned_from(
         for times in (1, 2, 3):
             core.learn(*batch)
             gradients.append(memory.gradients[0].copy())
-            np.testing.assert_allclose(gradients[-1], gradients[0], rtol=1e-4, atol=1e-6)  # PPO shuffles what it sums up
-            np.testing.assert_allclose(memory.weights, start - 0.5 * times * gradients[0], rtol=1e-3, atol=1e-5)  # applied to θ_O, once
+            np.testing.assert_allclose(
+                gradients[-1], gradients[0], rtol=1e-4, atol=1e-6
+            )  # PPO shuffles what it sums up
+            np.testing.assert_allclose(
+                memory.weights, start - 0.5 * times * gradients[0], rtol=1e-3, atol=1e-5
+            )  # applied to θ_O, once
         assert gradients[0].any()
         assert (core.model.numbers == start).all()  # θ_L moves only when it is pulled
         core.pull()
@@ -253,21 +345,38 @@ def test_the_learning_rate_follows_the_runs_progress(progress: float) -> None:
     settings = experiment(
         "Corridor",
         algorithm=a3c(batch_size=32, pull_steps=10**9),
-        optimizer={"name": "sgd", "learning_rate": 1.0, "schedule": "linear", "final_learning_rate": 0.2},
+        optimizer={
+            "name": "sgd",
+            "learning_rate": 1.0,
+            "schedule": "linear",
+            "final_learning_rate": 0.2,
+        },
         child=FREE,
     )
     with single(settings) as (core, memory, _):
         memory.progress[0] = progress
         start = memory.weights.copy()
         core.learn(*core.collect())
-        np.testing.assert_allclose(memory.weights, start - (1.0 - 0.8 * progress) * memory.gradients[0], rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(
+            memory.weights,
+            start - (1.0 - 0.8 * progress) * memory.gradients[0],
+            rtol=1e-3,
+            atol=1e-6,
+        )
 
 
 @pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
 def test_the_entropys_weight_follows_the_runs_progress(algorithm: str) -> None:
     gradients = []
     for progress, coefficients in (
-        (0.25, {"entropy_coefficient": 2.0, "final_entropy_coefficient": 1.0, "entropy_schedule": "linear"}),
+        (
+            0.25,
+            {
+                "entropy_coefficient": 2.0,
+                "final_entropy_coefficient": 1.0,
+                "entropy_schedule": "linear",
+            },
+        ),
         (0.25, {"entropy_coefficient": 1.75}),
         (0.25, {"entropy_coefficient": 2.0}),
     ):
@@ -288,7 +397,12 @@ def test_the_entropys_weight_follows_the_runs_progress(algorithm: str) -> None:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_cores_share_the_optimizers_state_or_have_their_own(shared: bool) -> None:
-    settings = experiment("Corridor", algorithm=a3c(batch_size=8), optimizer={"name": "adam", "shared": shared}, child=FREE)
+    settings = experiment(
+        "Corridor",
+        algorithm=a3c(batch_size=8),
+        optimizer={"name": "adam", "shared": shared},
+        child=FREE,
+    )
     with single(settings, index=1, cores=2) as (core, memory, _):
         core.learn(*core.collect())
         assert memory.clock.tolist() == ([1.0] if shared else [0.0, 1.0])
@@ -303,7 +417,9 @@ def test_cores_share_the_optimizers_state_or_have_their_own(shared: bool) -> Non
     # of an episode is worth 1⅞, 1¾, 1½ and 1.
     [(False, 2.0), (True, (1.875 + 1.75 + 1.5 + 1.0) / 4)],
 )
-def test_a_time_limit_costs_nothing_and_a_termination_ends_all(terminates: bool, value: float, algorithm: str) -> None:
+def test_a_time_limit_costs_nothing_and_a_termination_ends_all(
+    terminates: bool, value: float, algorithm: str
+) -> None:
     settings = experiment(
         "Endless",
         {"limit": 4, "terminates": terminates, "blind": True},
@@ -330,7 +446,9 @@ class Sides(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         self._side = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self._side = int(self.np_random.integers(2))
         return sides()[self._side], {}
@@ -350,8 +468,14 @@ def test_a_core_learns_from_images_what_they_show(algorithm: str) -> None:
     settings = experiment(
         "Bandit",
         environment={"id": f"{__name__}:Sides"},
-        network={"name": "convolutional", "convolutions": [[4, 3, 2], [4, 2, 1]], "hidden": [8], "activation": "relu"},
-        algorithm={"name": algorithm, "batch_size": 32} | ({"minibatch_size": 16} if algorithm == "ppo" else {}),
+        network={
+            "name": "convolutional",
+            "convolutions": [[4, 3, 2], [4, 2, 1]],
+            "hidden": [8],
+            "activation": "relu",
+        },
+        algorithm={"name": algorithm, "batch_size": 32}
+        | ({"minibatch_size": 16} if algorithm == "ppo" else {}),
         optimizer={"learning_rate": 0.01},
         child=FREE,
     )
@@ -359,7 +483,9 @@ def test_a_core_learns_from_images_what_they_show(algorithm: str) -> None:
         for _ in range(100):
             core.learn(*core.collect())
             records(line)
-        assert {row.tobytes() for row in memory.replay[0, :, :36]} == {image.astype(np.float32).tobytes() for image in sides()}
+        assert {row.tobytes() for row in memory.replay[0, :, :36]} == {
+            image.astype(np.float32).tobytes() for image in sides()
+        }
         with torch.no_grad():
             outputs, values = core.model.network(torch.from_numpy(sides()))
     assert (torch.softmax(outputs, 1).diagonal() > 0.9).all()
@@ -381,7 +507,9 @@ async def training(settings: Experiment, cores: int = 2) -> AsyncIterator[CoreOr
         await orchestrator.shutdown()
 
 
-async def train(orchestrator: CoreOrchestrator, enough: Callable[[Vector], bool], seconds: float = 40.0) -> int:
+async def train(
+    orchestrator: CoreOrchestrator, enough: Callable[[Vector], bool], seconds: float = 40.0
+) -> int:
     """Exchanges with nobody until `enough` of the weights; the number of episodes that it took."""
     episodes = 0
     async with asyncio.timeout(seconds):
@@ -415,7 +543,9 @@ def bandit_solved(settings: Experiment) -> Callable[[Vector], bool]:
 
     def solved(weights: Vector) -> bool:
         policy, values = judge(weights)
-        return bool((policy[np.arange(3), BANDIT_BEST] > 0.95).all() and (np.abs(values - 1.0) < 0.1).all())
+        return bool(
+            (policy[np.arange(3), BANDIT_BEST] > 0.95).all() and (np.abs(values - 1.0) < 0.1).all()
+        )
 
     return solved
 
@@ -426,7 +556,10 @@ def corridor_solved(settings: Experiment) -> Callable[[Vector], bool]:
 
     def solved(weights: Vector) -> bool:
         policy, values = judge(weights)
-        return bool((policy[:, 1] > 0.9).all() and (np.abs(values - corridor_values(settings.algorithm.gamma)) < 0.15).all())
+        return bool(
+            (policy[:, 1] > 0.9).all()
+            and (np.abs(values - corridor_values(settings.algorithm.gamma)) < 0.15).all()
+        )
 
     return solved
 
@@ -436,19 +569,40 @@ def bandit(algorithm: str = "a3c", **child: Any) -> Experiment:
         {"minibatch_size": 16, "epochs": 2} if algorithm == "ppo" else {}
     )
     return experiment(
-        "Bandit", {"start": 1}, algorithm=settings, optimizer={"learning_rate": 0.01}, child={"exchange_seconds": 0.1, **child}
+        "Bandit",
+        {"start": 1},
+        algorithm=settings,
+        optimizer={"learning_rate": 0.01},
+        child={"exchange_seconds": 0.1, **child},
     )
 
 
 def corridor(algorithm: str = "ppo", **child: Any) -> Experiment:
-    settings = {"name": algorithm, "batch_size": 64, "gamma": 0.8, "gae_lambda": 0.95, "entropy_coefficient": 0.001}
-    settings |= {"minibatch_size": 32, "epochs": 4} if algorithm == "ppo" else {"across_episodes": False, "pull_steps": 128}
-    return experiment("Corridor", algorithm=settings, optimizer={"learning_rate": 0.005}, child={"exchange_seconds": 0.1, **child})
+    settings = {
+        "name": algorithm,
+        "batch_size": 64,
+        "gamma": 0.8,
+        "gae_lambda": 0.95,
+        "entropy_coefficient": 0.001,
+    }
+    settings |= (
+        {"minibatch_size": 32, "epochs": 4}
+        if algorithm == "ppo"
+        else {"across_episodes": False, "pull_steps": 128}
+    )
+    return experiment(
+        "Corridor",
+        algorithm=settings,
+        optimizer={"learning_rate": 0.005},
+        child={"exchange_seconds": 0.1, **child},
+    )
 
 
 @pytest.mark.parametrize("exchange", ["free", "episode"])
 @pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
-async def test_two_cores_find_the_best_action_of_every_context(exchange: str, algorithm: str) -> None:
+async def test_two_cores_find_the_best_action_of_every_context(
+    exchange: str, algorithm: str
+) -> None:
     settings = bandit(algorithm, exchange=exchange)
     solved = bandit_solved(settings)
     async with training(settings) as orchestrator:
@@ -457,7 +611,9 @@ async def test_two_cores_find_the_best_action_of_every_context(exchange: str, al
 
 
 @pytest.mark.parametrize(("exchange", "algorithm"), [("free", "ppo"), ("episode", "a3c")])
-async def test_two_cores_find_the_way_and_what_every_cell_is_worth(exchange: str, algorithm: str) -> None:
+async def test_two_cores_find_the_way_and_what_every_cell_is_worth(
+    exchange: str, algorithm: str
+) -> None:
     settings = corridor(algorithm, exchange=exchange)
     async with training(settings) as orchestrator:
         await train(orchestrator, corridor_solved(settings))
@@ -471,21 +627,31 @@ async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: 
         start, before = orchestrator.snapshot(), orchestrator.pids
         await train(orchestrator, solved)
         os.kill(before[0], signal.SIGKILL)
-        await train(orchestrator, lambda _: len(orchestrator.pids) == 2 and before[0] not in orchestrator.pids)
+        await train(
+            orchestrator,
+            lambda _: len(orchestrator.pids) == 2 and before[0] not in orchestrator.pids,
+        )
         assert before[1] in orchestrator.pids
         # From the beginning again: the two that are there now must learn it, and both must take part.
         orchestrator.memory.filled[:] = 0
         orchestrator.memory.replay[:] = 0.0
         orchestrator.reset(start)
         assert not solved(orchestrator.snapshot())
-        await train(orchestrator, lambda weights: solved(weights) and orchestrator.memory.filled.all())
+        await train(
+            orchestrator, lambda weights: solved(weights) and orchestrator.memory.filled.all()
+        )
         assert orchestrator.memory.replay[:, :, 4].any(1).all()  # rewards, in both shares
 
 
 async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     async with training(
-        experiment("Gated", {"gate": str(gate)}, algorithm=a3c(batch_size=16), child={"exchange": "episode"})
+        experiment(
+            "Gated",
+            {"gate": str(gate)},
+            algorithm=a3c(batch_size=16),
+            child={"exchange": "episode"},
+        )
     ) as orchestrator:
         await train(orchestrator, lambda _: orchestrator.memory.filled.all())
         first, second = orchestrator.pids
@@ -495,7 +661,9 @@ async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: P
         # Its death lights its element. Whoever replaces it is held up at the gate; the other one goes on alone.
         os.mkfifo(gate)
         os.kill(first, signal.SIGKILL)
-        await train(orchestrator, lambda _: len(orchestrator.pids) == 2 and first not in orchestrator.pids)
+        await train(
+            orchestrator, lambda _: len(orchestrator.pids) == 2 and first not in orchestrator.pids
+        )
         assert (await episodes(orchestrator, 50))[10:] == [1] * 40
         with await asyncio.to_thread(gate.open, "w"):
             gate.unlink()
@@ -542,7 +710,9 @@ async def test_a_core_whose_word_comes_late_brings_no_exchange_about() -> None:
 
 async def test_free_cores_exchange_after_so_many_steps() -> None:
     settings = experiment(
-        "Corridor", algorithm=a3c(batch_size=16), child={"exchange": "free", "exchange_seconds": 0.0, "exchange_steps": 500}
+        "Corridor",
+        algorithm=a3c(batch_size=16),
+        child={"exchange": "free", "exchange_seconds": 0.0, "exchange_steps": 500},
     )
     async with training(settings) as orchestrator, asyncio.timeout(40):
         for _ in range(5):
@@ -574,7 +744,10 @@ async def test_nothing_is_left_when_the_cores_have_ended() -> None:
             pids = orchestrator.pids
             if killed:
                 os.kill(pids[0], signal.SIGKILL)
-                await train(orchestrator, lambda _: len(orchestrator.pids) == 2 and pids[0] not in orchestrator.pids)
+                await train(
+                    orchestrator,
+                    lambda _: len(orchestrator.pids) == 2 and pids[0] not in orchestrator.pids,
+                )
             return pids + orchestrator.pids
 
     left = []

@@ -15,7 +15,17 @@ from genkidama.child.__main__ import main
 from genkidama.experiment import Experiment
 from genkidama.messages import PROTOCOL, Refusal
 from tests.certificates import Authority, needs_openssl
-from tests.helpers import FakeParent, Started, constant, eventually, running, small, starting, until, url
+from tests.helpers import (
+    FakeParent,
+    Started,
+    constant,
+    eventually,
+    running,
+    small,
+    starting,
+    until,
+    url,
+)
 from tests.services import service_manager
 
 Start = Callable[..., Started]
@@ -46,22 +56,34 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
     ("arguments", "words"),
     [
         ([], "error: where is the parent? give --parent ws://HOST:PORT or a child's TOML\n"),
-        (["--parent", "nonsense"], "error: the command line: parent = 'nonsense': expected ws://HOST:PORT or wss://HOST:PORT\n"),
+        (
+            ["--parent", "nonsense"],
+            "error: the command line: parent = 'nonsense': expected ws://HOST:PORT or wss://HOST:PORT\n",
+        ),
         (
             ["--parent", "ws://pi:99999"],
             "error: parent = 'ws://pi:99999': expected ws://HOST:PORT or wss://HOST:PORT: Port out of range 0-65535\n",
         ),
-        (["--parent", "ws://pi:1", "--cores", "0"], "error: the command line: cores = 0: expected int >= 1\n"),
+        (
+            ["--parent", "ws://pi:1", "--cores", "0"],
+            "error: the command line: cores = 0: expected int >= 1\n",
+        ),
         (
             ["--parent", "ws://pi:1", "--cores", "²"],
             "error: the command line: cores = '²': expected one of 'auto', 'experiment', or int >= 1\n",
         ),
-        (["--parent", "ws://pi:1", "--name", "my pi"], "error: the command line: name = 'my pi': expected letters, digits, "),
+        (
+            ["--parent", "ws://pi:1", "--name", "my pi"],
+            "error: the command line: name = 'my pi': expected letters, digits, ",
+        ),
         (
             ["--parent", "ws://pi:1", "--token-file", "nowhere"],
             "error: token_file = 'nowhere': cannot be read: No such file or directory; ",
         ),
-        (["--parent", "wss://pi:1", "--ca-file", "nowhere"], "error: ca_file = 'nowhere': cannot be read: No such file or directory\n"),
+        (
+            ["--parent", "wss://pi:1", "--ca-file", "nowhere"],
+            "error: ca_file = 'nowhere': cannot be read: No such file or directory\n",
+        ),
         (["nowhere.toml"], "error: nowhere.toml: no such file\n"),
         (
             ["child.toml"],
@@ -71,7 +93,11 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
     ],
 )
 def test_a_wrong_option_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "child.toml").write_text("nam = 'pi'")
@@ -84,9 +110,13 @@ def test_a_wrong_option_is_one_line(
 # How it ends.
 
 
-async def test_its_own_file_says_where_the_parent_is_and_the_command_line_what_differs(tmp_path: Path, start: Start) -> None:
+async def test_its_own_file_says_where_the_parent_is_and_the_command_line_what_differs(
+    tmp_path: Path, start: Start
+) -> None:
     async with running(constant(stop={"updates": 3}), tmp_path / "run") as parent:
-        (tmp_path / "child.toml").write_text(f"parent = '{url(parent.address)}'\nname = 'file'\nstate = 'state'\n")
+        (tmp_path / "child.toml").write_text(
+            f"parent = '{url(parent.address)}'\nname = 'file'\nstate = 'state'\n"
+        )
         child = start("child.toml", "--name", "line")
         assert await ended(child) == 0
         assert list(parent.server.children) == ["line"]
@@ -120,7 +150,8 @@ async def test_a_name_in_use_ends_it(tmp_path: Path, start: Start) -> None:
 
 async def test_another_protocol_version_ends_it(start: Start) -> None:
     refusal = Refusal(
-        code="version", reason=f"child 'pi' speaks protocol {PROTOCOL}, this parent protocol 9; install the same version on both"
+        code="version",
+        reason=f"child 'pi' speaks protocol {PROTOCOL}, this parent protocol 9; install the same version on both",
     )
     async with FakeParent(lambda request: refusal) as parent:
         child = start("--parent", parent.url, "--name", "pi")
@@ -136,13 +167,18 @@ async def test_an_environment_that_always_fails_ends_it(tmp_path: Path, start: S
         await vanished(child)
         await eventually(lambda: not parent.server.connected)
     lines = child.err.splitlines()
-    assert lines[-1] == "error: core 0 died 3 times without ending an episode: ValueError: the cable is loose"
+    assert (
+        lines[-1]
+        == "error: core 0 died 3 times without ending an episode: ValueError: the cable is loose"
+    )
     assert child.err.count("Traceback") == 3  # those of the user's own code, one each time
     assert 'File "' + str(Path("tests", "tiny.py")) in child.err or "tests/tiny.py" in child.err
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill"])
-async def test_an_environment_that_cannot_be_built_ends_it(tmp_path: Path, start: Start, fault: str) -> None:
+async def test_an_environment_that_cannot_be_built_ends_it(
+    tmp_path: Path, start: Start, fault: str
+) -> None:
     async with running(faulty(fault=fault, where="construct"), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi")
         assert await ended(child) == (2 if fault == "raise" else 1)
@@ -156,7 +192,9 @@ async def test_an_environment_that_cannot_be_built_ends_it(tmp_path: Path, start
 
 
 @needs_openssl
-async def test_a_service_with_a_token_over_tls(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_service_with_a_token_over_tls(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a shelf does, in real processes: systemd is told, and what the child starts cannot speak for it."""
     authority = Authority(tmp_path / "authority")
     signed, token = authority.sign("IP:127.0.0.1"), "token-of-the-pi-01"
@@ -165,12 +203,30 @@ async def test_a_service_with_a_token_over_tls(tmp_path: Path, start: Start, mon
         (tmp_path / name).chmod(0o600)
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
-    settings = faulty().with_settings({"parent.tokens_file": str(tmp_path / "tokens"), **prefixed(signed.settings())})
+    settings = faulty().with_settings(
+        {"parent.tokens_file": str(tmp_path / "tokens"), **prefixed(signed.settings())}
+    )
     with service_manager() as manager:
         monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
         monkeypatch.setenv("WATCHDOG_USEC", "100000")
-        child = start("--parent", f"wss://{listen}", "--name", "pi", "--cores", 2, "--token-file", "token", "--ca-file", authority.file)
-        await eventually(lambda: any(line.startswith(f"STATUS=waiting for wss://{listen}: nobody") for line in manager.heard))
+        child = start(
+            "--parent",
+            f"wss://{listen}",
+            "--name",
+            "pi",
+            "--cores",
+            2,
+            "--token-file",
+            "token",
+            "--ca-file",
+            authority.file,
+        )
+        await eventually(
+            lambda: any(
+                line.startswith(f"STATUS=waiting for wss://{listen}: nobody")
+                for line in manager.heard
+            )
+        )
         assert "READY=1" in manager.heard
         async with running(settings, tmp_path / "run", listen) as parent:
             await eventually(lambda: parent.server.trial.version >= 2)
@@ -195,11 +251,16 @@ def prefixed(settings: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-async def test_stopped_while_the_nursery_warms_up_it_leaves_nothing(tmp_path: Path, start: Start, number: int) -> None:
+async def test_stopped_while_the_nursery_warms_up_it_leaves_nothing(
+    tmp_path: Path, start: Start, number: int
+) -> None:
     """The environment takes a minute to build. As Ctrl-C does, SIGINT here reaches the whole group."""
     async with running(faulty(fault="sleep", where="construct"), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi")
-        await asyncio.to_thread(until, lambda: any("forkserver" in " ".join(process.cmdline()) for process in child.family()))
+        await asyncio.to_thread(
+            until,
+            lambda: any("forkserver" in " ".join(process.cmdline()) for process in child.family()),
+        )
         if number == signal.SIGINT:
             os.killpg(child.pid, number)
         else:
@@ -210,7 +271,9 @@ async def test_stopped_while_the_nursery_warms_up_it_leaves_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["alone", "whole-group"])
-async def test_stopped_while_it_trains_it_says_goodbye_and_leaves_nothing(tmp_path: Path, start: Start, whole: bool) -> None:
+async def test_stopped_while_it_trains_it_says_goodbye_and_leaves_nothing(
+    tmp_path: Path, start: Start, whole: bool
+) -> None:
     """A service manager may send SIGTERM to the whole group, the cores and the nursery included."""
     async with running(faulty(), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi", "--cores", 2)
@@ -238,7 +301,9 @@ async def test_killed_it_takes_its_cores_along(tmp_path: Path, start: Start) -> 
 
 
 @pytest.mark.slow
-async def test_killed_it_takes_cores_along_whose_episodes_never_end(tmp_path: Path, start: Start) -> None:
+async def test_killed_it_takes_cores_along_whose_episodes_never_end(
+    tmp_path: Path, start: Start
+) -> None:
     async with running(faulty(length=0), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi", "--cores", 1)
         await eventually(lambda: parent.server.trial.version >= 2)

@@ -55,7 +55,10 @@ def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
         "progress": ((1,), "float64"),
         "stop": ((1,), "bool"),
     }
-    assert {name: (getattr(memory, name).shape, getattr(memory, name).dtype.name) for name in LAYOUT.parts()} == shapes
+    assert {
+        name: (getattr(memory, name).shape, getattr(memory, name).dtype.name)
+        for name in LAYOUT.parts()
+    } == shapes
     assert not any(getattr(memory, name).any() for name in shapes)
     memory.close()
 
@@ -65,7 +68,14 @@ counts = st.integers(1, 20)
 
 @given(
     st.builds(
-        Layout, cores=counts, steps=counts, columns=counts, size=counts, trainable=counts, state_rows=st.integers(1, 2), state_sets=counts
+        Layout,
+        cores=counts,
+        steps=counts,
+        columns=counts,
+        size=counts,
+        trainable=counts,
+        state_rows=st.integers(1, 2),
+        state_sets=counts,
     )
 )
 def test_no_two_parts_overlap_and_each_starts_at_a_cache_line(layout: Layout) -> None:
@@ -110,7 +120,11 @@ def test_two_processes_see_the_same_memory_and_neither_needs_the_other_to_live()
     assert ours.recv() == (LAYOUT, list(map(float, range(11))), [0.5] * 7)
     assert ours.recv() == "written"
     assert memory.gradients.tolist() == [[0.0] * 10, [6.0] * 10, [0.0] * 10]
-    assert memory.semaphore.tolist() == [False, False, True] and memory.filled.tolist() == [2**40, 0, 0]
+    assert memory.semaphore.tolist() == [False, False, True] and memory.filled.tolist() == [
+        2**40,
+        0,
+        0,
+    ]
     memory.weights[3] = -1.0
     ours.send("look again")
     assert ours.recv() == [0.0, 1.0, 2.0, -1.0, *map(float, range(4, 11))]
@@ -154,7 +168,9 @@ def test_arrays_outlive_the_descriptor() -> None:
 @linux
 @pytest.mark.parametrize("killed", [False, True])
 def test_nothing_is_left_of_a_process_and_its_memory(killed: bool) -> None:
-    warm = CONTEXT.Process(target=os.getpid)  # multiprocessing keeps descriptors of its own, which are not ours to count
+    warm = CONTEXT.Process(
+        target=os.getpid
+    )  # multiprocessing keeps descriptors of its own, which are not ours to count
     warm.start()
     warm.join()
     warm.close()

@@ -34,7 +34,9 @@ EXCHANGES = pytest.mark.parametrize("exchange", ["episode", "free"])
 
 
 def faulty(exchange: str = "free", **options: Any) -> Experiment:
-    return small(environment={"id": "tests.tiny:Faulty", "options": options}, child={"exchange": exchange})
+    return small(
+        environment={"id": "tests.tiny:Faulty", "options": options}, child={"exchange": exchange}
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,7 +81,9 @@ async def turns(backend: Backend, episodes: int) -> None:
 # The contract.
 
 
-@pytest.fixture(params=["hogwild-episode", "hogwild-free", "ga3c-episode", "ga3c-free", f"{CONSTANT}-free"])
+@pytest.fixture(
+    params=["hogwild-episode", "hogwild-free", "ga3c-episode", "ga3c-free", f"{CONSTANT}-free"]
+)
 def plugged(request: pytest.FixtureRequest) -> Experiment:
     """An experiment for each backend that there is."""
     name, _, exchange = request.param.rpartition("-")
@@ -145,14 +149,18 @@ class TestContract:
         sent = backend.snapshot()
         parent = np.linspace(-1.0, 1.0, len(sent), dtype=np.float32)
         backend.blend(sent, parent, beta)
-        np.testing.assert_allclose(backend.snapshot(), (1.0 - beta) * sent + beta * parent, atol=1e-6)
+        np.testing.assert_allclose(
+            backend.snapshot(), (1.0 - beta) * sent + beta * parent, atol=1e-6
+        )
 
     async def test_a_reset_takes_the_given_weights(self, backend: Backend) -> None:
         signature = await backend.startup()
         backend.reset(np.full(signature.size, 3.0, np.float32))
         np.testing.assert_array_equal(backend.snapshot(), np.full(signature.size, 3.0))
 
-    async def test_the_state_brings_a_restarted_child_back(self, plugged: Experiment, backend: Backend) -> None:
+    async def test_the_state_brings_a_restarted_child_back(
+        self, plugged: Experiment, backend: Backend
+    ) -> None:
         await backend.startup()
         await backend.begin(None)
         await turns(backend, 2)
@@ -193,7 +201,9 @@ def test_a_backend_that_is_not_there_is_the_users_mistake(name: str) -> None:
 
 
 def test_a_backend_that_is_no_class_is_the_users_mistake() -> None:
-    with pytest.raises(ConfigurationError, match=r"child.backend = 'tests.helpers:ROOT': is no class"):
+    with pytest.raises(
+        ConfigurationError, match=r"child.backend = 'tests.helpers:ROOT': is no class"
+    ):
         make_backend(small(child={"backend": "tests.helpers:ROOT"}), 1, "pi")
 
 
@@ -202,7 +212,9 @@ def test_a_backend_that_is_no_class_is_the_users_mistake() -> None:
 
 async def test_with_episodes_each_core_plays_one_between_two_exchanges() -> None:
     async with begun(faulty("episode", length=7), cores=3) as orchestrator:
-        while await turn(orchestrator) < 3:  # who is ready first does not wait for who is still being started
+        while (
+            await turn(orchestrator) < 3
+        ):  # who is ready first does not wait for who is still being started
             pass
         for _ in range(3):
             async with asyncio.timeout(30):
@@ -219,7 +231,9 @@ async def test_with_episodes_the_cores_rest_during_an_exchange() -> None:
                 await orchestrator.due()
             before = orchestrator.snapshot()
             cores = [psutil.Process(pid) for pid in orchestrator.pids]
-            await eventually(lambda cores=cores: all(core.status() == psutil.STATUS_SLEEPING for core in cores))
+            await eventually(
+                lambda cores=cores: all(core.status() == psutil.STATUS_SLEEPING for core in cores)
+            )
             np.testing.assert_array_equal(orchestrator.snapshot(), before)
             orchestrator.release()
 
@@ -231,7 +245,10 @@ async def test_free_cores_never_wait() -> None:
 
 
 async def test_a_free_exchange_is_due_after_so_many_steps() -> None:
-    settings = small(environment={"id": "tests.tiny:Faulty"}, child={"exchange_seconds": 0.0, "exchange_steps": 200})
+    settings = small(
+        environment={"id": "tests.tiny:Faulty"},
+        child={"exchange_seconds": 0.0, "exchange_steps": 200},
+    )
     async with begun(settings, cores=2) as orchestrator:
         for _ in range(3):
             async with asyncio.timeout(30):
@@ -244,7 +261,9 @@ async def test_what_free_cores_learn_during_an_exchange_is_kept() -> None:
     try:
         await orchestrator.startup()
         sent = orchestrator.snapshot()
-        orchestrator.memory.weights += np.float32(1.0)  # as the cores would, between the push and its reply
+        orchestrator.memory.weights += np.float32(
+            1.0
+        )  # as the cores would, between the push and its reply
         orchestrator.blend(sent, sent + np.float32(4.0), 0.5)
         np.testing.assert_allclose(orchestrator.snapshot(), sent + 3.0, atol=1e-5)
     finally:
@@ -261,8 +280,12 @@ async def test_a_reset_forgets_the_optimizers_state() -> None:
         assert not orchestrator.memory.state.any() and not orchestrator.memory.clock.any()
 
 
-@pytest.mark.parametrize(("other", "kept"), [(small(optimizer={"name": "sgd"}), False), (small(), True)])
-async def test_momenta_of_another_optimizer_are_not_taken_over(other: Experiment, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("other", "kept"), [(small(optimizer={"name": "sgd"}), False), (small(), True)]
+)
+async def test_momenta_of_another_optimizer_are_not_taken_over(
+    other: Experiment, kept: bool
+) -> None:
     first, second = CoreOrchestrator(small(), 1), CoreOrchestrator(other, 1)
     try:
         await first.startup()
@@ -281,13 +304,17 @@ async def test_momenta_of_another_optimizer_are_not_taken_over(other: Experiment
 
 
 @EXCHANGES
-async def test_a_core_that_is_killed_is_replaced(exchange: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_core_that_is_killed_is_replaced(
+    exchange: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with begun(faulty(exchange), cores=2) as orchestrator:
         await turns(orchestrator, 4)
         killed = orchestrator.pids[0]
         os.kill(killed, signal.SIGKILL)
         waiting = asyncio.ensure_future(turns(orchestrator, 100))
-        await eventually(lambda: len(orchestrator.pids) == 2 and killed not in orchestrator.pids, "a new core")
+        await eventually(
+            lambda: len(orchestrator.pids) == 2 and killed not in orchestrator.pids, "a new core"
+        )
         await waiting
         await turns(orchestrator, 20)
         assert "core lost" in capsys.readouterr().err
@@ -301,7 +328,9 @@ async def test_all_cores_may_be_killed_at_once(exchange: str) -> None:
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         await turns(orchestrator, 40)
-        await eventually(lambda: len(orchestrator.pids) == 2 and not killed & set(orchestrator.pids))
+        await eventually(
+            lambda: len(orchestrator.pids) == 2 and not killed & set(orchestrator.pids)
+        )
         await turns(orchestrator, 20)
 
 
@@ -319,7 +348,10 @@ async def test_a_core_killed_while_it_waits_keeps_nobody_waiting() -> None:
 
 async def test_a_large_network_is_no_leak() -> None:
     """What it takes in its first batches is more than what a leaking core is replaced for."""
-    settings = small(network={"hidden": [1200, 1200], "activation": "relu"}, algorithm={"name": "a3c", "batch_size": 2})
+    settings = small(
+        network={"hidden": [1200, 1200], "activation": "relu"},
+        algorithm={"name": "a3c", "batch_size": 2},
+    )
     async with begun(settings, cores=1) as orchestrator:
         pids = orchestrator.pids
         while orchestrator.memory.clock[0] < 270:  # the memory is looked at every 128 batches
@@ -328,13 +360,19 @@ async def test_a_large_network_is_no_leak() -> None:
 
 
 async def test_a_core_that_fails_now_and_then_does_not_end_the_child() -> None:
-    async with begun(faulty(fault="raise", after=3), cores=1) as orchestrator:  # each life has three episodes
+    async with begun(
+        faulty(fault="raise", after=3), cores=1
+    ) as orchestrator:  # each life has three episodes
         await turns(orchestrator, 15)
 
 
 @EXCHANGES
-@pytest.mark.parametrize(("fault", "reason"), [("raise", "ValueError: the cable\nis loose"), ("kill", "exit code -9")])
-async def test_a_core_that_never_ends_an_episode_ends_the_child(exchange: str, fault: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("raise", "ValueError: the cable\nis loose"), ("kill", "exit code -9")]
+)
+async def test_a_core_that_never_ends_an_episode_ends_the_child(
+    exchange: str, fault: str, reason: str
+) -> None:
     async with begun(faulty(exchange, fault=fault), cores=1) as orchestrator:
         with pytest.raises(EnvironmentFailure) as raised:
             await turns(orchestrator, sys.maxsize)
@@ -375,13 +413,18 @@ async def started(experiment: Experiment, cores: int = 4) -> int:
 
 def words(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
     """Level and text of each line of the log since the last call."""
-    return [(line["level"], line["event"]) for line in map(json.loads, capsys.readouterr().err.splitlines())]
+    return [
+        (line["level"], line["event"])
+        for line in map(json.loads, capsys.readouterr().err.splitlines())
+    ]
 
 
 AUTO = small(child={"cores": "auto"})
 
 
-async def test_where_there_is_memory_each_cpu_core_has_its_process(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_where_there_is_memory_each_cpu_core_has_its_process(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert await started(AUTO, cores=4) == 4
     assert words(capsys) == []
 
@@ -408,7 +451,9 @@ async def test_where_memory_is_short_there_are_as_many_cores_as_fit(
     assert {1, 2, 4} <= found
 
 
-async def test_if_not_even_one_core_fits_one_is_tried(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_if_not_even_one_core_fits_one_is_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(module, "available_bytes", lambda: -MB)
     async with begun(AUTO, cores=4) as orchestrator:
         await turns(orchestrator, 2)
@@ -430,7 +475,11 @@ async def test_a_number_of_cores_is_obeyed_even_if_they_do_not_fit(
 
 @pytest.mark.parametrize(("own", "expected"), [(None, 1), ("auto", 1), (2, 2)])
 async def test_a_child_says_how_many_cores_it_took(
-    tmp_path: Path, own: Any, expected: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    own: Any,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(client, "available_cores", lambda: 4)
     monkeypatch.setattr(module, "available_bytes", lambda: 0)
@@ -443,7 +492,9 @@ async def test_a_child_says_how_many_cores_it_took(
     assert [line["cores"] for line in said if line["event"] == "training"] == [expected]
 
 
-async def test_on_a_system_that_does_not_tell_its_memory_all_cores_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_on_a_system_that_does_not_tell_its_memory_all_cores_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "available_bytes", lambda: None)
     assert await started(AUTO) == 4
 
@@ -454,7 +505,9 @@ async def cost_of(experiment: Experiment) -> int:
     return cost
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="this kernel does not tell what is private")
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="this kernel does not tell what is private"
+)
 async def test_what_a_core_costs_is_measured() -> None:
     large = {"network": {"hidden": [1000, 1000]}, "algorithm": {"batch_size": 512}}
     little, much = await cost_of(small()), await cost_of(small(**large))
@@ -490,14 +543,23 @@ async def test_an_environment_that_fails_while_it_is_measured_fails_again_in_a_c
         await orchestrator.shutdown()
 
 
-async def test_too_little_memory_for_the_nursery_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    nursery = Nursery("no_such_module", lambda _: {})  # one that is not there yet; it dies as if for want of memory
+async def test_too_little_memory_for_the_nursery_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nursery = Nursery(
+        "no_such_module", lambda _: {}
+    )  # one that is not there yet; it dies as if for want of memory
     monkeypatch.setattr(module, "CORES", nursery)
     monkeypatch.setattr(module, "available_bytes", lambda: 60 * MB)
     orchestrator = CoreOrchestrator(faulty(fault="kill", where="construct"), 1)
-    with pytest.raises(EnvironmentFailure, match=r"exit code -9: a child needs 190 MB before its first core, 60 MB are free; "):
+    with pytest.raises(
+        EnvironmentFailure,
+        match=r"exit code -9: a child needs 190 MB before its first core, 60 MB are free; ",
+    ):
         await orchestrator.startup()
-    assert words(capsys) == [("warning", "a child needs 190 MB before its first core, 60 MB are free")]
+    assert words(capsys) == [
+        ("warning", "a child needs 190 MB before its first core, 60 MB are free")
+    ]
     assert nursery.pid is not None
     psutil.Process(nursery.pid).kill()
 
@@ -508,14 +570,36 @@ async def test_too_little_memory_for_the_nursery_is_told(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("experiment", "error", "words"),
     [
-        (small(environment={"id": "NoSuch-v1"}), ConfigurationError, "environment.id = 'NoSuch-v1'"),
-        (small(environment={"options": {"colour": "red"}}), ConfigurationError, "environment.id = 'CartPole-v1'.*colour"),
-        (small(network={"name": "tests.helpers:Started"}), ConfigurationError, "network.name = 'tests.helpers:Started'"),
-        (faulty(fault="raise", where="construct"), ConfigurationError, "environment.id = 'tests.tiny:Faulty'.*the cable"),
-        (faulty(fault="kill", where="construct"), EnvironmentFailure, "'tests.tiny:Faulty' by itself"),
+        (
+            small(environment={"id": "NoSuch-v1"}),
+            ConfigurationError,
+            "environment.id = 'NoSuch-v1'",
+        ),
+        (
+            small(environment={"options": {"colour": "red"}}),
+            ConfigurationError,
+            "environment.id = 'CartPole-v1'.*colour",
+        ),
+        (
+            small(network={"name": "tests.helpers:Started"}),
+            ConfigurationError,
+            "network.name = 'tests.helpers:Started'",
+        ),
+        (
+            faulty(fault="raise", where="construct"),
+            ConfigurationError,
+            "environment.id = 'tests.tiny:Faulty'.*the cable",
+        ),
+        (
+            faulty(fault="kill", where="construct"),
+            EnvironmentFailure,
+            "'tests.tiny:Faulty' by itself",
+        ),
     ],
 )
-async def test_what_cannot_be_built_is_told(experiment: Experiment, error: type[GenkidamaError], words: str) -> None:
+async def test_what_cannot_be_built_is_told(
+    experiment: Experiment, error: type[GenkidamaError], words: str
+) -> None:
     orchestrator = CoreOrchestrator(experiment, 1)
     try:
         with pytest.raises(error, match=words):
@@ -586,7 +670,14 @@ asyncio.run(main())
 def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    found = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert found.returncode == 0, found.stderr
     assert found.stdout.count("imported") == 1
 

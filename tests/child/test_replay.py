@@ -8,16 +8,30 @@ from hypothesis import strategies as st
 from genkidama.child.replay import ReplayTensor
 
 
-def replay(filled: list[int], steps: int = 10, shape: tuple[int, ...] = (3,), actions: int = 2) -> ReplayTensor:
+def replay(
+    filled: list[int], steps: int = 10, shape: tuple[int, ...] = (3,), actions: int = 2
+) -> ReplayTensor:
     columns = ReplayTensor.columns(int(np.prod(shape)), actions)
-    return ReplayTensor(np.zeros((len(filled), steps, columns), np.float32), np.array(filled, np.int64), shape, actions)
+    return ReplayTensor(
+        np.zeros((len(filled), steps, columns), np.float32),
+        np.array(filled, np.int64),
+        shape,
+        actions,
+    )
 
 
 # Columns.
 
 
-@given(st.integers(1, 3), st.integers(1, 4), st.lists(st.integers(1, 3), max_size=3).map(tuple), st.integers(1, 3))
-def test_every_column_is_a_view_of_its_own_part_of_the_tensor(cores: int, steps: int, shape: tuple[int, ...], actions: int) -> None:
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.lists(st.integers(1, 3), max_size=3).map(tuple),
+    st.integers(1, 3),
+)
+def test_every_column_is_a_view_of_its_own_part_of_the_tensor(
+    cores: int, steps: int, shape: tuple[int, ...], actions: int
+) -> None:
     ours = replay([steps] * cores, steps, shape, actions)
     width = int(np.prod(shape))
     assert ours.tensor.shape == (cores, steps, width + actions + 3)
@@ -29,7 +43,11 @@ def test_every_column_is_a_view_of_its_own_part_of_the_tensor(cores: int, steps:
         column[...] = numbers
     # Read back through new views, as another core has them.
     other = ReplayTensor(ours.tensor, ours.filled, shape, actions)
-    for column, numbers in zip([other.observations, other.actions, other.rewards, other.terminated, other.truncated], written, strict=True):
+    for column, numbers in zip(
+        [other.observations, other.actions, other.rewards, other.terminated, other.truncated],
+        written,
+        strict=True,
+    ):
         assert (column == numbers).all()
     # Side by side in one row, in the documented order, and nothing is left over.
     rows = np.concatenate([numbers.reshape(cores, steps, -1) for numbers in written], axis=2)
@@ -58,9 +76,13 @@ fills = st.lists(st.integers(0, 10), min_size=1, max_size=5).filter(any)
 
 
 @given(fills, st.integers(1, 30), st.booleans(), st.integers(0, 2**32 - 1))
-def test_only_written_steps_are_sampled(filled: list[int], count: int, replacement: bool, seed: int) -> None:
+def test_only_written_steps_are_sampled(
+    filled: list[int], count: int, replacement: bool, seed: int
+) -> None:
     count = count if replacement else min(count, sum(filled))
-    cores, places = replay(filled).sample(np.random.default_rng(seed), count, replacement=replacement)
+    cores, places = replay(filled).sample(
+        np.random.default_rng(seed), count, replacement=replacement
+    )
     assert cores.shape == places.shape == (count,)
     drawn = list(zip(cores.tolist(), places.tolist(), strict=True))
     assert all(0 <= place < filled[core] for core, place in drawn)
@@ -70,15 +92,21 @@ def test_only_written_steps_are_sampled(filled: list[int], count: int, replaceme
 
 @given(fills, st.integers(0, 2**32 - 1))
 def test_without_replacement_all_steps_come_exactly_once(filled: list[int], seed: int) -> None:
-    cores, places = replay(filled).sample(np.random.default_rng(seed), sum(filled), replacement=False)
+    cores, places = replay(filled).sample(
+        np.random.default_rng(seed), sum(filled), replacement=False
+    )
     everything = [(core, place) for core, n in enumerate(filled) for place in range(n)]
     assert sorted(zip(cores.tolist(), places.tolist(), strict=True)) == everything
 
 
 @given(fills, st.booleans(), st.integers(0, 2**32 - 1), st.data())
-def test_a_share_is_sampled_alone(filled: list[int], replacement: bool, seed: int, data: st.DataObject) -> None:
+def test_a_share_is_sampled_alone(
+    filled: list[int], replacement: bool, seed: int, data: st.DataObject
+) -> None:
     share = data.draw(st.sampled_from([core for core, n in enumerate(filled) if n]))
-    cores, places = replay(filled).sample(np.random.default_rng(seed), filled[share], share=share, replacement=replacement)
+    cores, places = replay(filled).sample(
+        np.random.default_rng(seed), filled[share], share=share, replacement=replacement
+    )
     assert set(cores.tolist()) == {share}
     assert all(0 <= place < filled[share] for place in places.tolist())
     if not replacement:
@@ -119,7 +147,9 @@ def test_what_is_written_later_can_be_sampled_later() -> None:
         ([3, 2], {"count": 4, "share": 0, "replacement": False}, "4 steps asked for, 3 are there"),
     ],
 )
-def test_steps_that_are_not_there_cannot_be_sampled(filled: list[int], arguments: dict[str, int], sentence: str) -> None:
+def test_steps_that_are_not_there_cannot_be_sampled(
+    filled: list[int], arguments: dict[str, int], sentence: str
+) -> None:
     with pytest.raises(ValueError) as caught:
         replay(filled).sample(np.random.default_rng(0), **arguments)  # type: ignore[arg-type]
     assert str(caught.value) == sentence

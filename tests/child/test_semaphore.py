@@ -51,7 +51,9 @@ def check(semaphore: SemaphoreVector, elements: np.ndarray, state: State) -> Non
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 4])
-def test_in_every_state_that_can_be_reached_everybody_waits_for_those_that_run_and_for_no_dead(cores: int) -> None:
+def test_in_every_state_that_can_be_reached_everybody_waits_for_those_that_run_and_for_no_dead(
+    cores: int,
+) -> None:
     start: State = (ABSENT,) * cores
     seen: set[State] = {start}
     paths: list[tuple[State, list[Action]]] = [(start, [])]
@@ -63,7 +65,11 @@ def test_in_every_state_that_can_be_reached_everybody_waits_for_those_that_run_a
             told = start
             check(semaphore, elements, told)
             for step in [*path, action]:
-                waiting = [core for core, word in enumerate(told) if word == WAITING] if step[0] == "release" else []
+                waiting = (
+                    [core for core, word in enumerate(told) if word == WAITING]
+                    if step[0] == "release"
+                    else []
+                )
                 assert act(semaphore, elements, step) == waiting, (told, step)
                 told = after(told, step)
                 check(semaphore, elements, told)
@@ -81,7 +87,11 @@ def test_long_lives_end_nowhere_else() -> None:
     for _ in range(3000):
         choices = possible(state)
         action = choices[rng.integers(len(choices))]
-        expected = [core for core, word in enumerate(state) if word == WAITING] if action[0] == "release" else []
+        expected = (
+            [core for core, word in enumerate(state) if word == WAITING]
+            if action[0] == "release"
+            else []
+        )
         assert act(semaphore, elements, action) == expected
         state = after(state, action)
         check(semaphore, elements, state)
@@ -96,7 +106,9 @@ def test_nobody_there_is_nobody_to_wait_for() -> None:
     assert semaphore.release() == []
 
 
-def test_a_core_that_dies_while_others_wait_does_not_hold_them_up_and_one_that_returns_does() -> None:
+def test_a_core_that_dies_while_others_wait_does_not_hold_them_up_and_one_that_returns_does() -> (
+    None
+):
     elements = np.zeros(2, np.bool_)
     semaphore = SemaphoreVector(elements)
     semaphore.enter(0)

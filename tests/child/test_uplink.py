@@ -17,9 +17,9 @@ from genkidama.child import uplink
 from genkidama.child.client import Child
 from genkidama.child.uplink import FAILURES, Refused, Uplink, explain, read_token
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Role
 from genkidama.messages import Welcome
 from genkidama.parent import Parent
+from genkidama.role import Role
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import PATIENCE, Serving, constant, eventually, history, running, url
 
@@ -80,9 +80,16 @@ class Said:
 
 @needs_openssl
 async def test_a_child_exchanges_over_tls_with_its_token(
-    tmp_path: Path, tokens: Path, authority: Authority, signed: Signed, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tokens: Path,
+    authority: Authority,
+    signed: Signed,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    settings = constant(parent={"tokens_file": str(tokens), **signed.settings()}, network={"options": {"size": 1 << 18}})
+    settings = constant(
+        parent={"tokens_file": str(tokens), **signed.settings()},
+        network={"options": {"size": 1 << 18}},
+    )
     async with running(settings, tmp_path / "run") as parent:
         child = Child(over_tls(parent), name="pi", token=TOKEN, ca_file=authority.file)
         async with Serving(child) as serving:
@@ -153,8 +160,14 @@ async def test_a_child_is_let_in_when_the_certificate_is_right_and_says_what_is_
         await serving.__aexit__(None, None, None)
     found = said.reasons()
     assert [reason for reason in found if reason in reasons] == reasons
-    nobody = f"nobody listens at wss://{listen}: is the parent started, and are host and port right?"
-    assert set(found) <= {nobody, *reasons, f"wss://{listen} ends the connection: if that parent has no certificate, use ws://"}
+    nobody = (
+        f"nobody listens at wss://{listen}: is the parent started, and are host and port right?"
+    )
+    assert set(found) <= {
+        nobody,
+        *reasons,
+        f"wss://{listen} ends the connection: if that parent has no certificate, use ws://",
+    }
 
 
 # What is wrong, in words.
@@ -165,7 +178,10 @@ async def test_a_certificate_that_cannot_be_trusted(tmp_path: Path, authority: A
     today = time.strftime("%Y-%m-%d", time.gmtime())
     stranger = Authority(tmp_path / "stranger").file
     here, trusted = "IP:127.0.0.1", {"ca_file": authority.file}
-    expired, future = authority.sign(here, begins=-2, ends=-1), authority.sign(here, begins=1, ends=2)
+    expired, future = (
+        authority.sign(here, begins=-2, ends=-1),
+        authority.sign(here, begins=1, ends=2),
+    )
     for certificate, options, words in (
         (
             expired,
@@ -178,8 +194,16 @@ async def test_a_certificate_that_cannot_be_trusted(tmp_path: Path, authority: A
             trusted,
             "is for other names than 127.0.0.1: use one of those, or make a certificate for 127.0.0.1",
         ),
-        (authority.sign(here), {}, "is of an unknown authority: set ca_file to the authority that signed it"),
-        (authority.sign(here), {"ca_file": stranger}, f"is of an unknown authority: does {stranger} hold the authority that signed it?"),
+        (
+            authority.sign(here),
+            {},
+            "is of an unknown authority: set ca_file to the authority that signed it",
+        ),
+        (
+            authority.sign(here),
+            {"ca_file": stranger},
+            f"is of an unknown authority: does {stranger} hold the authority that signed it?",
+        ),
     ):
         async with running(constant(parent=certificate.settings()), tmp_path / "run") as parent:
             assert await why_not(over_tls(parent), **options) == f"the parent's certificate {words}"
@@ -191,17 +215,27 @@ async def test_a_name_is_verified_as_it_is_written(tmp_path: Path, authority: Au
     certificate = authority.sign("DNS:localhost")
     async with running(constant(parent=certificate.settings()), tmp_path / "run") as parent:
         await (await Uplink(over_tls(parent, "localhost"), ca_file=authority.file).open()).close()
-        assert "is for other names than 127.0.0.1" in await why_not(over_tls(parent), ca_file=authority.file)
+        assert "is for other names than 127.0.0.1" in await why_not(
+            over_tls(parent), ca_file=authority.file
+        )
 
 
 @needs_openssl
-async def test_wss_where_there_is_no_certificate_and_ws_where_there_is_one(tmp_path: Path, authority: Authority, signed: Signed) -> None:
+async def test_wss_where_there_is_no_certificate_and_ws_where_there_is_one(
+    tmp_path: Path, authority: Authority, signed: Signed
+) -> None:
     async with running(constant(), tmp_path / "run") as parent:
         where = over_tls(parent)
-        assert await why_not(where, ca_file=authority.file) == f"{where} ends the connection: if that parent has no certificate, use ws://"
+        assert (
+            await why_not(where, ca_file=authority.file)
+            == f"{where} ends the connection: if that parent has no certificate, use ws://"
+        )
     async with running(constant(parent=signed.settings()), tmp_path / "run") as parent:
         where = url(parent.address)
-        assert await why_not(where) == f"{where} gives no HTTP answer: if that parent has a certificate, use wss://"
+        assert (
+            await why_not(where)
+            == f"{where} gives no HTTP answer: if that parent has a certificate, use wss://"
+        )
 
 
 async def test_a_token_that_is_missing_or_unknown(tmp_path: Path, tokens: Path) -> None:
@@ -229,19 +263,30 @@ async def speaking(answer: bytes) -> AsyncIterator[str]:
 
 async def test_somebody_else_listens_there() -> None:
     async with speaking(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as where:
-        assert await why_not(where) == "the answer is HTTP 404, and a parent's would be 101: does a parent listen at this address?"
+        assert (
+            await why_not(where)
+            == "the answer is HTTP 404, and a parent's would be 101: does a parent listen at this address?"
+        )
     async with speaking(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n") as where:
         assert await why_not(where) == "the parent is shutting down"
     async with speaking(b"SSH-2.0-OpenSSH\r\n") as where:
-        assert await why_not(where) == f"{where} gives no HTTP answer: if that parent has a certificate, use wss://"
+        assert (
+            await why_not(where)
+            == f"{where} gives no HTTP answer: if that parent has a certificate, use wss://"
+        )
 
 
 async def test_nobody_is_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = url(free.getsockname())
-    assert await why_not(where) == f"nobody listens at {where}: is the parent started, and are host and port right?"
+    assert (
+        await why_not(where)
+        == f"nobody listens at {where}: is the parent started, and are host and port right?"
+    )
     words = await why_not("ws://nowhere.invalid:1")
-    assert words.startswith("nowhere.invalid is no known name: ") and words.endswith("; check the name, or give the parent's IP address")
+    assert words.startswith("nowhere.invalid is no known name: ") and words.endswith(
+        "; check the name, or give the parent's IP address"
+    )
 
 
 def test_errors_without_words_have_a_name() -> None:
@@ -253,7 +298,9 @@ def test_errors_without_words_have_a_name() -> None:
 # Names.
 
 
-async def test_a_numbered_name_does_not_fit_the_token(tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_numbered_name_does_not_fit_the_token(
+    tmp_path: Path, tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "pi")
     async with (
         running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent,
@@ -278,7 +325,9 @@ def written(path: Path, content: str | bytes, mode: int = 0o600) -> Role:
     return Role(token_file=str(path))
 
 
-def test_the_token_is_in_the_file_or_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_is_in_the_file_or_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert read_token(Role()) == ""
     role = written(tmp_path / "token", f"{TOKEN}\n")
     assert read_token(role) == TOKEN
@@ -288,16 +337,28 @@ def test_the_token_is_in_the_file_or_in_the_environment(tmp_path: Path, monkeypa
     monkeypatch.setenv("GENKIDAMA_TOKEN", "")
     assert read_token(role) == TOKEN
     monkeypatch.setenv("GENKIDAMA_TOKEN", "too short")
-    with pytest.raises(ConfigurationError, match=r"^GENKIDAMA_TOKEN: holds no token: expected 16 to 1024 characters of "):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^GENKIDAMA_TOKEN: holds no token: expected 16 to 1024 characters of ",
+    ):
         read_token(role)
 
 
-@pytest.mark.parametrize("content", ["", "\n", "fifteen-letters", f"pi {TOKEN}", f"{TOKEN}\n{OTHER}\n", f"{TOKEN}ü", b"\xff" * 20])
-def test_a_file_that_holds_no_token_is_named_and_not_shown(tmp_path: Path, content: str | bytes) -> None:
+@pytest.mark.parametrize(
+    "content",
+    ["", "\n", "fifteen-letters", f"pi {TOKEN}", f"{TOKEN}\n{OTHER}\n", f"{TOKEN}ü", b"\xff" * 20],
+)
+def test_a_file_that_holds_no_token_is_named_and_not_shown(
+    tmp_path: Path, content: str | bytes
+) -> None:
     role = written(tmp_path / "token", content)
     with pytest.raises(ConfigurationError) as caught:
         read_token(role)
-    words = "cannot be read: is no UTF-8 text" if isinstance(content, bytes) else "holds no token: expected 16 to 1024 characters of "
+    words = (
+        "cannot be read: is no UTF-8 text"
+        if isinstance(content, bytes)
+        else "holds no token: expected 16 to 1024 characters of "
+    )
     assert str(caught.value).startswith(f"token_file = {role.token_file!r}: {words}")
     assert TOKEN not in str(caught.value) and "fifteen" not in str(caught.value)
 
@@ -312,14 +373,20 @@ def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
-def test_a_token_that_everybody_may_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, warned: bool) -> None:
+def test_a_token_that_everybody_may_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, warned: bool
+) -> None:
     assert read_token(written(tmp_path / "token", TOKEN, mode)) == TOKEN
     assert ("everybody on this machine may read the token" in capsys.readouterr().err) is warned
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "cannot be read: No such file or directory"), ("", "holds no PEM certificate"), ("no PEM", "holds no PEM certificate")],
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("", "holds no PEM certificate"),
+        ("no PEM", "holds no PEM certificate"),
+    ],
 )
 def test_an_authority_that_is_none(tmp_path: Path, content: str | None, words: str) -> None:
     path = tmp_path / "ca.pem"
@@ -333,13 +400,18 @@ def test_an_authority_that_is_none(tmp_path: Path, content: str | None, words: s
 # A token that anybody on the way can read.
 
 
-@pytest.mark.parametrize(("host", "token", "warned"), [("0.0.0.0", TOKEN, True), ("0.0.0.0", "", False), ("127.0.0.1", TOKEN, False)])
+@pytest.mark.parametrize(
+    ("host", "token", "warned"),
+    [("0.0.0.0", TOKEN, True), ("0.0.0.0", "", False), ("127.0.0.1", TOKEN, False)],
+)
 async def test_a_token_that_leaves_the_machine_unencrypted_is_spoken_of_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str, token: str, warned: bool
 ) -> None:
     said = Said(capsys, "the token travels readable; use wss://")
     async with running(constant(), tmp_path / "run") as parent:
-        there = Uplink(f"ws://{host}:{parent.address[1]}", "pi", token=token)  # to 0.0.0.0 is to this machine
+        there = Uplink(
+            f"ws://{host}:{parent.address[1]}", "pi", token=token
+        )  # to 0.0.0.0 is to this machine
         for _ in range(2):
             async with asyncio.timeout(PATIENCE):
                 connection, _ = await there.connect()
@@ -362,7 +434,10 @@ async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixtu
         await serving.__aenter__()
         await serving.exchanged(3)
         await eventually(
-            lambda: child.status == f"training CartPole-v1 on 1 core, version {parent.server.trial.version}, last exchange 0 s ago"
+            lambda: (
+                child.status
+                == f"training CartPole-v1 on 1 core, version {parent.server.trial.version}, last exchange 0 s ago"
+            )
         )
         version = parent.server.trial.version
     await eventually(lambda: "nobody listens" in child.status)
@@ -373,4 +448,7 @@ async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixtu
         await eventually(lambda: child.status.endswith("last exchange 0 s ago"))
     await eventually(lambda: "nobody listens" in child.status)
     await serving.__aexit__(None, None, None)
-    assert said.reasons() == [f"nobody listens at {where}: is the parent started, and are host and port right?"] * 2
+    assert (
+        said.reasons()
+        == [f"nobody listens at {where}: is the parent started, and are host and port right?"] * 2
+    )

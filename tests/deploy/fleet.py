@@ -42,8 +42,29 @@ PATIENCE = 60.0
 
 #: What Raspberry Pi OS Lite has of what matters here. It has no python3-venv: whoever deploys installs that.
 PACKAGES = (
-    *("systemd", "systemd-sysv", "libpam-systemd", "dbus", "udev", "kmod", "procps", "iproute2", "iputils-ping", "netbase"),
-    *("openssh-server", "sudo", "python3", "python3-apt", "avahi-daemon", "libnss-mdns", "ca-certificates", "curl", "less"),
+    *(
+        "systemd",
+        "systemd-sysv",
+        "libpam-systemd",
+        "dbus",
+        "udev",
+        "kmod",
+        "procps",
+        "iproute2",
+        "iputils-ping",
+        "netbase",
+    ),
+    *(
+        "openssh-server",
+        "sudo",
+        "python3",
+        "python3-apt",
+        "avahi-daemon",
+        "libnss-mdns",
+        "ca-certificates",
+        "curl",
+        "less",
+    ),
 )
 
 #: What `apt-get install` finds besides: a repository in the image stands in for Debian's mirror, which a fleet cannot reach.
@@ -51,7 +72,12 @@ OFFERED = ("python3-venv", "python3-packaging", "python3-pip", "acl", "rsync")
 
 #: What cannot work in a container, is of no use here, or would run into the middle of a test.
 MASKED = (
-    *("console-getty.service", "getty.target", "systemd-firstboot.service", "systemd-networkd-wait-online.service"),
+    *(
+        "console-getty.service",
+        "getty.target",
+        "systemd-firstboot.service",
+        "systemd-networkd-wait-online.service",
+    ),
     *("systemd-timesyncd.service", "e2scrub_reap.service", "e2scrub_all.timer", "fstrim.timer"),
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer"),
 )
@@ -76,22 +102,34 @@ def requirements() -> str | None:
     reasons = []
     if os.geteuid():
         reasons.append("Booting systems needs root: run `sudo make test-deploy`.")
-    packages = {"systemd-nspawn": "systemd-container", "mmdebstrap": "mmdebstrap", "ip": "iproute2", "ssh": "openssh-client"}
+    packages = {
+        "systemd-nspawn": "systemd-container",
+        "mmdebstrap": "mmdebstrap",
+        "ip": "iproute2",
+        "ssh": "openssh-client",
+    }
     missing = [package for command, package in packages.items() if not shutil.which(command)]
     if not Path("/usr/share/keyrings/debian-archive-keyring.gpg").exists():
         missing.append("debian-archive-keyring")
     if missing:
         reasons.append(f"Programs are missing: run `apt-get install {' '.join(missing)}`.")
     hierarchies = _hierarchies()
-    if "cgroup2" not in hierarchies.values() or not any((h / "memory.limit_in_bytes").exists() or _offers_memory(h) for h in hierarchies):
-        reasons.append("The kernel offers no cgroups with a memory controller: boot it with `cgroup_enable=memory`, and mount cgroup2.")
+    if "cgroup2" not in hierarchies.values() or not any(
+        (h / "memory.limit_in_bytes").exists() or _offers_memory(h) for h in hierarchies
+    ):
+        reasons.append(
+            "The kernel offers no cgroups with a memory controller: boot it with `cgroup_enable=memory`, and mount cgroup2."
+        )
     if not reasons:
         with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
             for name in ("lower", "upper", "work", "merged"):
                 (Path(folder) / name).mkdir()
             probe = "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged && ip link add probe type bridge"
             result = subprocess.run(
-                ["unshare", "--mount", "--net", "--pid", "--fork", "sh", "-c", probe], cwd=folder, capture_output=True, text=True
+                ["unshare", "--mount", "--net", "--pid", "--fork", "sh", "-c", probe],
+                cwd=folder,
+                capture_output=True,
+                text=True,
             )
             if result.returncode:
                 said = " ".join((result.stdout + result.stderr).split())
@@ -137,7 +175,18 @@ def base_image(release: Release, cache: Path = CACHE, packages: Sequence[str] = 
             options += ["--dpkgopt=path-exclude=/usr/share/man/*"]
             sources = _host_sources(release)
             # In a mount namespace of its own, or a build that is killed would leave its mounts.
-            _call(["unshare", "--mount", "mmdebstrap", *options, release, str(unfinished), *(["-"] if sources else [])], input=sources)
+            _call(
+                [
+                    "unshare",
+                    "--mount",
+                    "mmdebstrap",
+                    *options,
+                    release,
+                    str(unfinished),
+                    *(["-"] if sources else []),
+                ],
+                input=sources,
+            )
             _write_index(unfinished / "srv/debian")
             hook.unlink()
             unfinished.rename(image)
@@ -149,13 +198,22 @@ def _host_sources(release: Release) -> str:
 
     For another release the suite is replaced. Debian's keyring has the keys of the next release long before it appears.
     """
-    system = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    system = dict(
+        line.split("=", 1)
+        for line in Path("/etc/os-release").read_text().splitlines()
+        if "=" in line
+    )
     if system.get("ID") != "debian":
         return ""
     codename = system["VERSION_CODENAME"]
     suites = {f"{codename}{kind}": f"{release}{kind}" for kind in ("", "-updates", "-security")}
     fields = "$(REPO_URI) $(RELEASE) $(COMPONENT) $(ORIGIN)"
-    lines = [line.split(" ", 3) for line in _call(["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]).splitlines()]
+    lines = [
+        line.split(" ", 3)
+        for line in _call(
+            ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
+        ).splitlines()
+    ]
     # The origin is unknown, and stays as it was asked for, before the first `apt-get update`.
     ours = [
         (uri, suites[suite])
@@ -190,7 +248,9 @@ def _write_index(repository: Path) -> None:
     for package in sorted(repository.glob("*.deb")):
         control = _call(["dpkg-deb", "--field", str(package)]).strip()
         digest = hashlib.sha256(package.read_bytes()).hexdigest()
-        entries.append(f"{control}\nFilename: ./{package.name}\nSize: {package.stat().st_size}\nSHA256: {digest}\n")
+        entries.append(
+            f"{control}\nFilename: ./{package.name}\nSize: {package.stat().st_size}\nSHA256: {digest}\n"
+        )
     (repository / "Packages").write_text("\n".join(entries))
 
 
@@ -219,7 +279,9 @@ class Fleet:
     files for `ssh -F` and `ansible -i`.
     """
 
-    def __init__(self, work_dir: Path, base: Path, systems: Mapping[str, str], memory: int = GIB) -> None:
+    def __init__(
+        self, work_dir: Path, base: Path, systems: Mapping[str, str], memory: int = GIB
+    ) -> None:
         self.systems = dict(systems)
         self.work_dir = work_dir.resolve()
         self.base = base.resolve()
@@ -248,7 +310,12 @@ class Fleet:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -269,23 +336,45 @@ class Fleet:
         return self.work_dir / system / "root"
 
     def run(
-        self, command: Sequence[str], *, cwd: Path | None = None, check: bool = True, seconds: float = 600.0, **environment: str
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        check: bool = True,
+        seconds: float = 600.0,
+        **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         """Runs `command` as the controller, in the fleet's network, and gives back its output; Failed if it fails and `check` is set."""
         env = {**os.environ, "ANSIBLE_INVENTORY": str(self.inventory), **environment}
         in_network = ["ip", "netns", "exec", self._controller, *command]
         try:
-            result = subprocess.run(in_network, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds)
+            result = subprocess.run(
+                in_network,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+            )
         except subprocess.TimeoutExpired as error:
-            said = b"".join(stream for stream in (error.stdout, error.stderr) if isinstance(stream, bytes)).decode(errors="replace")
-            raise Failed(f"{shlex.join(command)}: still running after {seconds:g} s\n{said}") from None
+            said = b"".join(
+                stream for stream in (error.stdout, error.stderr) if isinstance(stream, bytes)
+            ).decode(errors="replace")
+            raise Failed(
+                f"{shlex.join(command)}: still running after {seconds:g} s\n{said}"
+            ) from None
         if check and result.returncode:
-            raise Failed(f"{shlex.join(command)}: exit status {result.returncode}\n{result.stdout}{result.stderr}")
+            raise Failed(
+                f"{shlex.join(command)}: exit status {result.returncode}\n{result.stdout}{result.stderr}"
+            )
         return result
 
     def ssh(self, system: str, command: str, *, check: bool = True, seconds: float = 600.0) -> str:
         """What `command`, a line of shell, prints on `system` when user `pi` runs it; `sudo` asks for nothing."""
-        return self.run(["ssh", "-F", str(self.ssh_config), system, command], check=check, seconds=seconds).stdout
+        return self.run(
+            ["ssh", "-F", str(self.ssh_config), system, command], check=check, seconds=seconds
+        ).stdout
 
     def pull_plug(self, *systems: str) -> None:
         """Ends `systems` as a power cut would: all processes at once, and without a last word to those that they were connected to.
@@ -326,7 +415,9 @@ class Fleet:
         group = _memory_hierarchy() / self.name / system
         stat = _pairs(group / "memory.stat")
         if (group / "memory.current").exists():
-            used, peak = (int((group / name).read_text()) for name in ("memory.current", "memory.peak"))
+            used, peak = (
+                int((group / name).read_text()) for name in ("memory.current", "memory.peak")
+            )
             cache = stat["active_file"] + stat["inactive_file"]
             events = _pairs(group / "memory.events")
             return Memory(used - cache, peak, events["max"], events["oom_kill"])
@@ -358,7 +449,9 @@ class Fleet:
     def _plug(self, system: str) -> None:
         """A network namespace for `system`, and a cable from there to the bridge."""
         address, namespace = self.systems[system], self._namespace(system)
-        mac = "02:00:" + ":".join(f"{int(number):02x}" for number in address.split("."))  # the same after every boot
+        mac = "02:00:" + ":".join(
+            f"{int(number):02x}" for number in address.split(".")
+        )  # the same after every boot
         _call(["ip", "netns", "add", namespace])
         _call(
             [
@@ -387,12 +480,19 @@ class Fleet:
     def _write_ssh_config(self) -> None:
         key = self.work_dir / "id_ed25519"
         if not key.exists():
-            _call(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "controller", "-f", str(key)])
-        hosts = "".join(f"Host {system}\nHostName {address}\nHostKeyAlias {system}\n" for system, address in self.systems.items())
+            _call(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "controller", "-f", str(key)]
+            )
+        hosts = "".join(
+            f"Host {system}\nHostName {address}\nHostKeyAlias {system}\n"
+            for system, address in self.systems.items()
+        )
         common = f"User pi\nIdentityFile {key}\nIdentitiesOnly yes\nUserKnownHostsFile {self.work_dir}/known_hosts\n"
         common += "BatchMode yes\nConnectTimeout 5\nServerAliveInterval 5\nServerAliveCountMax 6\n"
         self.ssh_config.write_text(f"{hosts}Host *\n{common}")
-        lines = [f"{system} ansible_ssh_common_args='-F {self.ssh_config}'" for system in self.systems]
+        lines = [
+            f"{system} ansible_ssh_common_args='-F {self.ssh_config}'" for system in self.systems
+        ]
         self.inventory.write_text("\n".join(lines) + "\n")
         (self.work_dir / "known_hosts").write_text("")
 
@@ -403,12 +503,27 @@ class Fleet:
         for name in ("upper", "work", "root"):
             (folder / name).mkdir(parents=True)
         layers = f"lowerdir={self.base},upperdir={folder}/upper,workdir={folder}/work"
-        _call(["mount", "-t", "overlay", self._namespace(system), "-o", layers, str(folder / "root")])
+        _call(
+            ["mount", "-t", "overlay", self._namespace(system), "-o", layers, str(folder / "root")]
+        )
         etc = folder / "root/etc"
         (etc / "hostname").write_text(f"{system}\n")
         (etc / "hosts").write_text(f"127.0.0.1\tlocalhost\n127.0.1.1\t{system}\n")
         (etc / "machine-id").write_text(f"{uuid.uuid4().hex}\n")
-        _call(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", system, "-f", str(etc / "ssh/ssh_host_ed25519_key")])
+        _call(
+            [
+                "ssh-keygen",
+                "-q",
+                "-t",
+                "ed25519",
+                "-N",
+                "",
+                "-C",
+                system,
+                "-f",
+                str(etc / "ssh/ssh_host_ed25519_key"),
+            ]
+        )
         with (self.work_dir / "known_hosts").open("a") as known:
             known.write(f"{system} {(etc / 'ssh/ssh_host_ed25519_key.pub').read_text()}")
         keys = folder / "root/home/pi/.ssh/authorized_keys"
@@ -417,10 +532,25 @@ class Fleet:
 
     def _start(self, system: str) -> None:
         self._plug(system)
-        groups = [_make_cgroup(hierarchy, kind, f"{self.name}/{system}") for hierarchy, kind in _hierarchies().items()]
+        groups = [
+            _make_cgroup(hierarchy, kind, f"{self.name}/{system}")
+            for hierarchy, kind in _hierarchies().items()
+        ]
         _limit_memory(_memory_hierarchy() / self.name / system, self.memory_limit)
-        nspawn = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit", "--resolv-conf=off", "--console=pipe"]
-        nspawn += [f"--directory={self.root(system)}", f"--machine={self._namespace(system)}", f"--hostname={system}"]
+        nspawn = [
+            "systemd-nspawn",
+            "--quiet",
+            "--boot",
+            "--register=no",
+            "--keep-unit",
+            "--resolv-conf=off",
+            "--console=pipe",
+        ]
+        nspawn += [
+            f"--directory={self.root(system)}",
+            f"--machine={self._namespace(system)}",
+            f"--hostname={system}",
+        ]
         nspawn += [f"--network-namespace-path=/run/netns/{self._namespace(system)}"]
         # Enter the cgroups, which the first arguments name, and boot; again for as long as it ends with 133, which means that it reboots.
         script = 'n=$1; shift; for _ in $(seq $n); do echo $$ > "$1/cgroup.procs"; shift; done; while "$@"; [ $? = 133 ]; do :; done'
@@ -428,7 +558,14 @@ class Fleet:
         # systemd 256 and later refuse cgroups of version 1, and systems in the field see version 2 only: show them that.
         env = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "SYSTEMD_NSPAWN_LOCK": "0"}
         with (self.work_dir / f"{system}.log").open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+            )
         self._running[system] = process
 
     def _await(self, system: str, other_than: str = "") -> None:
@@ -438,7 +575,9 @@ class Fleet:
             ended = self._running[system].poll() is not None
             if ended or time.monotonic() > deadline:
                 log = (self.work_dir / f"{system}.log").read_text(errors="replace")
-                raise Failed(f"{system} {'ended' if ended else f'does not answer within {PATIENCE:g} s'}; its console:\n{log[-5000:]}")
+                raise Failed(
+                    f"{system} {'ended' if ended else f'does not answer within {PATIENCE:g} s'}; its console:\n{log[-5000:]}"
+                )
             time.sleep(0.1)
 
 
@@ -450,7 +589,9 @@ _BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
 def _memory_hierarchy() -> Path:
     """The mounted hierarchy of cgroups that limits memory, of either version."""
-    return next(h for h in _hierarchies() if (h / "memory.limit_in_bytes").exists() or _offers_memory(h))
+    return next(
+        h for h in _hierarchies() if (h / "memory.limit_in_bytes").exists() or _offers_memory(h)
+    )
 
 
 def _make_cgroup(hierarchy: Path, kind: str, name: str) -> Path:
@@ -507,7 +648,9 @@ def _tell_group(name: str, file: str, event: str, awaited: int) -> None:
 
 
 def _pairs(file: Path) -> dict[str, int]:
-    return {name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())}
+    return {
+        name: int(value) for name, value in (line.split() for line in file.read_text().splitlines())
+    }
 
 
 # Names, locks and leftovers ---------------------------------------------------------------------------------------------------------
@@ -562,5 +705,7 @@ def _call(command: Sequence[str], input: str = "") -> str:
     """What `command` prints; Failed if it fails."""
     result = subprocess.run(command, input=input, capture_output=True, text=True)
     if result.returncode:
-        raise Failed(f"{shlex.join(command)}: exit status {result.returncode}\n{result.stdout[-5000:]}{result.stderr[-5000:]}")
+        raise Failed(
+            f"{shlex.join(command)}: exit status {result.returncode}\n{result.stdout[-5000:]}{result.stderr[-5000:]}"
+        )
     return result.stdout

@@ -20,7 +20,9 @@ from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
 
 torch.set_num_threads(1)
-experiment = Experiment.from_dict({"environment": {"id": "LunarLander-v3"}, "network": {"hidden": [16]}})
+experiment = Experiment.from_dict(
+    {"environment": {"id": "LunarLander-v3"}, "network": {"hidden": [16]}}
+)
 environment = make_environment(experiment.environment)
 
 environment.reset(seed=7)
@@ -35,14 +37,18 @@ while not over:
     action = sample(outputs(observation))
     observations.append(observation)
     actions.append(action)
-    observation, reward, terminated, truncated, _ = environment.step(model.head.to_environment(action))
+    observation, reward, terminated, truncated, _ = environment.step(
+        model.head.to_environment(action)
+    )
     rewards.append(float(reward))
     over = terminated or truncated
 n = len(rewards)
 ends = np.arange(n) == n - 1
 rows = torch.from_numpy(np.asarray(observations, np.float32))
 columns = torch.from_numpy(np.asarray(actions, model.head.dtype).reshape(n, -1))
-rollout = Rollout(rows, columns, np.asarray(rewards, np.float32), ends, np.zeros(0, np.intp), rows[:0])
+rollout = Rollout(
+    rows, columns, np.asarray(rewards, np.float32), ends, np.zeros(0, np.intp), rows[:0]
+)
 
 before = model.vector.clone()
 settings = experiment.optimizer

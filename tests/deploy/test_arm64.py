@@ -89,9 +89,28 @@ class System:
         layers = [self.image, self.folder / "upper", self.folder / "work", self.folder / "merged"]
         for layer in layers[1:]:
             layer.mkdir(exist_ok=True)
-        enter = ["unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "sh", "-c", ENTER, "sh"]
-        done = subprocess.run([*enter, *map(str, layers), str(self.wheels), *command], input=given, capture_output=True, text=True)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        enter = [
+            "unshare",
+            "--mount",
+            "--net",
+            "--pid",
+            "--ipc",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+            ENTER,
+            "sh",
+        ]
+        done = subprocess.run(
+            [*enter, *map(str, layers), str(self.wheels), *command],
+            input=given,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, (
+            f"{' '.join(command)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
         return done.stdout
 
 
@@ -102,7 +121,10 @@ def emulation() -> Iterator[None]:
     if NATIVE or enabled:
         yield
         return
-    if not mounted and subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT]).returncode:
+    if (
+        not mounted
+        and subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT]).returncode
+    ):
         pytest.skip("The kernel has no binfmt_misc: run `modprobe binfmt_misc` on the host.")
     subprocess.run(["update-binfmts", "--enable", "qemu-aarch64"], check=True)
     yield
@@ -119,9 +141,16 @@ def image_of(release: str) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not image.exists():
             shutil.rmtree(unfinished, ignore_errors=True)
-            options = ["--arch=arm64", "--variant=minbase", "--include=python3", "--skip=check/qemu"]
+            options = [
+                "--arch=arm64",
+                "--variant=minbase",
+                "--include=python3",
+                "--skip=check/qemu",
+            ]
             # In a mount namespace of its own, or a build that is killed would leave its mounts.
-            subprocess.run(["unshare", "--mount", "mmdebstrap", *options, release, unfinished], check=True)
+            subprocess.run(
+                ["unshare", "--mount", "mmdebstrap", *options, release, unfinished], check=True
+            )
             unfinished.rename(image)
     return image
 
@@ -132,11 +161,16 @@ def make_wheelhouse(python: str, *before: str) -> tuple[Path, str]:
     arguments = ["--role", "child", "--platform", "aarch64", "--python", python]
     done = subprocess.run([*before, *program, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return CACHE / "wheels" / f"child-aarch64-py{python.replace('.', '')}", done.stdout.splitlines()[-1]
+    return (
+        CACHE / "wheels" / f"child-aarch64-py{python.replace('.', '')}",
+        done.stdout.splitlines()[-1],
+    )
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def system(request: pytest.FixtureRequest, emulation: None, tmp_path_factory: pytest.TempPathFactory) -> System:
+def system(
+    request: pytest.FixtureRequest, emulation: None, tmp_path_factory: pytest.TempPathFactory
+) -> System:
     release = request.param
     wheels, _ = make_wheelhouse(RELEASES[release])
     return System(release, image_of(release), tmp_path_factory.mktemp(release), wheels)
@@ -156,24 +190,47 @@ def test_box2d_asks_for_no_more_than_debian_10_has(system: System, tmp_path: Pat
     read = ["readelf", "--wide", "--file-header", "--dynamic", "--dyn-syms", str(library)]
     found = subprocess.run(read, capture_output=True, text=True, check=True).stdout
     assert "AArch64" in found
-    assert set(re.findall(r"\(NEEDED\).*\[(.*?)\.so", found)) <= {"libc", "libm", "libpthread", "libdl", "ld-linux-aarch64"}
-    versions = {tuple(int(part) for part in version.split(".")) for version in re.findall(r"@GLIBC_([\d.]+)", found)}
+    assert set(re.findall(r"\(NEEDED\).*\[(.*?)\.so", found)) <= {
+        "libc",
+        "libm",
+        "libpthread",
+        "libdl",
+        "ld-linux-aarch64",
+    }
+    versions = {
+        tuple(int(part) for part in version.split("."))
+        for version in re.findall(r"@GLIBC_([\d.]+)", found)
+    }
     assert versions and max(versions) <= (2, 28)
 
 
-def test_a_child_installs_without_network_compiler_and_pip(system: System, figures: list[str]) -> None:
+def test_a_child_installs_without_network_compiler_and_pip(
+    system: System, figures: list[str]
+) -> None:
     assert system.run("uname", "-m").strip() == "aarch64"
     assert (
-        system.run("sh", "-c", "ls /sys/class/net /usr/bin/pip* /usr/bin/g++ /usr/lib/python3/dist-packages/pip 2> /dev/null || true") == ""
+        system.run(
+            "sh",
+            "-c",
+            "ls /sys/class/net /usr/bin/pip* /usr/bin/g++ /usr/lib/python3/dist-packages/pip 2> /dev/null || true",
+        )
+        == ""
     )
     began = time.monotonic()
     system.run("sh", "-c", INSTALL, "sh", "/wheels")
     size = sum(path.stat().st_size for path in system.wheels.glob("*.whl")) / 1e6
-    figures.append(f"ARM, {system.release}: wheelhouse of {size:.0f} MB installed in {time.monotonic() - began:.0f} s")
-    assert system.run("/opt/genkidama/venv/bin/python", "-m", "pip", "check") == "No broken requirements found.\n"
+    figures.append(
+        f"ARM, {system.release}: wheelhouse of {size:.0f} MB installed in {time.monotonic() - began:.0f} s"
+    )
+    assert (
+        system.run("/opt/genkidama/venv/bin/python", "-m", "pip", "check")
+        == "No broken requirements found.\n"
+    )
 
 
-def test_it_plays_an_episode_learns_from_it_and_falls_as_here(system: System, figures: list[str]) -> None:
+def test_it_plays_an_episode_learns_from_it_and_falls_as_here(
+    system: System, figures: list[str]
+) -> None:
     began = time.monotonic()
     program = EPISODE.read_text(encoding="utf-8")
     there = json.loads(system.run("/opt/genkidama/venv/bin/python", "-", given=program))
@@ -181,12 +238,25 @@ def test_it_plays_an_episode_learns_from_it_and_falls_as_here(system: System, fi
     assert there["machine"] == "aarch64" and there["python"].startswith(RELEASES[system.release])
     assert there["steps"] > 50 and -1000.0 < there["return"] < 100.0
     assert there["gradient_steps"] > 0 and there["moved"] > 0.0
-    here = json.loads(subprocess.run([sys.executable, EPISODE], capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+    here = json.loads(
+        subprocess.run(
+            [sys.executable, EPISODE], capture_output=True, text=True, check=True, cwd=ROOT
+        ).stdout
+    )
     assert there["fallen"] == pytest.approx(here["fallen"], abs=1e-4)
 
 
 def test_the_doctor_finds_it_well(system: System, figures: list[str]) -> None:
     found = json.loads(system.run("/opt/genkidama/venv/bin/genkidama", "doctor", "--json"))
-    figures += [f"ARM, {system.release}, doctor: {check['status']} {check['name']}: {check['found']}" for check in found["checks"]]
-    assert {check["name"] for check in found["checks"] if check["status"] == "ok"} >= {"python", "system", "torch", "box2d", "uvloop"}
+    figures += [
+        f"ARM, {system.release}, doctor: {check['status']} {check['name']}: {check['found']}"
+        for check in found["checks"]
+    ]
+    assert {check["name"] for check in found["checks"] if check["status"] == "ok"} >= {
+        "python",
+        "system",
+        "torch",
+        "box2d",
+        "uvloop",
+    }
     assert found["ok"]

@@ -27,26 +27,50 @@ pytestmark = pytest.mark.deploy
 
 def tool(*command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     binaries = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}", "XDG_CONFIG_HOME": str(folder), "NO_COLOR": "1"}
+    environment = {
+        **os.environ,
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "XDG_CONFIG_HOME": str(folder),
+        "NO_COLOR": "1",
+    }
     return subprocess.run(
-        [str(binaries / command[0]), *command[1:]], cwd=PLAYBOOKS, env=environment, capture_output=True, text=True, check=False
+        [str(binaries / command[0]), *command[1:]],
+        cwd=PLAYBOOKS,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 def test_ansible_lint_is_content_at_its_strictest(tmp_path: Path) -> None:
-    said = tool("ansible-lint", "--offline", "--profile", "production", "--config-file", "/dev/null", folder=tmp_path)
+    said = tool(
+        "ansible-lint",
+        "--offline",
+        "--profile",
+        "production",
+        "--config-file",
+        "/dev/null",
+        folder=tmp_path,
+    )
     assert said.returncode == 0, said.stdout + said.stderr
     assert "0 failure(s), 0 warning(s)" in said.stdout + said.stderr
 
 
-@pytest.mark.parametrize("path", sorted(PLAYBOOKS.rglob("*.yml")), ids=lambda path: str(path.relative_to(PLAYBOOKS)))
+@pytest.mark.parametrize(
+    "path", sorted(PLAYBOOKS.rglob("*.yml")), ids=lambda path: str(path.relative_to(PLAYBOOKS))
+)
 def test_every_module_comes_with_ansible_itself(path: Path) -> None:
-    named = set(re.findall(r"(?m)^\s+([a-z_]+\.[a-z_]+)\.[a-z_]+:", path.read_text(encoding="utf-8")))
+    named = set(
+        re.findall(r"(?m)^\s+([a-z_]+\.[a-z_]+)\.[a-z_]+:", path.read_text(encoding="utf-8"))
+    )
     assert named <= {"ansible.builtin"}
 
 
 def test_the_example_names_one_parent_and_four_children(tmp_path: Path) -> None:
-    said = json.loads(tool("ansible-inventory", "-i", "inventory.example.ini", "--list", folder=tmp_path).stdout)
+    said = json.loads(
+        tool("ansible-inventory", "-i", "inventory.example.ini", "--list", folder=tmp_path).stdout
+    )
     assert said["parent"]["hosts"] == ["raspberrypi-0.local"]
     assert said["children"]["hosts"] == [f"raspberrypi-{number}.local" for number in (1, 2, 3, 4)]
 
@@ -54,12 +78,18 @@ def test_the_example_names_one_parent_and_four_children(tmp_path: Path) -> None:
 def test_the_vaults_password_is_made_once_and_is_ones_own(tmp_path: Path) -> None:
     script = [str(PLAYBOOKS / "vault-password.sh")]
     environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    first, second = (subprocess.run(script, env=environment, capture_output=True, check=True).stdout for _ in range(2))
+    first, second = (
+        subprocess.run(script, env=environment, capture_output=True, check=True).stdout
+        for _ in range(2)
+    )
     assert first == second and len(first) == 44
     kept = tmp_path / ".config/genkidama/vault-password"
     assert kept.read_bytes() == first and kept.stat().st_mode & 0o077 == 0
     other = subprocess.run(
-        script, env=environment | {"GENKIDAMA_VAULT_PASSWORD_FILE": str(tmp_path / "other")}, capture_output=True, check=True
+        script,
+        env=environment | {"GENKIDAMA_VAULT_PASSWORD_FILE": str(tmp_path / "other")},
+        capture_output=True,
+        check=True,
     )
     assert other.stdout != first
 
@@ -70,7 +100,9 @@ def test_the_vaults_password_is_made_once_and_is_ones_own(tmp_path: Path) -> Non
 @pytest.fixture(scope="module")
 def credentials() -> ModuleType:
     pytest.importorskip("cryptography")
-    specification = importlib.util.spec_from_file_location("credentials", ROOT / "deploy/credentials.py")
+    specification = importlib.util.spec_from_file_location(
+        "credentials", ROOT / "deploy/credentials.py"
+    )
     assert specification is not None and specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
@@ -79,21 +111,32 @@ def credentials() -> ModuleType:
 
 def test_the_first_run_makes_everything(credentials: ModuleType) -> None:
     made, found = credentials.renew(None, PARENT, ["pi1", "pi2"], NOW)
-    assert made == ["certificate authority", "certificate for pi0.local, localhost, 127.0.0.1, ::1", "token for pi1", "token for pi2"]
+    assert made == [
+        "certificate authority",
+        "certificate for pi0.local, localhost, 127.0.0.1, ::1",
+        "token for pi1",
+        "token for pi2",
+    ]
     assert len({*found["tokens"].values()}) == 2
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{43}", token) for token in found["tokens"].values())
 
 
 def test_what_is_right_is_kept(credentials: ModuleType) -> None:
     _, found = credentials.renew(None, PARENT, ["pi1", "pi2"], NOW)
-    assert credentials.renew(found, PARENT, ["pi1", "pi2"], NOW + timedelta(days=1000)) == ([], found)
+    assert credentials.renew(found, PARENT, ["pi1", "pi2"], NOW + timedelta(days=1000)) == (
+        [],
+        found,
+    )
 
 
 def test_a_child_more_or_less_changes_no_others_token(credentials: ModuleType) -> None:
     _, before = credentials.renew(None, PARENT, ["pi1", "pi2"], NOW)
     made, after = credentials.renew(before, PARENT, ["pi2", "pi3"], NOW)
     assert made == ["token for pi3", "no token for pi1 any more"]
-    assert after["tokens"]["pi2"] == before["tokens"]["pi2"] and list(after["tokens"]) == ["pi2", "pi3"]
+    assert after["tokens"]["pi2"] == before["tokens"]["pi2"] and list(after["tokens"]) == [
+        "pi2",
+        "pi3",
+    ]
     assert after["parent"] == before["parent"] and after["authority"] == before["authority"]
 
 
@@ -106,7 +149,9 @@ def test_a_child_more_or_less_changes_no_others_token(credentials: ModuleType) -
     ],
     ids=["another name", "it ends soon", "the authority ends before a new one would"],
 )
-def test_a_certificate_is_renewed(credentials: ModuleType, names: list[str], days: int, made: list[str]) -> None:
+def test_a_certificate_is_renewed(
+    credentials: ModuleType, names: list[str], days: int, made: list[str]
+) -> None:
     _, before = credentials.renew(None, PARENT, ["pi1"], NOW)
     reasons, after = credentials.renew(before, names, ["pi1"], NOW + timedelta(days=days))
     assert reasons == made
@@ -124,7 +169,19 @@ def test_the_certificate_satisfies_a_strict_reader(credentials: ModuleType, tmp_
     ):
         (tmp_path / f"{name}.pem").write_text(text)
     for name in ("-verify_hostname pi0.local", "-verify_ip 127.0.0.1", "-verify_ip ::1"):
-        command = ["openssl", "verify", "-x509_strict", "-purpose", "sslserver", *name.split(), "-CAfile", "ca.pem", "leaf.pem"]
+        command = [
+            "openssl",
+            "verify",
+            "-x509_strict",
+            "-purpose",
+            "sslserver",
+            *name.split(),
+            "-CAfile",
+            "ca.pem",
+            "leaf.pem",
+        ]
         said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert said.stdout == "leaf.pem: OK\n", said.stderr
-    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tmp_path / "leaf.pem", tmp_path / "key.pem")
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+        tmp_path / "leaf.pem", tmp_path / "key.pem"
+    )

@@ -19,7 +19,10 @@ def test_the_examples_are_true() -> None:
     assert doctest.testmod(judgements).failed == 0
 
 
-@pytest.mark.parametrize(("version", "status"), [((3, 10, 14), "failed"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((4, 0, 0), "ok")])
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [((3, 10, 14), "failed"), ((3, 11, 0), "ok"), ((3, 14, 1), "ok"), ((4, 0, 0), "ok")],
+)
 def test_python(version: tuple[int, ...], status: str) -> None:
     assert judgements.python_version(version).status == status
 
@@ -30,7 +33,13 @@ def test_python(version: tuple[int, ...], status: str) -> None:
         ("Linux", "x86_64", 64, "ok", ""),
         ("Linux", "aarch64", 64, "ok", ""),
         ("Darwin", "arm64", 64, "ok", ""),
-        ("Linux", "aarch64", 32, "failed", "the kernel has 64 bits, this Python 32: install the 64-bit Raspberry Pi OS"),
+        (
+            "Linux",
+            "aarch64",
+            32,
+            "failed",
+            "the kernel has 64 bits, this Python 32: install the 64-bit Raspberry Pi OS",
+        ),
         ("Linux", "armv7l", 32, "failed", "64-bit Raspberry Pi OS"),
         ("Linux", "armv8l", 32, "failed", "64-bit Raspberry Pi OS"),
         ("Linux", "armv6l", 32, "failed", "take a Pi 3 or later"),
@@ -47,7 +56,13 @@ def test_architecture(system: str, machine: str, bits: int, status: str, advice:
 
 @pytest.mark.parametrize(
     ("name", "version", "status"),
-    [("glibc", "2.27", "failed"), ("glibc", "2.28", "ok"), ("glibc", "2.41", "ok"), ("", "", "failed"), ("musl", "1.2.5", "failed")],
+    [
+        ("glibc", "2.27", "failed"),
+        ("glibc", "2.28", "ok"),
+        ("glibc", "2.41", "ok"),
+        ("", "", "failed"),
+        ("musl", "1.2.5", "failed"),
+    ],
 )
 def test_c_library(name: str, version: str, status: str) -> None:
     assert judgements.c_library(name, version).status == status
@@ -55,7 +70,14 @@ def test_c_library(name: str, version: str, status: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "quota"),
-    [("max 100000\n", None), ("150000 100000\n", 1.5), ("50000 100000", 0.5), ("", None), ("nonsense", None), ("1 0", None)],
+    [
+        ("max 100000\n", None),
+        ("150000 100000\n", 1.5),
+        ("50000 100000", 0.5),
+        ("", None),
+        ("nonsense", None),
+        ("1 0", None),
+    ],
 )
 def test_quota(text: str, quota: float | None) -> None:
     assert judgements.parse_quota(text) == quota
@@ -74,7 +96,9 @@ def test_quota(text: str, quota: float | None) -> None:
         (None, 4, 8.0, "ok", ""),
     ],
 )
-def test_cores(wanted: int | None, available: int, quota: float | None, status: str, advice: str) -> None:
+def test_cores(
+    wanted: int | None, available: int, quota: float | None, status: str, advice: str
+) -> None:
     found = judgements.cores(wanted, available, quota)
     assert found.status == status and found.advice.endswith(advice)
 
@@ -84,8 +108,14 @@ def test_memory() -> None:
     enough = CHILD_BYTES + RESERVE_BYTES + 4 * core
     assert judgements.memory(enough, 0, 4, said=True).status == "ok"
     short = judgements.memory(enough - 1, GIB, 4, said=True)
-    assert short.status == "failed" and short.advice.startswith("--cores 3 fits") and "1.0 GiB of swap" in short.found
-    assert judgements.memory(enough - 1, 0, 4, said=False).status == "warning"  # it runs as many as fit
+    assert (
+        short.status == "failed"
+        and short.advice.startswith("--cores 3 fits")
+        and "1.0 GiB of swap" in short.found
+    )
+    assert (
+        judgements.memory(enough - 1, 0, 4, said=False).status == "warning"
+    )  # it runs as many as fit
     assert judgements.memory(CHILD_BYTES + core - 1, 0, 1, said=False).status == "failed"
     assert judgements.memory(CHILD_BYTES + core, 0, 1, said=False).status == "ok"
     assert judgements.memory(-1, 0, 1, said=False).status == "failed"
@@ -94,7 +124,9 @@ def test_memory() -> None:
     assert there.status == "ok" and "of the child that runs" in there.found
 
 
-@pytest.mark.parametrize(("free", "status"), [(99, "failed"), (100, "warning"), (199, "warning"), (200, "ok")])
+@pytest.mark.parametrize(
+    ("free", "status"), [(99, "failed"), (100, "warning"), (199, "warning"), (200, "ok")]
+)
 def test_disk(free: int, status: str) -> None:
     assert judgements.disk(free, "/", 100, 200).status == status
 
@@ -116,7 +148,9 @@ def test_clock(seconds: float, status: str, found: str) -> None:
 
 def test_a_clock_that_is_alone() -> None:
     newest = 1.8e9
-    assert judgements.bare_clock(newest - 0.9 * DAY, newest).status == "ok"  # files may come from another time zone
+    assert (
+        judgements.bare_clock(newest - 0.9 * DAY, newest).status == "ok"
+    )  # files may come from another time zone
     assert judgements.bare_clock(newest + 10 * 365 * DAY, newest).status == "ok"
     found = judgements.bare_clock(0.0, newest)
     assert (found.status, found.found) == ("failed", "57 years before Genkidama was installed")
@@ -128,38 +162,81 @@ def test_a_clock_that_is_alone() -> None:
         ("gymnasium>=1.0", Requirement("gymnasium", ">=1.0", "")),
         ("torch!=2.10.*,<3,>=2.6", Requirement("torch", TORCH, "")),
         ("torch (>= 2.6, <3)", Requirement("torch", ">=2.6,<3", "")),
-        ("psycopg[binary]>=3.1; extra == 'postgresql'", Requirement("psycopg", ">=3.1", "extra == 'postgresql'")),
+        (
+            "psycopg[binary]>=3.1; extra == 'postgresql'",
+            Requirement("psycopg", ">=3.1", "extra == 'postgresql'"),
+        ),
         ("tomli-w", Requirement("tomli-w", "", "")),
-        ("thing @ https://example.org/thing.whl", Requirement("thing", "@https://example.org/thing.whl", "")),
+        (
+            "thing @ https://example.org/thing.whl",
+            Requirement("thing", "@https://example.org/thing.whl", ""),
+        ),
     ],
 )
 def test_requirement(line: str, requirement: Requirement) -> None:
     assert judgements.parse_requirement(line) == requirement
 
 
-VERSIONS = ("1.0", "2.4.0", "2.5.1", "2.6.0", "2.9.1+cpu", "2.10.0", "2.10.1", "2.11.0", "2.100.0", "3.0", "3")
+VERSIONS = (
+    "1.0",
+    "2.4.0",
+    "2.5.1",
+    "2.6.0",
+    "2.9.1+cpu",
+    "2.10.0",
+    "2.10.1",
+    "2.11.0",
+    "2.100.0",
+    "3.0",
+    "3",
+)
 
 
 @pytest.mark.parametrize(
-    "specifiers", [TORCH, ">=16,<18", "==2.9.*", "==2.10.1", "!=3.0", "~=2.5", "~=2.4.0", ">2.5.1", "<=2.10", "", "===2.6.0", ">=2.6, <3.0"]
+    "specifiers",
+    [
+        TORCH,
+        ">=16,<18",
+        "==2.9.*",
+        "==2.10.1",
+        "!=3.0",
+        "~=2.5",
+        "~=2.4.0",
+        ">2.5.1",
+        "<=2.10",
+        "",
+        "===2.6.0",
+        ">=2.6, <3.0",
+    ],
 )
 def test_versions_as_packaging_has_it(specifiers: str) -> None:
     packaging = pytest.importorskip("packaging.specifiers")
     judge = packaging.SpecifierSet(specifiers)
-    found = {version: judgements.version_allowed(version, specifiers.replace(" ", "")) for version in VERSIONS}
+    found = {
+        version: judgements.version_allowed(version, specifiers.replace(" ", ""))
+        for version in VERSIONS
+    }
     assert found == {version: judge.contains(version) for version in VERSIONS}
 
 
 def test_package() -> None:
     wanted = Requirement("websockets", "<18,>=16", "")
     assert judgements.package(wanted, "17.4", "") == Check("websockets", "ok", "17.4")
-    assert judgements.package(wanted, None, "") == Check("websockets", "failed", "not installed", "pip install 'websockets<18,>=16'")
+    assert judgements.package(wanted, None, "") == Check(
+        "websockets", "failed", "not installed", "pip install 'websockets<18,>=16'"
+    )
     assert judgements.package(wanted, "15.0", "").status == "failed"
     broken = judgements.package(wanted, "17.4", "ImportError: libz.so.1")
-    assert broken.status == "failed" and "libz.so.1" in broken.found and "--force-reinstall" in broken.advice
+    assert (
+        broken.status == "failed"
+        and "libz.so.1" in broken.found
+        and "--force-reinstall" in broken.advice
+    )
 
 
-@pytest.mark.parametrize(("code", "name"), [(-4, "SIGILL"), (-9, "SIGKILL"), (-99, "signal 99"), (0, ""), (1, "")])
+@pytest.mark.parametrize(
+    ("code", "name"), [(-4, "SIGILL"), (-9, "SIGKILL"), (-99, "signal 99"), (0, ""), (1, "")]
+)
 def test_death(code: int, name: str) -> None:
     assert judgements.death(code) == name
 
@@ -168,18 +245,66 @@ def test_death(code: int, name: str) -> None:
     ("version", "code", "said", "machine", "status", "found", "advice"),
     [
         ("2.9.1", 0, "2.9.1", "aarch64", "ok", "2.9.1, a forward", ""),
-        ("2.10.0", 0, "2.10.0", "x86_64", "failed", "2.10.0, but !=2.10.*,<3,>=2.6 is needed", f"pip install 'torch{TORCH}'"),
-        ("2.4.0", -4, "", "aarch64", "failed", "torch 2.4.0: its process dies of SIGILL", "pip install 'torch==2.9.*'"),
+        (
+            "2.10.0",
+            0,
+            "2.10.0",
+            "x86_64",
+            "failed",
+            "2.10.0, but !=2.10.*,<3,>=2.6 is needed",
+            f"pip install 'torch{TORCH}'",
+        ),
+        (
+            "2.4.0",
+            -4,
+            "",
+            "aarch64",
+            "failed",
+            "torch 2.4.0: its process dies of SIGILL",
+            "pip install 'torch==2.9.*'",
+        ),
         ("2.10.0", -4, "", "aarch64", "failed", "dies of SIGILL", "pip install 'torch==2.9.*'"),
         ("2.12.0", -4, "", "x86_64", "failed", "dies of SIGILL", f"pip install 'torch{TORCH}'"),
         ("2.12.0", -9, "", "x86_64", "failed", "dies of SIGKILL", "memory"),
-        ("2.12.0", -11, "", "aarch64", "failed", "dies of SIGSEGV", "--force-reinstall 'torch==2.9.*'"),
-        (None, 1, "ModuleNotFoundError: No module named 'torch'", "aarch64", "failed", "not installed", "pip install 'torch==2.9.*'"),
-        ("2.12.0", 1, "ImportError: libgomp.so.1", "x86_64", "failed", "torch 2.12.0 fails: ImportError: libgomp.so.1", "reinstall"),
+        (
+            "2.12.0",
+            -11,
+            "",
+            "aarch64",
+            "failed",
+            "dies of SIGSEGV",
+            "--force-reinstall 'torch==2.9.*'",
+        ),
+        (
+            None,
+            1,
+            "ModuleNotFoundError: No module named 'torch'",
+            "aarch64",
+            "failed",
+            "not installed",
+            "pip install 'torch==2.9.*'",
+        ),
+        (
+            "2.12.0",
+            1,
+            "ImportError: libgomp.so.1",
+            "x86_64",
+            "failed",
+            "torch 2.12.0 fails: ImportError: libgomp.so.1",
+            "reinstall",
+        ),
         ("2.12.0", None, "", "aarch64", "failed", "does not end", "SD card"),
     ],
 )
-def test_torch(version: str | None, code: int | None, said: str, machine: str, status: str, found: str, advice: str) -> None:
+def test_torch(
+    version: str | None,
+    code: int | None,
+    said: str,
+    machine: str,
+    status: str,
+    found: str,
+    advice: str,
+) -> None:
     check = judgements.torch(TORCH, version, code, said, machine)
     assert check.status == status and found in check.found and advice in check.advice
 
@@ -187,15 +312,55 @@ def test_torch(version: str | None, code: int | None, said: str, machine: str, s
 @pytest.mark.parametrize(
     ("code", "said", "system", "machine", "python", "found", "advice"),
     [
-        (1, "DependencyNotInstalled: Box2D", "Linux", "x86_64", (3, 13), "DependencyNotInstalled: Box2D", "pip install 'gymnasium[box2d]'"),
-        (1, "DependencyNotInstalled: Box2D", "Linux", "aarch64", (3, 13), "DependencyNotInstalled: Box2D", "box2d-py==2.3.8"),
-        (1, "DependencyNotInstalled: Box2D", "Linux", "x86_64", (3, 14), "DependencyNotInstalled: Box2D", "box2d-py==2.3.8"),
-        (1, "DependencyNotInstalled: Box2D", "Darwin", "arm64", (3, 13), "DependencyNotInstalled: Box2D", "pip install 'gymnasium[box2d]'"),
+        (
+            1,
+            "DependencyNotInstalled: Box2D",
+            "Linux",
+            "x86_64",
+            (3, 13),
+            "DependencyNotInstalled: Box2D",
+            "pip install 'gymnasium[box2d]'",
+        ),
+        (
+            1,
+            "DependencyNotInstalled: Box2D",
+            "Linux",
+            "aarch64",
+            (3, 13),
+            "DependencyNotInstalled: Box2D",
+            "box2d-py==2.3.8",
+        ),
+        (
+            1,
+            "DependencyNotInstalled: Box2D",
+            "Linux",
+            "x86_64",
+            (3, 14),
+            "DependencyNotInstalled: Box2D",
+            "box2d-py==2.3.8",
+        ),
+        (
+            1,
+            "DependencyNotInstalled: Box2D",
+            "Darwin",
+            "arm64",
+            (3, 13),
+            "DependencyNotInstalled: Box2D",
+            "pip install 'gymnasium[box2d]'",
+        ),
         (-11, "", "Linux", "x86_64", (3, 13), "dies of SIGSEGV", "pip install 'gymnasium[box2d]'"),
         (None, "", "Linux", "x86_64", (3, 13), "does not end", "SD card"),
     ],
 )
-def test_box2d(code: int | None, said: str, system: str, machine: str, python: tuple[int, ...], found: str, advice: str) -> None:
+def test_box2d(
+    code: int | None,
+    said: str,
+    system: str,
+    machine: str,
+    python: tuple[int, ...],
+    found: str,
+    advice: str,
+) -> None:
     check = judgements.box2d(code, said, system, machine, python)
     assert check.status == "failed" and found in check.found and advice in check.advice
     assert judgements.box2d(0, "", system, machine, python).status == "ok"
@@ -214,7 +379,11 @@ def test_box2d(code: int | None, said: str, system: str, machine: str, python: t
 )
 def test_closed_port(number: int | None, found: str, advice: str) -> None:
     check = judgements.closed_port("pi", 8765, number, "the system's words")
-    assert check.status == "failed" and check.found.startswith(f"pi:8765: {found}") and advice in check.advice
+    assert (
+        check.status == "failed"
+        and check.found.startswith(f"pi:8765: {found}")
+        and advice in check.advice
+    )
 
 
 def test_unknown_name() -> None:
@@ -227,31 +396,54 @@ def test_unknown_name() -> None:
     [
         ("genkidama/1.2 protocol/3", True, 3, "ok", "1.2, protocol 3, on both sides"),
         ("genkidama/1.3 protocol/3", True, 3, "warning", "the parent has 1.3, this machine 1.2"),
-        ("genkidama/1.2 protocol/4", True, 3, "failed", "the parent has 1.2 with protocol 4, this machine 1.2 with protocol 3"),
+        (
+            "genkidama/1.2 protocol/4",
+            True,
+            3,
+            "failed",
+            "the parent has 1.2 with protocol 4, this machine 1.2 with protocol 3",
+        ),
         ("genkidama/1.2 protocol/4", True, None, "ok", "1.2, protocol 4, on both sides"),
         ("nginx", True, 3, "warning", "hidden by nginx"),
         ("nginx", False, 3, "failed", "nginx answers"),
         ("", False, 3, "failed", "something answers"),
     ],
 )
-def test_server_header(header: str, healthy: bool, protocol: int | None, status: str, found: str) -> None:
+def test_server_header(
+    header: str, healthy: bool, protocol: int | None, status: str, found: str
+) -> None:
     check = judgements.server_header(header, healthy, "1.2", protocol)
     assert check.status == status and check.found.startswith(found)
 
 
-@pytest.mark.parametrize(("days", "status"), [(400, "ok"), (30, "ok"), (29.9, "warning"), (0.1, "warning")])
+@pytest.mark.parametrize(
+    ("days", "status"), [(400, "ok"), (30, "ok"), (29.9, "warning"), (0.1, "warning")]
+)
 def test_certificate(days: float, status: str) -> None:
     check = judgements.certificate("tls", ["pi", "10.0.0.1"], 1e9 + days * DAY, 1e9, "TLSv1.3")
-    assert check.status == status and check.found == f"TLSv1.3, certificate for pi, 10.0.0.1, {days:.0f} days left"
+    assert (
+        check.status == status
+        and check.found == f"TLSv1.3, certificate for pi, 10.0.0.1, {days:.0f} days left"
+    )
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 MiB"), (300 << 20, "300 MiB"), (GIB, "1.0 GiB"), (1600 << 20, "1.6 GiB")])
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 MiB"), (300 << 20, "300 MiB"), (GIB, "1.0 GiB"), (1600 << 20, "1.6 GiB")],
+)
 def test_size(count: int, text: str) -> None:
     assert judgements.size(count) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(5, "5 seconds"), (119, "119 seconds"), (120, "2 minutes"), (7200, "2 hours"), (2 * DAY, "2 days")]
+    ("seconds", "text"),
+    [
+        (5, "5 seconds"),
+        (119, "119 seconds"),
+        (120, "2 minutes"),
+        (7200, "2 hours"),
+        (2 * DAY, "2 days"),
+    ],
 )
 def test_duration(seconds: float, text: str) -> None:
     assert judgements.duration(seconds) == text

@@ -25,7 +25,9 @@ PATIENCE = 30.0
 
 def binaries() -> Path | None:
     """The folder of the newest PostgreSQL that is installed."""
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
+    debian = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3])
+    )
     found = str(debian[-1]) if debian else shutil.which("postgres")
     return Path(found).resolve().parent if found else None
 
@@ -37,19 +39,25 @@ def _unprivileged() -> dict[str, Any]:
     try:
         user = pwd.getpwnam("postgres")
     except KeyError:
-        pytest.skip("the tests run as root, which PostgreSQL refuses, and there is no user postgres")
+        pytest.skip(
+            "the tests run as root, which PostgreSQL refuses, and there is no user postgres"
+        )
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 @contextmanager
 def running_postgresql() -> Iterator[str]:
     """Starts a server and yields the SQLAlchemy address of its database; skips the test where there is none."""
-    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'genkidama[postgresql]'")
+    psycopg = pytest.importorskip(
+        "psycopg", reason="psycopg is not installed: pip install 'genkidama[postgresql]'"
+    )
     folder = binaries()
     if folder is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     identity = _unprivileged()
-    home = Path(tempfile.mkdtemp(prefix="genkidama-pg-", dir="/tmp"))  # a socket's path must be short
+    home = Path(
+        tempfile.mkdtemp(prefix="genkidama-pg-", dir="/tmp")
+    )  # a socket's path must be short
     if identity:
         os.chown(home, identity["user"], identity["group"])
     environment = {"PATH": os.defpath, "LC_ALL": "C", "HOME": str(home)}
@@ -69,10 +77,22 @@ def running_postgresql() -> Iterator[str]:
             "UTF8",
         ]
         subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE, **options)
-        changes = {"listen_addresses": "", "unix_socket_directories": home, "fsync": "off", "shared_buffers": "16MB"}
-        command = [folder / "postgres", "-D", home / "data", *[f"--{name}={value}" for name, value in changes.items()]]
+        changes = {
+            "listen_addresses": "",
+            "unix_socket_directories": home,
+            "fsync": "off",
+            "shared_buffers": "16MB",
+        }
+        command = [
+            folder / "postgres",
+            "-D",
+            home / "data",
+            *[f"--{name}={value}" for name, value in changes.items()],
+        ]
         with (home / "log").open("wb") as log:
-            server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, **options)
+            server = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, **options
+            )
         end = time.monotonic() + PATIENCE
         while True:
             try:

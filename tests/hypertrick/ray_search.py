@@ -52,7 +52,9 @@ class KillMeOnceNoted(tune.Callback):
     def __init__(self, storage: Path) -> None:
         self.storage = storage
 
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
         trial.storage.syncer.wait()
         journal, killed = self.storage / JOURNAL, self.storage / "killed"
         if not killed.exists() and journal.exists() and journal.read_text().count("number") >= 5:
@@ -61,12 +63,16 @@ class KillMeOnceNoted(tune.Callback):
 
 
 def search(directory: Path, callbacks: list[tune.Callback] | None = None) -> tune.Tuner:
-    scheduler = HyperTrickScheduler(workers=WORKERS, phases=PHASES, eviction_rate=0.25, phase_length=2)
+    scheduler = HyperTrickScheduler(
+        workers=WORKERS, phases=PHASES, eviction_rate=0.25, phase_length=2
+    )
     return tune.Tuner(
         train,
         param_space={"slope": tune.grid_search(SLOPES)},
         tune_config=tune.TuneConfig(scheduler=scheduler, metric="score", mode="max"),
-        run_config=tune.RunConfig(storage_path=str(directory), name="search", verbose=0, callbacks=callbacks),
+        run_config=tune.RunConfig(
+            storage_path=str(directory), name="search", verbose=0, callbacks=callbacks
+        ),
     )
 
 
@@ -87,7 +93,9 @@ def findings(tuner: tune.Tuner) -> dict[str, Any]:
 
 def main(mode: str, directory: Path) -> None:
     if mode == "cluster":
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+        )
         for _ in range(NODES - 1):
             cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False)
@@ -99,7 +107,13 @@ def main(mode: str, directory: Path) -> None:
         if mode == "interrupted":
             found = findings(search(directory, [KillMeOnceNoted(directory / "search")]))
         else:
-            found = findings(tune.Tuner.restore(str(directory / "search"), train, param_space={"slope": tune.grid_search(SLOPES)}))
+            found = findings(
+                tune.Tuner.restore(
+                    str(directory / "search"),
+                    train,
+                    param_space={"slope": tune.grid_search(SLOPES)},
+                )
+            )
         ray.shutdown()
     print(json.dumps(found))
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from genkidama.hypertrick.methods import hypertrick
-from genkidama.hypertrick.problems import learning_curves
+from benchmarks.hypertrick.methods import hypertrick
+from benchmarks.hypertrick.problems import learning_curves
+from benchmarks.hypertrick.simulator import simulate
 from genkidama.hypertrick.rule import (
     Decision,
     HyperTrick,
@@ -20,7 +21,6 @@ from genkidama.hypertrick.rule import (
     geometric_phases,
     workers_before_selection,
 )
-from genkidama.hypertrick.simulator import simulate
 
 NAN = math.nan
 
@@ -31,21 +31,31 @@ def quantile_by_counting(rule: HyperTrick, history: list[Decision], phase: int) 
     keep = 1 - Fraction(rule.eviction_rate)
     here = [decision for decision in history if decision.phase == phase]
     passed = sum(decision.verdict is Verdict.CONTINUE for decision in here)
-    before = [decision for decision in history if index and decision.phase == rule.decide_after[index - 1]]
-    arrivals = max(rule.workers * keep**index, sum(decision.verdict is Verdict.CONTINUE for decision in before)) - len(here)
+    before = [
+        decision for decision in history if index and decision.phase == rule.decide_after[index - 1]
+    ]
+    arrivals = max(
+        rule.workers * keep**index, sum(decision.verdict is Verdict.CONTINUE for decision in before)
+    ) - len(here)
     if arrivals <= 0:
         return Fraction(1)
-    return min(Fraction(1), max(Fraction(0), 1 - (rule.workers * keep ** (index + 1) - passed) / arrivals))
+    return min(
+        Fraction(1), max(Fraction(0), 1 - (rule.workers * keep ** (index + 1) - passed) / arrivals)
+    )
 
 
-def judged_by_counting(rule: HyperTrick, history: list[Decision], trial: int, phase: int, metric: float) -> Verdict:
+def judged_by_counting(
+    rule: HyperTrick, history: list[Decision], trial: int, phase: int, metric: float
+) -> Verdict:
     """The verdict for distinct metrics, quantile and all, in exact numbers."""
     if math.isnan(metric):
         return Verdict.STOP
     if phase not in rule.decide_after:
         return Verdict.CONTINUE
     others = [decision.metric for decision in history if decision.phase == phase]
-    if len(others) < workers_before_selection(rule.workers, rule.eviction_rate, rule.decide_after.index(phase)):
+    if len(others) < workers_before_selection(
+        rule.workers, rule.eviction_rate, rule.decide_after.index(phase)
+    ):
         return Verdict.CONTINUE
     worse = sum(math.isnan(other) or other < metric for other in others)
     quantile = quantile_by_counting(rule, history, phase)
@@ -57,14 +67,22 @@ def judged_by_counting(rule: HyperTrick, history: list[Decision], trial: int, ph
     workers=st.integers(1, 24),
     rate=st.sampled_from([1 / 16, 0.25, 0.5, 2 / 3, 0.9]),
     geometric=st.booleans(),
-    metrics=st.lists(st.one_of(st.just(NAN), st.floats(-9, 9)), min_size=120, max_size=120, unique=True),
+    metrics=st.lists(
+        st.one_of(st.just(NAN), st.floats(-9, 9)), min_size=120, max_size=120, unique=True
+    ),
     order=st.randoms(use_true_random=False),
 )
 @settings(phases=(Phase.reuse, Phase.generate))  # shrinking 120 numbers takes minutes
-def test_every_verdict_is_the_law_s(workers: int, rate: float, geometric: bool, metrics: list[float], order: object) -> None:
+def test_every_verdict_is_the_law_s(
+    workers: int, rate: float, geometric: bool, metrics: list[float], order: object
+) -> None:
     phases = 5
     rule = HyperTrick(
-        workers=workers, phases=phases, eviction_rate=rate, decide_after=geometric_phases(phases, 2) if geometric else None, adaptive=True
+        workers=workers,
+        phases=phases,
+        eviction_rate=rate,
+        decide_after=geometric_phases(phases, 2) if geometric else None,
+        adaptive=True,
     )
     running = dict.fromkeys(range(workers), 0)
     history: list[Decision] = []
@@ -107,7 +125,9 @@ def test_more_arrivals_than_expected_are_counted() -> None:
     rule = HyperTrick(workers=8, phases=3, eviction_rate=0.5, adaptive=True)
     for trial, metric in enumerate([1, 2, 3, 4, 5, 0, 0.1, 0.2]):
         rule.report(trial, 0, metric)
-    assert [decision.trial for decision in rule.decisions if decision.verdict is Verdict.CONTINUE] == [0, 1, 2, 3, 4]
+    assert [
+        decision.trial for decision in rule.decisions if decision.verdict is Verdict.CONTINUE
+    ] == [0, 1, 2, 3, 4]
     assert rule.decide(0, 1, 2.0).mode is Mode.COLLECTION
     # 1 place for 4 arrivals: 3/4 of one report before it, so it must be better.
     assert rule.report(1, 1, 1.0) is Verdict.STOP
@@ -119,7 +139,10 @@ def test_more_arrivals_than_expected_are_counted() -> None:
 
 def test_it_is_off_by_default_and_changes_nothing_before_selection() -> None:
     assert not HyperTrick(workers=16, phases=4, eviction_rate=0.25).adaptive
-    plain, adaptive = (HyperTrick(workers=16, phases=4, eviction_rate=0.25, adaptive=adaptive) for adaptive in (False, True))
+    plain, adaptive = (
+        HyperTrick(workers=16, phases=4, eviction_rate=0.25, adaptive=adaptive)
+        for adaptive in (False, True)
+    )
     for trial in range(9):
         assert plain.decide(trial, 0, -trial) == adaptive.decide(trial, 0, -trial)
 
@@ -130,9 +153,13 @@ def test_it_is_off_by_default_and_changes_nothing_before_selection() -> None:
     metrics=st.lists(st.floats(0, 1), min_size=60, max_size=60),
 )
 @settings(max_examples=50)
-def test_a_restored_rule_decides_as_the_one_that_never_stopped(stop_at: int, cohort: int | None, metrics: list[float]) -> None:
+def test_a_restored_rule_decides_as_the_one_that_never_stopped(
+    stop_at: int, cohort: int | None, metrics: list[float]
+) -> None:
     def make() -> HyperTrick:
-        return HyperTrick(workers=15, phases=4, eviction_rate=0.4, cohort=cohort, adaptive=True, seed=3)
+        return HyperTrick(
+            workers=15, phases=4, eviction_rate=0.4, cohort=cohort, adaptive=True, seed=3
+        )
 
     def play(rule: HyperTrick, stopped: set[int], first: int, last: int) -> None:
         for number in range(first, last):
@@ -149,22 +176,30 @@ def test_a_restored_rule_decides_as_the_one_that_never_stopped(stop_at: int, coh
     assert after.decisions == whole.decisions
 
 
-def overshoot(*, adaptive: bool, workers: int, phases: int, target: float, name: str, seeds: int) -> float:
+def overshoot(
+    *, adaptive: bool, workers: int, phases: int, target: float, name: str, seeds: int
+) -> float:
     """Mean points of completion rate above equation 9, searches run to their end on 8 nodes."""
     rate = eviction_rate_for(target, phases)
     found = []
     for seed in range(seeds):
-        rule = HyperTrick(workers=workers, phases=phases, eviction_rate=rate, adaptive=adaptive, seed=seed)
+        rule = HyperTrick(
+            workers=workers, phases=phases, eviction_rate=rate, adaptive=adaptive, seed=seed
+        )
         outcome = simulate(learning_curves(name, seed, phases=phases), hypertrick(rule), [1.0] * 8)
         assert len(outcome.configurations) == workers
         found.append(100 * (outcome.completion_rate - completion_rate(rate, phases)))
     return float(np.mean(found))
 
 
-@pytest.mark.parametrize(("name", "phases", "target"), [("steady", 10, 0.3775), ("crossing", 10, 0.3775), ("steady", 27, 0.3261)])
+@pytest.mark.parametrize(
+    ("name", "phases", "target"),
+    [("steady", 10, 0.3775), ("crossing", 10, 0.3775), ("steady", 27, 0.3261)],
+)
 def test_where_ranks_persist_it_keeps_to_equation_9(name: str, phases: int, target: float) -> None:
     plain, adaptive = (
-        overshoot(adaptive=adaptive, workers=100, phases=phases, target=target, name=name, seeds=6) for adaptive in (False, True)
+        overshoot(adaptive=adaptive, workers=100, phases=phases, target=target, name=name, seeds=6)
+        for adaptive in (False, True)
     )
     assert plain > 8
     assert abs(adaptive) < 2

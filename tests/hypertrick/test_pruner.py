@@ -81,7 +81,9 @@ def replay(study: optuna.Study, events: Sequence[Event], **settings: Any) -> lis
             unasked[number] = phase, sign * event.value
         else:
             decision = rule.decide(number, phase, sign * event.value)
-            assert [trial.should_prune(), trial.should_prune()] == [decision.verdict is Verdict.STOP] * 2, (event, decision)
+            assert [trial.should_prune(), trial.should_prune()] == [
+                decision.verdict is Verdict.STOP
+            ] * 2, (event, decision)
             if phase in rule.decide_after:
                 expected[number, phase] = decision
             if decision.verdict is Verdict.STOP:
@@ -94,12 +96,17 @@ def replay(study: optuna.Study, events: Sequence[Event], **settings: Any) -> lis
             running.remove(trial)
     found = decisions(study)
     assert {(d.trial, d.phase): repr(d) for d in found} == {
-        place: repr(Decision(d.trial, d.phase, sign * d.metric, d.order, d.worse, d.mode, d.verdict)) for place, d in expected.items()
+        place: repr(
+            Decision(d.trial, d.phase, sign * d.metric, d.order, d.worse, d.mode, d.verdict)
+        )
+        for place, d in expected.items()
     }
     return found
 
 
-values = st.one_of(st.sampled_from([0.0, 1.0, 2.0, NAN, float("inf"), float("-inf")]), st.floats(allow_nan=True))
+values = st.one_of(
+    st.sampled_from([0.0, 1.0, 2.0, NAN, float("inf"), float("-inf")]), st.floats(allow_nan=True)
+)
 actions = st.sampled_from(["ask"] * 8 + ["report", "fail", "elsewhere"])
 scripts = st.lists(st.builds(Event, st.integers(0, 999), actions, values), min_size=1, max_size=60)
 
@@ -107,7 +114,9 @@ scripts = st.lists(st.builds(Event, st.integers(0, 999), actions, values), min_s
 @st.composite
 def rules(draw: st.DrawFn) -> dict[str, Any]:
     phases = draw(st.integers(1, 5))
-    subset = st.lists(st.integers(0, phases - 2), unique=True).map(sorted) if phases > 1 else st.just([])
+    subset = (
+        st.lists(st.integers(0, phases - 2), unique=True).map(sorted) if phases > 1 else st.just([])
+    )
     return {
         "workers": draw(st.integers(1, 12)),
         "phases": phases,
@@ -120,17 +129,31 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(scripts, rules(), st.sampled_from(["maximize", "minimize"]))
-def test_every_verdict_is_the_rules(events: list[Event], settings: dict[str, Any], direction: str) -> None:
+def test_every_verdict_is_the_rules(
+    events: list[Event], settings: dict[str, Any], direction: str
+) -> None:
     replay(optuna.create_study(direction=direction), events, **settings)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_adaptive_quantile_is_the_rules_after_restarts_crashes_and_unasked_reports(seed: int) -> None:
+def test_the_adaptive_quantile_is_the_rules_after_restarts_crashes_and_unasked_reports(
+    seed: int,
+) -> None:
     """Later reports are mostly better, so that more pass than expected and the controller has something to do."""
     rng = np.random.default_rng(seed)
     actions = ["ask", "ask", "ask", "report", "fail", "elsewhere"]
-    events = [Event(int(rng.integers(1000)), str(rng.choice(actions)), float(i / 10 + rng.normal())) for i in range(150)]
-    found = replay(optuna.create_study(direction="maximize"), events, workers=8, phases=4, eviction_rate=0.5, adaptive=True)
+    events = [
+        Event(int(rng.integers(1000)), str(rng.choice(actions)), float(i / 10 + rng.normal()))
+        for i in range(150)
+    ]
+    found = replay(
+        optuna.create_study(direction="maximize"),
+        events,
+        workers=8,
+        phases=4,
+        eviction_rate=0.5,
+        adaptive=True,
+    )
     assert {d.verdict for d in found if d.mode is Mode.SELECTION} == set(Verdict)
 
 
@@ -138,13 +161,26 @@ def test_the_adaptive_quantile_knows_after_a_restart_who_has_passed_the_decision
     """Eight have passed where four were expected, so 1 − 1/6 of those who come third shall be stopped, not 1 − 1/2."""
     first = [Event(n, "ask", float(n)) for n in range(8)]
     then = [Event(0, "ask", 5.0), Event(1, "ask", 0.0), Event(1, "elsewhere"), Event(1, "ask", 3.0)]
-    found = replay(optuna.create_study(direction="maximize"), [*first, *then], workers=8, phases=3, eviction_rate=0.5, adaptive=True)
-    assert [(d.worse, d.verdict) for d in found[8:]] == [(0, Verdict.CONTINUE), (0, Verdict.STOP), (1, Verdict.STOP)]
+    found = replay(
+        optuna.create_study(direction="maximize"),
+        [*first, *then],
+        workers=8,
+        phases=3,
+        eviction_rate=0.5,
+        adaptive=True,
+    )
+    assert [(d.worse, d.verdict) for d in found[8:]] == [
+        (0, Verdict.CONTINUE),
+        (0, Verdict.STOP),
+        (1, Verdict.STOP),
+    ]
 
 
 def test_the_papers_example_by_hand() -> None:
     """W₀ = 16, r = 25 %: eight pass, then whoever is below the median is stopped."""
-    study = optuna.create_study(direction="minimize", pruner=HyperTrickPruner(workers=16, phases=4, eviction_rate=0.25))
+    study = optuna.create_study(
+        direction="minimize", pruner=HyperTrickPruner(workers=16, phases=4, eviction_rate=0.25)
+    )
     verdicts = []
     for value in [*range(8), 100.0, 3.4, 3.6, NAN]:
         trial = study.ask()
@@ -162,7 +198,9 @@ def test_the_papers_example_by_hand() -> None:
 
 @pytest.mark.parametrize("decide_after", [None, [0]])
 def test_nan_prunes_after_every_phase_and_only_there(decide_after: list[int] | None) -> None:
-    pruner = HyperTrickPruner(workers=9, phases=3, eviction_rate=0.25, decide_after=decide_after, first_step=1, interval=2)
+    pruner = HyperTrickPruner(
+        workers=9, phases=3, eviction_rate=0.25, decide_after=decide_after, first_step=1, interval=2
+    )
     study = optuna.create_study(pruner=pruner)
     verdicts = []
     for step in range(6):
@@ -183,16 +221,27 @@ def test_nan_prunes_after_every_phase_and_only_there(decide_after: list[int] | N
     ],
 )
 def test_which_steps_are_judged(options: dict[str, Any], judged: list[int]) -> None:
-    study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(workers=1, phases=4, eviction_rate=0.5, **options))
+    study = optuna.create_study(
+        direction="maximize",
+        pruner=HyperTrickPruner(workers=1, phases=4, eviction_rate=0.5, **options),
+    )
     last = 3 * options.get("interval", 1) + options.get("first_step", 0)
-    steps = [*range(min(40, last + 1)), *[step for step in (999, 1000, 1001, 2000, 3000, 4000) if step <= last]]
+    steps = [
+        *range(min(40, last + 1)),
+        *[step for step in (999, 1000, 1001, 2000, 3000, 4000) if step <= last],
+    ]
     assert workers_before_selection(1, 0.5, 0) == 0
     for value in (1.0, 0.0):
         for step in steps:  # each in two trials of its own, the second worse than the first
             trial = study.ask()
             trial.report(value, step)
             assert trial.should_prune() == (value == 0.0 and step in judged), step
-    assert [step for trial in study.trials if "hypertrick:0" in trial.system_attrs for step in trial.intermediate_values] == [judged[0]] * 2
+    assert [
+        step
+        for trial in study.trials
+        if "hypertrick:0" in trial.system_attrs
+        for step in trial.intermediate_values
+    ] == [judged[0]] * 2
 
 
 def test_steps_after_the_last_phase_are_not_judged_and_a_warning_says_so() -> None:
@@ -200,14 +249,17 @@ def test_steps_after_the_last_phase_are_not_judged_and_a_warning_says_so() -> No
     trial = study.ask()
     trial.report(NAN, 1000)
     with pytest.warns(
-        UserWarning, match=r"steps after 9, the last of 10 phases, are not judged: .* set HyperTrickPruner's phases, first_step and"
+        UserWarning,
+        match=r"steps after 9, the last of 10 phases, are not judged: .* set HyperTrickPruner's phases, first_step and",
     ):
         assert not trial.should_prune()
     assert not study.ask().should_prune()  # nothing reported at all
 
 
 def test_what_cannot_be_asked_any_more_counts_and_what_can_does_not() -> None:
-    study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(workers=4, phases=3, eviction_rate=0.25))
+    study = optuna.create_study(
+        direction="maximize", pruner=HyperTrickPruner(workers=4, phases=3, eviction_rate=0.25)
+    )
     study.add_trial(optuna.create_trial(value=5.0, intermediate_values={0: 5.0, 1: 5.0}))
     waits, gone, asks = study.ask(), study.ask(), study.ask()
     waits.report(7.0, 0)
@@ -235,7 +287,9 @@ def test_reports_at_the_same_time_get_orders_of_their_own_in_any_number_of_threa
         return x
 
     pruner = HyperTrickPruner(workers=workers, phases=phases, eviction_rate=rate)
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=1), pruner=pruner)
+    study = optuna.create_study(
+        direction="maximize", sampler=optuna.samplers.TPESampler(seed=1), pruner=pruner
+    )
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -247,7 +301,9 @@ def test_reports_at_the_same_time_get_orders_of_their_own_in_any_number_of_threa
     for phase in range(phases - 1):
         of_phase = [d for d in found if d.phase == phase]
         assert [d.order for d in of_phase] == list(range(1, len(of_phase) + 1))
-        assert sum(d.mode is Mode.COLLECTION for d in of_phase) == min(len(of_phase), workers_before_selection(workers, rate, phase))
+        assert sum(d.mode is Mode.COLLECTION for d in of_phase) == min(
+            len(of_phase), workers_before_selection(workers, rate, phase)
+        )
     assert [rule.decide(d.trial, d.phase, d.metric) for d in found] == found
     stopped = {d.trial for d in found if d.verdict is Verdict.STOP}
     assert stopped == {trial.number for trial in study.trials if trial.state == TrialState.PRUNED}
@@ -277,7 +333,9 @@ class RacingStorage(InMemoryStorage):
 def test_threads_of_one_process_take_turns() -> None:
     """One that has listed the trials is overtaken by another: were it let through, a trial would be counted twice."""
     storage = RacingStorage()
-    study = optuna.create_study(storage=storage, pruner=HyperTrickPruner(workers=4, phases=2, eviction_rate=0.2))
+    study = optuna.create_study(
+        storage=storage, pruner=HyperTrickPruner(workers=4, phases=2, eviction_rate=0.2)
+    )
 
     def one_more() -> None:
         trial = study.ask()
@@ -305,7 +363,11 @@ def test_what_a_race_of_two_processes_can_do() -> None:
     storage = RacingStorage()
     optuna.create_study(study_name="race", storage=storage, direction="maximize")
     one, other = [
-        optuna.load_study(study_name="race", storage=storage, pruner=HyperTrickPruner(workers=2, phases=2, eviction_rate=0.2))
+        optuna.load_study(
+            study_name="race",
+            storage=storage,
+            pruner=HyperTrickPruner(workers=2, phases=2, eviction_rate=0.2),
+        )
         for _ in range(2)
     ]
     trials = [one.ask(), other.ask(), other.ask()]
@@ -324,7 +386,9 @@ def test_what_a_race_of_two_processes_can_do() -> None:
     last = one.ask()
     last.report(0.6, 0)
     assert not last.should_prune()
-    assert decisions(one)[-1] == Decision(3, 0, 0.6, 4, 2, Mode.SELECTION, Verdict.CONTINUE)  # each counted once
+    assert decisions(one)[-1] == Decision(
+        3, 0, 0.6, 4, 2, Mode.SELECTION, Verdict.CONTINUE
+    )  # each counted once
 
 
 class Unreadable(dict[int, float]):
@@ -336,8 +400,13 @@ class Unreadable(dict[int, float]):
 
 
 def test_finished_trials_are_read_once() -> None:
-    study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(workers=500, phases=3, eviction_rate=0.25))
-    study.add_trials(optuna.create_trial(value=i, intermediate_values={0: float(i), 1: float(i)}) for i in range(400))
+    study = optuna.create_study(
+        direction="maximize", pruner=HyperTrickPruner(workers=500, phases=3, eviction_rate=0.25)
+    )
+    study.add_trials(
+        optuna.create_trial(value=i, intermediate_values={0: float(i), 1: float(i)})
+        for i in range(400)
+    )
     orders = []
     for i in range(20):
         trial = study.ask()
@@ -345,7 +414,9 @@ def test_finished_trials_are_read_once() -> None:
             trial.report(300.5, phase)
             assert not trial.should_prune()
         study.tell(trial, 1.0)
-        orders.append(study.get_trials(deepcopy=False)[trial.number].system_attrs["hypertrick:1"]["order"])
+        orders.append(
+            study.get_trials(deepcopy=False)[trial.number].system_attrs["hypertrick:1"]["order"]
+        )
         for finished in study.get_trials(deepcopy=False)[: 400 + i]:
             finished.intermediate_values = Unreadable()
         (memory,) = study.pruner._memories.values()
@@ -357,7 +428,9 @@ def test_a_repeated_trial_inherits_its_decisions_and_counts_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         repeat = optuna.storages.RetryHeartbeatStaleTrialCallback(inherit_intermediate_values=False)
-    study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(workers=4, phases=3, eviction_rate=0.25))
+    study = optuna.create_study(
+        direction="maximize", pruner=HyperTrickPruner(workers=4, phases=3, eviction_rate=0.25)
+    )
     lost = study.ask()
     lost.report(1.0, 0)
     assert not lost.should_prune()
@@ -373,7 +446,11 @@ def test_a_repeated_trial_inherits_its_decisions_and_counts_once() -> None:
     other = study.ask()
     other.report(2.0, 0)
     assert not other.should_prune()
-    assert [(d.trial, d.phase, d.order) for d in decisions(study)] == [(0, 0, 1), (2, 0, 2), (1, 1, 1)]
+    assert [(d.trial, d.phase, d.order) for d in decisions(study)] == [
+        (0, 0, 1),
+        (2, 0, 2),
+        (1, 1, 1),
+    ]
 
 
 def test_trials_that_come_from_another_study_count_under_their_new_numbers() -> None:
@@ -388,7 +465,11 @@ def test_trials_that_come_from_another_study_count_under_their_new_numbers() -> 
     trial = new.ask()
     trial.report(2.5, 0)
     assert not trial.should_prune()
-    assert [(d.trial, d.order, d.worse) for d in decisions(new)] == [(0, 2, 1), (1, 3, 2), (2, 3, 1)]
+    assert [(d.trial, d.order, d.worse) for d in decisions(new)] == [
+        (0, 2, 1),
+        (1, 3, 2),
+        (2, 3, 1),
+    ]
 
 
 def test_one_pruner_may_serve_several_studies() -> None:
@@ -432,5 +513,7 @@ def test_without_optuna_the_error_says_what_to_install() -> None:
         "try: genkidama.hypertrick.HyperTrickPruner\n"
         "except genkidama.errors.ConfigurationError as error: print(error)"
     )
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert printed.startswith("HyperTrickPruner needs Optuna: pip install 'genkidama[search]' (")

@@ -50,7 +50,11 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgresql"))
-    return f"sqlite:///{tmp_path}/study.db" if request.param == "sqlite" else f"journal:{tmp_path}/study.log"
+    return (
+        f"sqlite:///{tmp_path}/study.db"
+        if request.param == "sqlite"
+        else f"journal:{tmp_path}/study.log"
+    )
 
 
 @pytest.fixture
@@ -62,7 +66,9 @@ def storage(address: str) -> Iterator[optuna.storages.BaseStorage]:
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(PROCESSES, context, _start, (context.Barrier(PROCESSES, timeout=60),)) as processes:
+    with ProcessPoolExecutor(
+        PROCESSES, context, _start, (context.Barrier(PROCESSES, timeout=60),)
+    ) as processes:
         yield processes
 
 
@@ -76,15 +82,29 @@ def script(seed: int, length: int) -> list[Event]:
     rng = np.random.default_rng(seed)
     actions = ["ask"] * 12 + ["report", "fail", "elsewhere"]
     return [
-        Event(int(rng.integers(1000)), actions[rng.integers(len(actions))], float(rng.choice([0.0, 0.5, 1.0, NAN, rng.normal()])))
+        Event(
+            int(rng.integers(1000)),
+            actions[rng.integers(len(actions))],
+            float(rng.choice([0.0, 0.5, 1.0, NAN, rng.normal()])),
+        )
         for _ in range(length)
     ]
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_every_verdict_is_the_rules(storage: optuna.storages.BaseStorage, direction: str) -> None:
-    study = optuna.create_study(storage=storage, study_name=f"replay-{direction}", direction=direction)
-    found = replay(study, script(seed=5, length=60), workers=20, phases=4, eviction_rate=0.3, cohort=10, adaptive=direction == "minimize")
+    study = optuna.create_study(
+        storage=storage, study_name=f"replay-{direction}", direction=direction
+    )
+    found = replay(
+        study,
+        script(seed=5, length=60),
+        workers=20,
+        phases=4,
+        eviction_rate=0.3,
+        cohort=10,
+        adaptive=direction == "minimize",
+    )
     assert {d.mode for d in found} == {Mode.COLLECTION, Mode.SELECTION, Mode.FAILURE}
     assert {d.verdict for d in found if d.mode is Mode.SELECTION} == set(Verdict)
 
@@ -105,7 +125,9 @@ def work(address: str, settings: dict[str, Any], trials: int) -> dict[tuple[int,
         return x
 
     with storage_at(address) as storage:
-        study = optuna.load_study(study_name="processes", storage=storage, pruner=HyperTrickPruner(**settings))
+        study = optuna.load_study(
+            study_name="processes", storage=storage, pruner=HyperTrickPruner(**settings)
+        )
         study.optimize(objective, n_trials=trials)
     return answers
 
@@ -115,7 +137,10 @@ def test_several_processes_decide_everything_once_and_let_the_right_number_pass(
 ) -> None:
     settings = {"workers": 24, "phases": 3, "eviction_rate": 0.25}
     study = optuna.create_study(storage=storage, study_name="processes", direction="maximize")
-    tasks = [pool.submit(work, address, settings, settings["workers"] // PROCESSES) for _ in range(PROCESSES)]
+    tasks = [
+        pool.submit(work, address, settings, settings["workers"] // PROCESSES)
+        for _ in range(PROCESSES)
+    ]
     answers: dict[tuple[int, int], bool] = {}
     for task in tasks:
         theirs = task.result(timeout=100)
@@ -133,7 +158,9 @@ def test_several_processes_decide_everything_once_and_let_the_right_number_pass(
         passes = sum(d.phase == phase and d.mode is Mode.COLLECTION for d in found)
         least = workers_before_selection(24, 0.25, phase)
         assert least <= passes <= least + PROCESSES - 1
-    late = optuna.load_study(study_name="processes", storage=storage, pruner=HyperTrickPruner(**settings))
+    late = optuna.load_study(
+        study_name="processes", storage=storage, pruner=HyperTrickPruner(**settings)
+    )
     asked_again = {}
     for frozen in study.trials:
         trial = optuna.Trial(late, frozen._trial_id)
@@ -143,7 +170,12 @@ def test_several_processes_decide_everything_once_and_let_the_right_number_pass(
 
 def test_threads_are_exact(storage: optuna.storages.BaseStorage) -> None:
     settings = {"workers": 16, "phases": 3, "eviction_rate": 0.25}
-    study = optuna.create_study(storage=storage, study_name="threads", direction="maximize", pruner=HyperTrickPruner(**settings))
+    study = optuna.create_study(
+        storage=storage,
+        study_name="threads",
+        direction="maximize",
+        pruner=HyperTrickPruner(**settings),
+    )
     together = threading.Barrier(4, timeout=60)
 
     def objective(trial: optuna.Trial) -> float:

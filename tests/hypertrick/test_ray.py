@@ -50,7 +50,9 @@ def new_trial(number: int, directory: Path | None = None) -> Trial:
     return trial
 
 
-def trials_of(target: HyperTrickScheduler, count: int = 6, directory: Path | None = None) -> list[Trial]:
+def trials_of(
+    target: HyperTrickScheduler, count: int = 6, directory: Path | None = None
+) -> list[Trial]:
     trials = [new_trial(number, directory) for number in range(count)]
     for trial in trials:
         target.on_trial_add(None, trial)
@@ -62,10 +64,17 @@ def result(iteration: float, score: object, **more: object) -> dict[str, Any]:
 
 
 #: Whose phase ends, with which metric; NaN is a crash.
-events = st.lists(st.tuples(st.integers(0, RULE["workers"] - 1), st.sampled_from([NAN, -1.0, 0.0, 1.0, 2.0, 5.0])), max_size=24)
+events = st.lists(
+    st.tuples(
+        st.integers(0, RULE["workers"] - 1), st.sampled_from([NAN, -1.0, 0.0, 1.0, 2.0, 5.0])
+    ),
+    max_size=24,
+)
 
 
-def played(rule: HyperTrick, events: list[tuple[int, float]], sign: int = 1) -> list[tuple[int, int, float, str]]:
+def played(
+    rule: HyperTrick, events: list[tuple[int, float]], sign: int = 1
+) -> list[tuple[int, int, float, str]]:
     """(trial, phase, metric, what Ray must hear): each trial runs phase after phase until the rule stops it or it is complete."""
     ran = [0] * RULE["workers"]
     history = []
@@ -74,7 +83,14 @@ def played(rule: HyperTrick, events: list[tuple[int, float]], sign: int = 1) -> 
         if phase < RULE["phases"]:
             stopped = rule.report(trial, phase, sign * metric) is Verdict.STOP
             ran[trial] = RULE["phases"] if stopped else phase + 1
-            history.append((trial, phase, metric, "STOP" if stopped or phase == RULE["phases"] - 1 else "CONTINUE"))
+            history.append(
+                (
+                    trial,
+                    phase,
+                    metric,
+                    "STOP" if stopped or phase == RULE["phases"] - 1 else "CONTINUE",
+                )
+            )
     return history
 
 
@@ -84,15 +100,29 @@ def fail(target: HyperTrickScheduler, trial: Trial) -> None:
     target.on_trial_error(None, trial)
 
 
-def tell(target: HyperTrickScheduler, trials: list[Trial], trial: int, phase: int, metric: float, length: int = 1) -> str:
+def tell(
+    target: HyperTrickScheduler,
+    trials: list[Trial],
+    trial: int,
+    phase: int,
+    metric: float,
+    length: int = 1,
+) -> str:
     if math.isnan(metric):
         fail(target, trials[trial])
         return "STOP"
     return target.on_trial_result(None, trials[trial], result((phase + 1) * length, metric))
 
 
-@given(events, st.sampled_from(["max", "min"]), st.integers(1, 3), st.sampled_from([{}, {"cohort": 3, "seed": 4}, {"decide_after": (1,)}]))
-def test_the_same_verdicts_as_the_rule_alone(events: list[tuple[int, float]], mode: str, length: int, options: dict[str, Any]) -> None:
+@given(
+    events,
+    st.sampled_from(["max", "min"]),
+    st.integers(1, 3),
+    st.sampled_from([{}, {"cohort": 3, "seed": 4}, {"decide_after": (1,)}]),
+)
+def test_the_same_verdicts_as_the_rule_alone(
+    events: list[tuple[int, float]], mode: str, length: int, options: dict[str, Any]
+) -> None:
     rule = HyperTrick(**RULE, **options)
     ours = scheduler(mode=mode, phase_length=length, **options)
     trials = trials_of(ours)
@@ -125,11 +155,18 @@ def test_a_result_that_ends_several_phases_reports_each_until_it_is_stopped() ->
     ours = scheduler(workers=1)  # nobody passes for being early
     first, second, third = trials_of(ours, 3)
     assert ours.on_trial_result(None, first, result(2, 5.0)) == "CONTINUE"
-    assert [(decision.phase, decision.metric) for decision in ours.rule.decisions] == [(0, 5.0), (1, 5.0)]
+    assert [(decision.phase, decision.metric) for decision in ours.rule.decisions] == [
+        (0, 5.0),
+        (1, 5.0),
+    ]
     assert ours.on_trial_result(None, second, result(2, 1.0)) == "STOP"
     assert [(decision.trial, decision.phase) for decision in ours.rule.decisions[2:]] == [(1, 0)]
     assert ours.on_trial_result(None, third, result(10, 9.0)) == "STOP"
-    assert [(decision.trial, decision.phase) for decision in ours.rule.decisions[3:]] == [(2, 0), (2, 1), (2, 2)]
+    assert [(decision.trial, decision.phase) for decision in ours.rule.decisions[3:]] == [
+        (2, 0),
+        (2, 1),
+        (2, 2),
+    ]
 
 
 def test_a_last_result_that_only_ends_the_trial_counts() -> None:
@@ -151,7 +188,9 @@ def test_a_failed_trial_counts_as_the_worst_of_its_phase() -> None:
     assert ours.rule.decisions[1].mode is Mode.FAILURE
     assert ours.rule.decisions[1].phase == 1
     ours.on_trial_result(None, second, result(2, -math.inf))
-    assert ours.rule.decisions[-1] == Decision(1, 1, -math.inf, order=2, worse=1, mode=Mode.SELECTION, verdict=Verdict.CONTINUE)
+    assert ours.rule.decisions[-1] == Decision(
+        1, 1, -math.inf, order=2, worse=1, mode=Mode.SELECTION, verdict=Verdict.CONTINUE
+    )
 
 
 def test_a_trial_that_ray_tries_again_has_not_failed_and_its_repeated_phases_count_once() -> None:
@@ -163,7 +202,10 @@ def test_a_trial_that_ray_tries_again_has_not_failed_and_its_repeated_phases_cou
     ours.on_trial_add(None, trial)
     assert ours.on_trial_result(None, trial, result(1, 3.0)) == "CONTINUE"
     assert ours.on_trial_result(None, trial, result(2, 3.0)) == "CONTINUE"
-    assert [(decision.phase, decision.metric) for decision in ours.rule.decisions] == [(0, 4.0), (1, 3.0)]
+    assert [(decision.phase, decision.metric) for decision in ours.rule.decisions] == [
+        (0, 4.0),
+        (1, 3.0),
+    ]
     fail(ours, trial)
     assert ours.rule.decisions[-1].mode is Mode.FAILURE
 
@@ -198,7 +240,11 @@ def test_numpys_numbers_are_numbers(score: object) -> None:
 
 @given(events, st.integers(0, 24), st.randoms(use_true_random=False), st.booleans())
 def test_a_restored_run_goes_on_with_the_same_verdicts(
-    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, float]], cut: int, shuffle: Any, torn: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    events: list[tuple[int, float]],
+    cut: int,
+    shuffle: Any,
+    torn: bool,
 ) -> None:
     rule = HyperTrick(**RULE)
     history = played(rule, events)
@@ -228,10 +274,15 @@ def test_a_failure_after_a_restart_counts_in_the_phase_under_way(tmp_path: Path)
     before, after = scheduler(), scheduler()
     before.on_trial_result(None, trials_of(before, 1, tmp_path)[0], result(1, 5.0))
     fail(after, trials_of(after, 1, tmp_path)[0])
-    assert [(decision.phase, decision.mode) for decision in after.rule.decisions] == [(0, Mode.COLLECTION), (1, Mode.FAILURE)]
+    assert [(decision.phase, decision.mode) for decision in after.rule.decisions] == [
+        (0, Mode.COLLECTION),
+        (1, Mode.FAILURE),
+    ]
 
 
-def test_a_trial_that_was_stopped_after_rays_last_checkpoint_is_stopped_again(tmp_path: Path) -> None:
+def test_a_trial_that_was_stopped_after_rays_last_checkpoint_is_stopped_again(
+    tmp_path: Path,
+) -> None:
     ours = scheduler(workers=1)
     first, second = trials_of(ours, 2, tmp_path)
     ours.on_trial_result(None, first, result(1, 5.0))
@@ -311,7 +362,10 @@ def test_a_bad_setting_is_named(settings: dict[str, Any], named: str) -> None:
 @pytest.mark.parametrize(
     ("outcome", "named"),
     [
-        ({"training_iteration": 1, "loss": 2.0}, "trial train_id0: its result has no 'score', only loss, training_iteration"),
+        (
+            {"training_iteration": 1, "loss": 2.0},
+            "trial train_id0: its result has no 'score', only loss, training_iteration",
+        ),
         ({"score": 1.0}, "trial train_id0: its result has no 'training_iteration', only score"),
         (result(1, None), "trial train_id0: score = None: expected a number"),
         (result(1, "0.5"), "trial train_id0: score = '0.5': expected a number"),
@@ -341,7 +395,10 @@ def test_the_debug_string_says_who_was_stopped_where() -> None:
     first, second = trials_of(ours, 2)
     ours.on_trial_result(None, first, result(2, 5.0))
     ours.on_trial_result(None, second, result(1, 1.0))
-    assert ours.debug_string() == "Using HyperTrick: workers=1 phases=3 eviction_rate=0.25\nStopped/reported by phase: 0: 1/2, 1: 0/1"
+    assert (
+        ours.debug_string()
+        == "Using HyperTrick: workers=1 phases=3 eviction_rate=0.25\nStopped/reported by phase: 0: 1/2, 1: 0/1"
+    )
 
 
 # A real search.
@@ -376,7 +433,13 @@ def run_ray(mode: str, directory: Path, rays_directory: Path) -> subprocess.Comp
     }
     command = [sys.executable, "-m", "tests.hypertrick.ray_search", mode, str(directory)]
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         try:
             output, errors = process.communicate(timeout=200)
@@ -407,7 +470,9 @@ def check_against_the_rule(decisions: list[Decision], trials: dict[str, Any]) ->
     from tests.hypertrick.ray_search import FAULTY, PHASES, SLOPES, WORKERS
 
     rule = HyperTrick(workers=WORKERS, phases=PHASES, eviction_rate=0.25)
-    assert repr([rule.decide(decision.trial, decision.phase, decision.metric) for decision in decisions]) == repr(decisions)
+    assert repr(
+        [rule.decide(decision.trial, decision.phase, decision.metric) for decision in decisions]
+    ) == repr(decisions)
     assert len({(decision.trial, decision.phase) for decision in decisions}) == len(decisions)
     for number, slope in enumerate(SLOPES):
         own = [decision for decision in decisions if decision.trial == number]
@@ -415,13 +480,19 @@ def check_against_the_rule(decisions: list[Decision], trials: dict[str, Any]) ->
         assert [decision.phase for decision in own] == list(range(len(own)))
         assert all(decision.verdict is Verdict.CONTINUE for decision in own[:-1])
         if number == FAULTY:
-            assert row["failed"] and row["iterations"] == 2 and [decision.mode for decision in own][1:] == [Mode.FAILURE]
+            assert (
+                row["failed"]
+                and row["iterations"] == 2
+                and [decision.mode for decision in own][1:] == [Mode.FAILURE]
+            )
             own.pop()
         else:
             assert not row["failed"]
             assert own[-1].verdict is Verdict.STOP or own[-1].phase == PHASES - 1
             assert row["iterations"] == 2 * len(own)
-        assert [decision.metric for decision in own] == [slope * 2 * (decision.phase + 1) for decision in own]
+        assert [decision.metric for decision in own] == [
+            slope * 2 * (decision.phase + 1) for decision in own
+        ]
 
 
 @pytest.mark.slow
@@ -449,7 +520,9 @@ def test_a_search_on_a_cluster_of_three_nodes(tmp_path: Path, rays_directory: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_search_survives_kill_9_and_goes_on_with_the_same_rule(tmp_path: Path, rays_directory: Path) -> None:
+def test_a_search_survives_kill_9_and_goes_on_with_the_same_rule(
+    tmp_path: Path, rays_directory: Path
+) -> None:
     killed = run_ray("interrupted", tmp_path, rays_directory)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     kept = (tmp_path / "search" / JOURNAL).read_text()

@@ -41,7 +41,9 @@ def selecting_at_once(phases: int = 2, rate: float = 0.25, seed: int = 0) -> Hyp
     return HyperTrick(workers=1, phases=phases, eviction_rate=rate, seed=seed)
 
 
-def search(rule: HyperTrick, rng: np.random.Generator, nodes: int, metric: Callable[[int, int], float]) -> list[int]:
+def search(
+    rule: HyperTrick, rng: np.random.Generator, nodes: int, metric: Callable[[int, int], float]
+) -> list[int]:
     """A whole search: on each node a trial, whose next phase ends in a random order. The phases that each trial ran."""
     ran = [0] * rule.workers
     started = min(nodes, rule.workers)
@@ -68,7 +70,9 @@ def histories(draw: st.DrawFn, trials: int = 12, phases: int = 4) -> list[tuple[
     history = []
     for trial in order:
         if done[trial] < phases:
-            history.append((trial, done[trial], draw(st.sampled_from([NAN, -1.0, 0.0, 1.0, 2.0, 3.5, 7.0]))))
+            history.append(
+                (trial, done[trial], draw(st.sampled_from([NAN, -1.0, 0.0, 1.0, 2.0, 3.5, 7.0])))
+            )
             done[trial] += 1
     return history
 
@@ -82,22 +86,33 @@ def test_workers_before_selection_as_in_the_running_example(phase: int, workers:
 
 
 @pytest.mark.parametrize(
-    ("workers", "rate", "phase", "expected"), [(25, 0.64, 0, 5), (10, 0.81, 0, 1), (100, 0.01, 0, 90), (1, 0.25, 0, 0)]
+    ("workers", "rate", "phase", "expected"),
+    [(25, 0.64, 0, 5), (10, 0.81, 0, 1), (100, 0.01, 0, 90), (1, 0.25, 0, 0)],
 )
-def test_a_whole_number_is_not_lost_to_rounding(workers: int, rate: float, phase: int, expected: int) -> None:
+def test_a_whole_number_is_not_lost_to_rounding(
+    workers: int, rate: float, phase: int, expected: int
+) -> None:
     assert workers_before_selection(workers, rate, phase) == expected
 
 
 # With these denominators no exact value lies closer below a whole number than 1/16⁷ = 3.7e-9.
-@given(st.integers(1, 5000), st.integers(2, 16).flatmap(lambda b: st.tuples(st.integers(1, b - 1), st.just(b))), st.integers(0, 3))
-def test_workers_before_selection_is_exact_where_the_rate_is_a_square(workers: int, root: tuple[int, int], phase: int) -> None:
+@given(
+    st.integers(1, 5000),
+    st.integers(2, 16).flatmap(lambda b: st.tuples(st.integers(1, b - 1), st.just(b))),
+    st.integers(0, 3),
+)
+def test_workers_before_selection_is_exact_where_the_rate_is_a_square(
+    workers: int, root: tuple[int, int], phase: int
+) -> None:
     q = Fraction(*root)
     exact = workers * (1 - q) * (1 - q * q) ** phase
     assert workers_before_selection(workers, float(q * q), phase) == math.floor(exact)
 
 
 @given(st.integers(1, 5000), rates, st.integers(0, 40))
-def test_workers_before_selection_is_rounded_down_at_any_rate(workers: int, rate: float, phase: int) -> None:
+def test_workers_before_selection_is_rounded_down_at_any_rate(
+    workers: int, rate: float, phase: int
+) -> None:
     with localcontext(prec=60):
         exact = workers * (1 - Decimal(rate).sqrt()) * (1 - Decimal(rate)) ** phase
         assume(math.ceil(exact) - exact > Decimal("3e-9"))
@@ -110,14 +125,20 @@ def test_expected_workers_of_the_running_example(phase: int, expected: float) ->
 
 
 @given(st.integers(1, 1000), rates, st.integers(0, 30))
-def test_of_those_who_come_late_the_share_root_r_is_a_share_r_of_all(workers: int, rate: float, phase: int) -> None:
+def test_of_those_who_come_late_the_share_root_r_is_a_share_r_of_all(
+    workers: int, rate: float, phase: int
+) -> None:
     """Equations 3 to 5, with the W_p^DCM that is not rounded."""
     expected = expected_workers(workers, rate, phase)
     late = expected - workers * (1 - math.sqrt(rate)) * (1 - rate) ** phase
-    assert expected - math.sqrt(rate) * late == pytest.approx(expected_workers(workers, rate, phase + 1))
+    assert expected - math.sqrt(rate) * late == pytest.approx(
+        expected_workers(workers, rate, phase + 1)
+    )
 
 
-@pytest.mark.parametrize(("phases", "minimum", "expected"), [(10, 0.1887, 0.3775), (5, 0.3051, 0.6102)])
+@pytest.mark.parametrize(
+    ("phases", "minimum", "expected"), [(10, 0.1887, 0.3775), (5, 0.3051, 0.6102)]
+)
 def test_table_1(phases: int, minimum: float, expected: float) -> None:
     assert completion_rate(0.25, phases) == pytest.approx(expected, abs=5.1e-5)
     assert minimum_completion_rate(0.25, phases) == pytest.approx(minimum, abs=5.1e-5)
@@ -150,7 +171,12 @@ def test_table_2() -> None:
         ((6, 9), (2, 27)),
         ((4, 27),),
     ]
-    assert [round(100 * bracket.completion_rate, 2) for bracket in brackets] == [14.81, 33.33, 66.67, 100.0]
+    assert [round(100 * bracket.completion_rate, 2) for bracket in brackets] == [
+        14.81,
+        33.33,
+        66.67,
+        100.0,
+    ]
     started = sum(bracket.rounds[0][0] for bracket in brackets)
     spent = sum(n * r for bracket in brackets for n, r in bracket.rounds)
     assert started == 46
@@ -160,7 +186,13 @@ def test_table_2() -> None:
 def test_hyperbands_own_table() -> None:
     """Li et al. 2016, table 1: R = 81, η = 3."""
     brackets = hyperband_brackets(81)
-    assert [bracket.rounds[0] for bracket in brackets] == [(81, 1), (27, 3), (9, 9), (6, 27), (5, 81)]
+    assert [bracket.rounds[0] for bracket in brackets] == [
+        (81, 1),
+        (27, 3),
+        (9, 9),
+        (6, 27),
+        (5, 81),
+    ]
     assert brackets[0].rounds == ((81, 1), (27, 3), (9, 9), (3, 27), (1, 81))
 
 
@@ -169,7 +201,10 @@ def test_each_bracket_ends_at_the_whole_resource(resource: int, factor: int) -> 
     for bracket in hyperband_brackets(resource, factor):
         assert bracket.rounds[-1][1] == resource
         assert len(bracket.rounds) == bracket.s + 1
-        assert all(later[0] == earlier[0] // factor and later[1] > earlier[1] for earlier, later in pairwise(bracket.rounds))
+        assert all(
+            later[0] == earlier[0] // factor and later[1] > earlier[1]
+            for earlier, later in pairwise(bracket.rounds)
+        )
 
 
 def test_the_running_example() -> None:
@@ -184,26 +219,37 @@ def test_the_running_example() -> None:
     assert third[5].verdict is CONTINUE  # W5: 31, in the top half
     assert [rule.report(trial, 3, 0) for trial in (0, 1, 2, 3, 5)] == [CONTINUE] * 5
     # W6 is the seventh in each phase. In the first, eight pass; so it is the second that stops it.
-    assert rule.decide(6, 0, 8) == Decision(6, 0, 8, order=7, worse=0, mode=Mode.COLLECTION, verdict=CONTINUE)
-    assert rule.decide(6, 1, 8) == Decision(6, 1, 8, order=7, worse=0, mode=Mode.SELECTION, verdict=STOP)
+    assert rule.decide(6, 0, 8) == Decision(
+        6, 0, 8, order=7, worse=0, mode=Mode.COLLECTION, verdict=CONTINUE
+    )
+    assert rule.decide(6, 1, 8) == Decision(
+        6, 1, 8, order=7, worse=0, mode=Mode.SELECTION, verdict=STOP
+    )
 
 
 # The readings.
 
 
 @given(st.integers(1, 40), plain_rates, st.integers(0, 2), st.data())
-def test_the_first_pass_whatever_they_report_and_no_more(workers: int, rate: float, phase: int, data: st.DataObject) -> None:
+def test_the_first_pass_whatever_they_report_and_no_more(
+    workers: int, rate: float, phase: int, data: st.DataObject
+) -> None:
     rule = HyperTrick(workers=workers, phases=4, eviction_rate=rate)
     early = workers_before_selection(workers, rate, phase)
     metrics = data.draw(st.lists(st.floats(-1e9, 1e9), min_size=early + 1, max_size=early + 1))
     decisions = [rule.decide(trial, phase, metric) for trial, metric in enumerate(metrics)]
     assert [decision.order for decision in decisions] == list(range(1, early + 2))
-    assert all(decision.mode is Mode.COLLECTION and decision.verdict is CONTINUE for decision in decisions[:early])
+    assert all(
+        decision.mode is Mode.COLLECTION and decision.verdict is CONTINUE
+        for decision in decisions[:early]
+    )
     assert decisions[early].mode is Mode.SELECTION
 
 
 @given(st.lists(st.integers(-1000, 1000), unique=True, max_size=40), plain_rates)
-def test_late_reporters_are_stopped_strictly_below_the_quantile_of_all_reports_and_their_own(metrics: list[int], rate: float) -> None:
+def test_late_reporters_are_stopped_strictly_below_the_quantile_of_all_reports_and_their_own(
+    metrics: list[int], rate: float
+) -> None:
     rule = selecting_at_once(rate=rate)
     for n, metric in enumerate(metrics):
         quantile = np.quantile(metrics[: n + 1], math.sqrt(rate))
@@ -213,7 +259,9 @@ def test_late_reporters_are_stopped_strictly_below_the_quantile_of_all_reports_a
 
 def test_a_metric_that_is_the_quantile_itself_passes() -> None:
     rule = selecting_at_once()
-    assert [rule.report(trial, 0, metric) for trial, metric in enumerate([1, 3, 2])] == [CONTINUE] * 3
+    assert [rule.report(trial, 0, metric) for trial, metric in enumerate([1, 3, 2])] == [
+        CONTINUE
+    ] * 3
     assert rule.report(3, 0, 1.5) is STOP
 
 
@@ -221,7 +269,9 @@ def test_phases_do_not_see_each_other() -> None:
     rule = selecting_at_once(phases=3)
     for trial in range(10):
         rule.report(trial, 0, 100 + trial)
-    assert rule.decide(10, 1, -5) == Decision(10, 1, -5, order=1, worse=0, mode=Mode.SELECTION, verdict=CONTINUE)
+    assert rule.decide(10, 1, -5) == Decision(
+        10, 1, -5, order=1, worse=0, mode=Mode.SELECTION, verdict=CONTINUE
+    )
 
 
 @given(st.integers(1, 20), st.lists(st.floats(allow_nan=False), max_size=20))
@@ -237,28 +287,43 @@ def test_nothing_is_decided_after_the_last_phase(phases: int, metrics: list[floa
 
 def fewest_phases(workers: int, rate: float, phases: int) -> int:
     """All run the first phase; each later one those at least who passed the one before for being early, and the first is never stopped."""
-    return workers + sum(max(1, workers_before_selection(workers, rate, phase)) for phase in range(phases - 1))
+    return workers + sum(
+        max(1, workers_before_selection(workers, rate, phase)) for phase in range(phases - 1)
+    )
 
 
 @given(st.integers(1, 60), st.integers(1, 8), rates, st.integers(1, 60), st.integers(0, 2**32))
-def test_no_search_runs_fewer_phases_than_the_corrected_bound(workers: int, phases: int, rate: float, nodes: int, seed: int) -> None:
+def test_no_search_runs_fewer_phases_than_the_corrected_bound(
+    workers: int, phases: int, rate: float, nodes: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
-    ran = search(HyperTrick(workers=workers, phases=phases, eviction_rate=rate), rng, nodes, lambda trial, phase: rng.normal())
+    ran = search(
+        HyperTrick(workers=workers, phases=phases, eviction_rate=rate),
+        rng,
+        nodes,
+        lambda trial, phase: rng.normal(),
+    )
     assert all(1 <= n <= phases for n in ran)
     assert sum(ran) >= fewest_phases(workers, rate, phases)
 
 
 @given(st.integers(1, 60), st.integers(1, 8), rates)
-def test_the_corrected_bound_is_reached_where_each_is_worse_than_all_before(workers: int, phases: int, rate: float) -> None:
+def test_the_corrected_bound_is_reached_where_each_is_worse_than_all_before(
+    workers: int, phases: int, rate: float
+) -> None:
     rule = HyperTrick(workers=workers, phases=phases, eviction_rate=rate)
     ran = search(rule, np.random.default_rng(0), 1, lambda trial, phase: -trial)
     assert sum(ran) == fewest_phases(workers, rate, phases)
 
 
 @given(st.integers(1, 60), st.integers(1, 8), rates)
-def test_equation_8_is_too_low_to_be_reached_but_for_rounding_down(workers: int, phases: int, rate: float) -> None:
+def test_equation_8_is_too_low_to_be_reached_but_for_rounding_down(
+    workers: int, phases: int, rate: float
+) -> None:
     equation = minimum_completion_rate(rate, phases) * workers * phases
-    lost = sum((workers * (1 - math.sqrt(rate)) * (1 - rate) ** phase) % 1 for phase in range(phases - 1))
+    lost = sum(
+        (workers * (1 - math.sqrt(rate)) * (1 - rate) ** phase) % 1 for phase in range(phases - 1)
+    )
     assert fewest_phases(workers, rate, phases) + lost > equation
 
 
@@ -299,9 +364,15 @@ def test_equal_metrics_stop_the_right_share(rate: float) -> None:
 
 
 @given(histories(), st.integers(0, 3))
-def test_the_same_reports_give_the_same_verdicts(history: list[tuple[int, int, float]], seed: int) -> None:
-    first, second = (HyperTrick(workers=3, phases=4, eviction_rate=0.25, seed=seed) for _ in range(2))
-    assert [first.report(*report) for report in history] == [second.report(*report) for report in history]
+def test_the_same_reports_give_the_same_verdicts(
+    history: list[tuple[int, int, float]], seed: int
+) -> None:
+    first, second = (
+        HyperTrick(workers=3, phases=4, eviction_rate=0.25, seed=seed) for _ in range(2)
+    )
+    assert [first.report(*report) for report in history] == [
+        second.report(*report) for report in history
+    ]
 
 
 def test_another_seed_orders_equal_metrics_otherwise() -> None:
@@ -330,13 +401,17 @@ def test_nan_is_a_failure_worse_than_any_number() -> None:
 def test_failures_count_as_reports() -> None:
     rule = HyperTrick(workers=4, phases=2, eviction_rate=0.25)  # two pass
     assert [rule.report(trial, 0, NAN) for trial in range(2)] == [STOP, STOP]
-    assert rule.decide(2, 0, -1.0) == Decision(2, 0, -1.0, order=3, worse=2, mode=Mode.SELECTION, verdict=CONTINUE)
+    assert rule.decide(2, 0, -1.0) == Decision(
+        2, 0, -1.0, order=3, worse=2, mode=Mode.SELECTION, verdict=CONTINUE
+    )
     assert rule.report(3, 0, -2.0) is CONTINUE  # two of four are worse
     assert rule.report(4, 0, -3.0) is CONTINUE  # two of five: the median itself
 
 
 @given(histories(), st.data())
-def test_a_repeated_report_counts_once_and_gets_the_same_answer(history: list[tuple[int, int, float]], data: st.DataObject) -> None:
+def test_a_repeated_report_counts_once_and_gets_the_same_answer(
+    history: list[tuple[int, int, float]], data: st.DataObject
+) -> None:
     once, twice = (HyperTrick(workers=5, phases=4, eviction_rate=0.25) for _ in range(2))
     for n, (trial, phase, metric) in enumerate(history):
         decision = once.decide(trial, phase, metric)
@@ -349,10 +424,21 @@ def test_a_repeated_report_counts_once_and_gets_the_same_answer(history: list[tu
 
 @given(histories(), st.integers(0, 40), st.sampled_from([None, 5]), st.sampled_from([None, (1,)]))
 def test_a_restored_rule_goes_on_as_if_nothing_had_happened(
-    history: list[tuple[int, int, float]], cut: int, cohort: int | None, decide_after: tuple[int, ...] | None
+    history: list[tuple[int, int, float]],
+    cut: int,
+    cohort: int | None,
+    decide_after: tuple[int, ...] | None,
 ) -> None:
     whole, before, after = (
-        HyperTrick(workers=12, phases=4, eviction_rate=0.25, cohort=cohort, decide_after=decide_after, seed=3) for _ in range(3)
+        HyperTrick(
+            workers=12,
+            phases=4,
+            eviction_rate=0.25,
+            cohort=cohort,
+            decide_after=decide_after,
+            seed=3,
+        )
+        for _ in range(3)
     )
     expected = [whole.decide(*report) for report in history]
     for report in history[:cut]:
@@ -381,7 +467,9 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 @given(st.permutations(range(20)), plain_rates, st.integers(1, 30))
-def test_a_cohort_is_how_many_collect_data_and_nothing_else(order: Sequence[int], rate: float, cohort: int) -> None:
+def test_a_cohort_is_how_many_collect_data_and_nothing_else(
+    order: Sequence[int], rate: float, cohort: int
+) -> None:
     rule = HyperTrick(workers=20, phases=3, eviction_rate=rate, cohort=cohort)
     small = HyperTrick(workers=min(cohort, 20), phases=3, eviction_rate=rate)
     for phase in (0, 1, 2):
@@ -391,7 +479,9 @@ def test_a_cohort_is_how_many_collect_data_and_nothing_else(order: Sequence[int]
 
 
 @given(st.permutations(range(12)), plain_rates, st.sets(st.integers(0, 5), max_size=6).map(sorted))
-def test_the_exponent_counts_decisions_where_only_some_phases_have_one(order: Sequence[int], rate: float, chosen: list[int]) -> None:
+def test_the_exponent_counts_decisions_where_only_some_phases_have_one(
+    order: Sequence[int], rate: float, chosen: list[int]
+) -> None:
     rule = HyperTrick(workers=12, phases=7, eviction_rate=rate, decide_after=chosen)
     dense = HyperTrick(workers=12, phases=len(chosen) + 1, eviction_rate=rate)
     for phase in range(7):
@@ -412,7 +502,15 @@ def test_the_exponent_counts_decisions_where_only_some_phases_have_one(order: Se
 
 @pytest.mark.parametrize(
     ("phases", "factor", "expected"),
-    [(27, 3, (0, 2, 8)), (28, 3, (0, 2, 8, 26)), (1, 3, ()), (2, 3, (0,)), (8, 2, (0, 1, 3)), (3, 3, (0,)), (4, 3, (0, 2))],
+    [
+        (27, 3, (0, 2, 8)),
+        (28, 3, (0, 2, 8, 26)),
+        (1, 3, ()),
+        (2, 3, (0,)),
+        (8, 2, (0, 1, 3)),
+        (3, 3, (0,)),
+        (4, 3, (0, 2)),
+    ],
 )
 def test_geometric_phases(phases: int, factor: int, expected: tuple[int, ...]) -> None:
     assert geometric_phases(phases, factor) == expected

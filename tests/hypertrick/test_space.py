@@ -43,7 +43,10 @@ def test_every_kind_of_dimension() -> None:
         "network.shared": Dimension(choices=[True, False]),
         "child.exchange_steps": Dimension(low=10, high=100, step=30),
     }
-    assert [key for key, dimension in space.items() if dimension.whole] == ["algorithm.batch_size", "child.exchange_steps"]
+    assert [key for key, dimension in space.items() if dimension.whole] == [
+        "algorithm.batch_size",
+        "child.exchange_steps",
+    ]
     assert space["optimizer.learning_rate"].extremes == [1e-5, 1e-2]
     assert space["network.hidden"].extremes == [[64, 64], [128]]
 
@@ -64,31 +67,66 @@ def test_keys_may_be_dotted_nested_or_quoted(toml: str) -> None:
 
 
 def test_keys_may_be_deep() -> None:
-    assert parse("environment.options.wind.power = [1, 2]") == {"environment.options.wind.power": Dimension(choices=[1, 2])}
+    assert parse("environment.options.wind.power = [1, 2]") == {
+        "environment.options.wind.power": Dimension(choices=[1, 2])
+    }
 
 
 @pytest.mark.parametrize(
     ("toml", "problem"),
     [
-        ("", ": is empty; name a setting to vary, as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }"),
+        (
+            "",
+            ": is empty; name a setting to vary, as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }",
+        ),
         ("x = {}", ": x: a range needs low and high"),
         ("a.b = 3", ": a.b = 3: expected a range { low = …, high = … } or a list of choices"),
-        ('a.b = "adam"', ": a.b = 'adam': expected a range { low = …, high = … } or a list of choices"),
-        ("a.b = { lo = 1, hi = 2 }", ": a.b.lo = 1: expected a range { low = …, high = … } or a list of choices"),
+        (
+            'a.b = "adam"',
+            ": a.b = 'adam': expected a range { low = …, high = … } or a list of choices",
+        ),
+        (
+            "a.b = { lo = 1, hi = 2 }",
+            ": a.b.lo = 1: expected a range { low = …, high = … } or a list of choices",
+        ),
         ("x = { low = 1 }", ": x: a range needs low and high"),
         ("x = { high = 1, log = true }", ": x: a range needs low and high"),
         ("x = { low = 2.0, high = 1.0 }", ": x: low = 2.0 is not below high = 1.0"),
         ("x = { low = 1, high = 1 }", ": x: low = 1 is not below high = 1"),
-        ("x = { low = 0, high = 1.0, log = true }", ": x: low = 0: a logarithm needs a range above 0"),
-        ("x = { low = -1.0, high = 1.0, log = true }", ": x: low = -1.0: a logarithm needs a range above 0"),
+        (
+            "x = { low = 0, high = 1.0, log = true }",
+            ": x: low = 0: a logarithm needs a range above 0",
+        ),
+        (
+            "x = { low = -1.0, high = 1.0, log = true }",
+            ": x: low = -1.0: a logarithm needs a range above 0",
+        ),
         ("x = { low = 0.0, high = inf }", ": x: low = 0.0, high = inf: finite numbers are needed"),
         ("x = { low = nan, high = 1.0 }", ": x: low = nan, high = 1.0: finite numbers are needed"),
-        ("x = { low = 0, high = 4, step = 0 }", ": x: step = 0: above 0 and at most high − low = 4 is needed"),
-        ("x = { low = 0, high = 4, step = -1 }", ": x: step = -1: above 0 and at most high − low = 4 is needed"),
-        ("x = { low = 0, high = 4, step = 5 }", ": x: step = 5: above 0 and at most high − low = 4 is needed"),
-        ("x = { low = 0, high = 4, step = nan }", ": x: step = nan: above 0 and at most high − low = 4 is needed"),
-        ("x = { low = 0, high = 4, step = 0.5 }", ": x: step = 0.5: between whole numbers a whole step is needed"),
-        ("x = { low = 1, high = 9, step = 2, log = true }", ": x: step = 2: with log only whole numbers in steps of 1 are possible"),
+        (
+            "x = { low = 0, high = 4, step = 0 }",
+            ": x: step = 0: above 0 and at most high − low = 4 is needed",
+        ),
+        (
+            "x = { low = 0, high = 4, step = -1 }",
+            ": x: step = -1: above 0 and at most high − low = 4 is needed",
+        ),
+        (
+            "x = { low = 0, high = 4, step = 5 }",
+            ": x: step = 5: above 0 and at most high − low = 4 is needed",
+        ),
+        (
+            "x = { low = 0, high = 4, step = nan }",
+            ": x: step = nan: above 0 and at most high − low = 4 is needed",
+        ),
+        (
+            "x = { low = 0, high = 4, step = 0.5 }",
+            ": x: step = 0.5: between whole numbers a whole step is needed",
+        ),
+        (
+            "x = { low = 1, high = 9, step = 2, log = true }",
+            ": x: step = 2: with log only whole numbers in steps of 1 are possible",
+        ),
         (
             "x = { low = 0.1, high = 9.0, step = 0.1, log = true }",
             ": x: step = 0.1: with log only whole numbers in steps of 1 are possible",
@@ -135,9 +173,18 @@ def test_the_value_of_a_range_is_its_own_label() -> None:
     assert Dimension(low=1, high=3).labels == []
 
 
-plain = st.booleans() | st.integers(-(10**6), 10**6) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
+plain = (
+    st.booleans()
+    | st.integers(-(10**6), 10**6)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+)
 choices = st.recursive(
-    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2), max_leaves=5
+    plain,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=5,
 )
 
 
@@ -158,7 +205,9 @@ numbers = st.integers(-1000, 1000) | st.floats(-1000.0, 1000.0)
 
 
 @given(numbers, numbers, st.booleans(), st.none() | numbers)
-def test_a_range_is_taken_or_told_in_one_line(low: float, high: float, log: bool, step: float | None) -> None:
+def test_a_range_is_taken_or_told_in_one_line(
+    low: float, high: float, log: bool, step: float | None
+) -> None:
     given = {"low": low, "high": high, "log": log} | ({} if step is None else {"step": step})
     try:
         dimension = parse_space({"a": {"b": given}})["a.b"]
@@ -173,14 +222,25 @@ def test_a_range_is_taken_or_told_in_one_line(low: float, high: float, log: bool
 
 
 @given(numbers, numbers, st.booleans(), st.integers(1, 50) | st.none())
-def test_the_studys_distribution_holds_the_range(low: float, high: float, log: bool, step: int | None) -> None:
+def test_the_studys_distribution_holds_the_range(
+    low: float, high: float, log: bool, step: int | None
+) -> None:
     """Optuna cuts a range that is no multiple of its step; a search does so by itself, in silence."""
     optuna = pytest.importorskip("optuna")
-    from genkidama.parent.study import _distribution
+    from genkidama.tuning.study import _distribution
 
-    assume(low < high and (low > 0 or not log) and (step is None or (step <= high - low and not log)))
-    dimension = parse_space({"x": {"low": low, "high": high, "log": log} | ({} if step is None else {"step": step})})["x"]
+    assume(
+        low < high and (low > 0 or not log) and (step is None or (step <= high - low and not log))
+    )
+    dimension = parse_space(
+        {"x": {"low": low, "high": high, "log": log} | ({} if step is None else {"step": step})}
+    )["x"]
     found = _distribution(dimension)
-    assert isinstance(found, optuna.distributions.IntDistribution if dimension.whole else optuna.distributions.FloatDistribution)
+    assert isinstance(
+        found,
+        optuna.distributions.IntDistribution
+        if dimension.whole
+        else optuna.distributions.FloatDistribution,
+    )
     assert (found.low, found.log) == (low, log)
     assert found.high <= high and high - found.high < (step or 1e-9)

@@ -25,7 +25,7 @@ import genkidama
 from genkidama.__main__ import main
 from genkidama.errors import ConfigurationError
 from genkidama.launch import launch
-from genkidama.run import Run
+from genkidama.system.run import Run
 from tests.helpers import ROOT, constant, history, small, until
 
 VERSION = genkidama.__version__
@@ -43,7 +43,9 @@ VERSION = genkidama.__version__
         ({"episodes": -1}, "episodes = -1: at least 0 is needed"),
     ],
 )
-def test_options_are_checked_before_anything_is_made(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_options_are_checked_before_anything_is_made(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigurationError, match=words):
         launch(constant(), out=tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []
@@ -59,13 +61,23 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     ("arguments", "words"),
     [
         ([], "error: which experiment? give FILE.toml, or --resume DIR"),
-        (["cart.toml", "--episodes", "-1"], "error: --episodes -1: at least 1 is needed, or 0 for no evaluation"),
-        (["search.toml", "--json"], "error: --json: small has a [search], which ends with a report; leave --json out"),
+        (
+            ["cart.toml", "--episodes", "-1"],
+            "error: --episodes -1: at least 1 is needed, or 0 for no evaluation",
+        ),
+        (
+            ["search.toml", "--json"],
+            "error: --json: small has a [search], which ends with a report; leave --json out",
+        ),
         (["cart.toml", "--resume", "nowhere"], "error: nowhere: holds no run (no experiment.toml)"),
     ],
 )
 def test_a_wrong_command_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cart.toml").write_text(small().to_toml())
@@ -81,7 +93,9 @@ def test_a_wrong_command_is_one_line(
 
 def searching(**settings: Any) -> genkidama.Experiment:
     space = {"optimizer.learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}
-    return constant(search={"trials": 4, "phases": 2, "phase_episodes": 20, "space": space, **settings})
+    return constant(
+        search={"trials": 4, "phases": 2, "phase_episodes": 20, "space": space, **settings}
+    )
 
 
 # On a cluster.
@@ -102,7 +116,11 @@ class Cluster:
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name: everything listens on 127.0.0.1 only
         }
         self._log = (folder / "log").open("wb")
-        self.process = self.start("tests.ray_cluster", *(json.dumps({"num_cpus": cpus}) for cpus in (0, 1, 1)), stdin=subprocess.PIPE)
+        self.process = self.start(
+            "tests.ray_cluster",
+            *(json.dumps({"num_cpus": cpus}) for cpus in (0, 1, 1)),
+            stdin=subprocess.PIPE,
+        )
         answer = self._answer()
         self.address: str = answer["address"]
         #: The nodes' ids, the head's first, also of those that are gone.
@@ -120,7 +138,15 @@ class Cluster:
         )
 
     def launch(self, *arguments: object) -> subprocess.Popen[str]:
-        return self.start("genkidama", "launch", "--ray", "--address", self.address, *arguments, stderr=subprocess.PIPE)
+        return self.start(
+            "genkidama",
+            "launch",
+            "--ray",
+            "--address",
+            self.address,
+            *arguments,
+            stderr=subprocess.PIPE,
+        )
 
     def add(self, **options: Any) -> int:
         """A node more; its number."""
@@ -136,7 +162,10 @@ class Cluster:
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                mine = process.environ().get("RAY_TMPDIR") == str(self.folder) and process.status() != psutil.STATUS_ZOMBIE
+                mine = (
+                    process.environ().get("RAY_TMPDIR") == str(self.folder)
+                    and process.status() != psutil.STATUS_ZOMBIE
+                )
                 if mine and module in process.cmdline():
                     found.append(process)
         return found
@@ -168,7 +197,9 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     """A head without CPUs and two nodes with one each."""
     pytest.importorskip("ray", reason="needs the extra `ray`")
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # Ray's sockets have paths of some 100 characters at most
+    with tempfile.TemporaryDirectory(
+        prefix="ray-", dir="/tmp"
+    ) as folder:  # Ray's sockets have paths of some 100 characters at most
         found = Cluster(Path(folder))
         try:
             yield found
@@ -180,7 +211,10 @@ def cluster() -> Iterator[Cluster]:
 def clean(cluster: Cluster) -> Iterator[None]:
     """Afterwards nothing of ours is left on the nodes."""
     yield
-    until(lambda: not cluster.of("genkidama.parent") and not cluster.of("genkidama.child"), "all of ours ended")
+    until(
+        lambda: not cluster.of("genkidama.parent") and not cluster.of("genkidama.child"),
+        "all of ours ended",
+    )
 
 
 #: A launch from Python, whose parent is to be on a certain node rather than on the head, which cannot be lost.
@@ -203,7 +237,9 @@ def file(folder: Path, experiment: genkidama.Experiment) -> Path:
 @pytest.mark.usefixtures("clean")
 def test_a_run_on_a_cluster(tmp_path: Path, cluster: Cluster) -> None:
     settings = small(stop={"updates": 10}, child={"exchange_seconds": 0.1})
-    process = cluster.launch(file(tmp_path, settings), "--out", tmp_path / "run", "--episodes", 3, "--json")
+    process = cluster.launch(
+        file(tmp_path, settings), "--out", tmp_path / "run", "--episodes", 3, "--json"
+    )
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
     found = json.loads(out)
@@ -212,10 +248,18 @@ def test_a_run_on_a_cluster(tmp_path: Path, cluster: Cluster) -> None:
     assert found["run"] == str(run.path) and run.load().snapshot.updates == found["updates"]
     joined = {event["child"] for event in run.history() if event["event"] == "join"}
     assert joined == {"child-1", "child-2"}
-    assert [event["reason"] for event in run.history() if event["event"] == "stop"] == ["10 updates done"]
-    assert sorted(path.name for path in (run.path / "logs").glob("*.log")) == ["child-1.log", "child-2.log", "parent.log"]
+    assert [event["reason"] for event in run.history() if event["event"] == "stop"] == [
+        "10 updates done"
+    ]
+    assert sorted(path.name for path in (run.path / "logs").glob("*.log")) == [
+        "child-1.log",
+        "child-2.log",
+        "parent.log",
+    ]
     assert "training CartPole-v1 with a3c: run run" in err and "Traceback" not in err
-    told = [json.loads(line) for line in (run.path / "logs" / "parent.log").read_text().splitlines()]
+    told = [
+        json.loads(line) for line in (run.path / "logs" / "parent.log").read_text().splitlines()
+    ]
     listening = next(line for line in told if line["event"] == "listening")
     assert not Path(listening["out"]).parent.exists()  # nothing stays on the node
 
@@ -234,7 +278,9 @@ def grown(run: Path, event: str, by: int = 1) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("clean")
-def test_whoever_is_killed_is_started_again_and_the_run_goes_on(tmp_path: Path, cluster: Cluster) -> None:
+def test_whoever_is_killed_is_started_again_and_the_run_goes_on(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     """The parent's process, then its actor, then a child's actor: Ray's own processes, and all that they started ends with them."""
     run = tmp_path / "run"
     settings = small(stop={"updates": 100_000}, parent={"checkpoint_seconds": 1.0})
@@ -252,39 +298,85 @@ def test_whoever_is_killed_is_started_again_and_the_run_goes_on(tmp_path: Path, 
     first, second = history(run, "resume")
     assert second["version"] > first["version"] > 0  # from what the driver had copied
     grown(run, "exchange", 20)
-    assert {event["child"] for event in history(run, "exchange")[-20:]} == {"child-1", "child-2"}  # under the new address
+    assert {event["child"] for event in history(run, "exchange")[-20:]} == {
+        "child-1",
+        "child-2",
+    }  # under the new address
 
     cluster.of("genkidama.child")[0].parent().kill()
-    until(lambda: {"child-1-2", "child-2-2"} & {event["child"] for event in history(run, "exchange")}, "a new child", 90.0)
+    until(
+        lambda: {"child-1-2", "child-2-2"} & {event["child"] for event in history(run, "exchange")},
+        "a new child",
+        90.0,
+    )
 
     process.send_signal(signal.SIGINT)
     code, _, err = ended(process)
-    assert code == 130 and err.splitlines()[-1] == f"go on with it: genkidama launch --ray --resume {run}"
-    assert "parent was lost with its node or its worker; it is started again (see logs/parent.log)" in err
-    assert history(run, "stop")[-1]["version"] == Run(run).load().snapshot.version  # the final checkpoint is here
-    assert "ActorDiedError" in (run / "logs" / "parent.log").read_text() or "actor died" in (run / "logs" / "parent.log").read_text()
+    assert (
+        code == 130
+        and err.splitlines()[-1] == f"go on with it: genkidama launch --ray --resume {run}"
+    )
+    assert (
+        "parent was lost with its node or its worker; it is started again (see logs/parent.log)"
+        in err
+    )
+    assert (
+        history(run, "stop")[-1]["version"] == Run(run).load().snapshot.version
+    )  # the final checkpoint is here
+    assert (
+        "ActorDiedError" in (run / "logs" / "parent.log").read_text()
+        or "actor died" in (run / "logs" / "parent.log").read_text()
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("clean")
-def test_the_parents_node_is_lost_with_a_child_and_others_take_over(tmp_path: Path, cluster: Cluster) -> None:
+def test_the_parents_node_is_lost_with_a_child_and_others_take_over(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     run = tmp_path / "run"
     lost = 1
-    settings = constant(stop={"updates": 100_000}, parent={"checkpoint_seconds": 0.5}, network={"options": {"seconds": 0.05}})
-    arguments = [sys.executable, "-c", DRIVER, file(tmp_path, settings), cluster.address, run, cluster.nodes[lost]]
+    settings = constant(
+        stop={"updates": 100_000},
+        parent={"checkpoint_seconds": 0.5},
+        network={"options": {"seconds": 0.05}},
+    )
+    arguments = [
+        sys.executable,
+        "-c",
+        DRIVER,
+        file(tmp_path, settings),
+        cluster.address,
+        run,
+        cluster.nodes[lost],
+    ]
     with (tmp_path / "out").open("wb") as out:
-        process = subprocess.Popen(list(map(str, arguments)), env=cluster.environment, cwd=tmp_path, stdout=out, stderr=out)
+        process = subprocess.Popen(
+            list(map(str, arguments)), env=cluster.environment, cwd=tmp_path, stdout=out, stderr=out
+        )
     try:
-        until(lambda: {event["child"] for event in history(run, "exchange")} == {"child-1", "child-2"}, "two children", 90.0)
+        until(
+            lambda: (
+                {event["child"] for event in history(run, "exchange")} == {"child-1", "child-2"}
+            ),
+            "two children",
+            90.0,
+        )
         grown(run, "checkpoint", 2)
         cluster.remove(lost)
         grown(run, "resume")  # it needs no CPU
         resumed = history(run, "resume")[0]["version"]
         grown(run, "exchange", 20)
-        assert resumed > 0 and len({event["child"] for event in history(run, "exchange")[-20:]}) == 1  # the other one waits for room
+        assert (
+            resumed > 0 and len({event["child"] for event in history(run, "exchange")[-20:]}) == 1
+        )  # the other one waits for room
         cluster.add(num_cpus=1)
-        until(lambda: len({event["child"] for event in history(run, "exchange")[-20:]}) == 2, "a child on the new node", 90.0)
+        until(
+            lambda: len({event["child"] for event in history(run, "exchange")[-20:]}) == 2,
+            "a child on the new node",
+            90.0,
+        )
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
@@ -296,7 +388,9 @@ def test_the_parents_node_is_lost_with_a_child_and_others_take_over(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("clean")
-def test_only_who_has_the_token_may_join_and_an_interrupted_run_goes_on(tmp_path: Path, cluster: Cluster) -> None:
+def test_only_who_has_the_token_may_join_and_an_interrupted_run_goes_on(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     run = tmp_path / "run"
     path = file(tmp_path, constant())
     process = cluster.launch(path, "--out", run, "--episodes", 0)
@@ -306,10 +400,20 @@ def test_only_who_has_the_token_may_join_and_an_interrupted_run_goes_on(tmp_path
     tokens = Path(command[command.index("--tokens-file") + 1])
     token = tokens.read_text().split()[1]
     assert tokens.stat().st_mode & 0o777 == 0o600 and len(token) > 40
-    shown = [" ".join(process.cmdline()) for process in psutil.process_iter(["cmdline"]) if process.is_running()]
-    assert any("genkidama.child" in line for line in shown) and not any(token in line for line in shown)
-    told = [json.loads(line) for line in until((run / "logs" / "parent.log").read_text).splitlines()]
-    url = next(f"ws://{line['host']}:{line['port']}" for line in told if line["event"] == "listening")
+    shown = [
+        " ".join(process.cmdline())
+        for process in psutil.process_iter(["cmdline"])
+        if process.is_running()
+    ]
+    assert any("genkidama.child" in line for line in shown) and not any(
+        token in line for line in shown
+    )
+    told = [
+        json.loads(line) for line in until((run / "logs" / "parent.log").read_text).splitlines()
+    ]
+    url = next(
+        f"ws://{line['host']}:{line['port']}" for line in told if line["event"] == "listening"
+    )
     with pytest.raises(InvalidStatus, match="401"):
         connect(url, proxy=None)
     with connect(url, proxy=None, additional_headers={"Authorization": f"Bearer {token}"}):
@@ -322,7 +426,9 @@ def test_only_who_has_the_token_may_join_and_an_interrupted_run_goes_on(tmp_path
     before = Run(run).load().snapshot
     assert history(run, "stop")[-1]["version"] == before.version
     goal = int(before.updates) + 20
-    code, out, err = ended(cluster.launch("--resume", run, "--episodes", 0, "--json", "--set", f"stop.updates={goal}"))
+    code, out, err = ended(
+        cluster.launch("--resume", run, "--episodes", 0, "--json", "--set", f"stop.updates={goal}")
+    )
     assert code == 0, err
     assert goal <= json.loads(out)["updates"] < 2 * goal
     assert history(run, "resume")[0]["version"] == before.version
@@ -344,14 +450,18 @@ def test_only_who_has_the_token_may_join_and_an_interrupted_run_goes_on(tmp_path
         ),
     ],
 )
-def test_a_node_with_other_software_is_named(tmp_path: Path, cluster: Cluster, source: str, words: str) -> None:
+def test_a_node_with_other_software_is_named(
+    tmp_path: Path, cluster: Cluster, source: str, words: str
+) -> None:
     package = tmp_path / "other" / "genkidama"
     shutil.copytree(ROOT / "genkidama", package, ignore=shutil.ignore_patterns("__pycache__"))
     with (package / "__init__.py").open("a") as init:
         init.write(f"\n{source}\n")
     node = cluster.add(num_cpus=3, env_vars={"PYTHONPATH": str(package.parent)})
     try:
-        launched = cluster.launch(file(tmp_path, constant()), "--out", tmp_path / "run", "--children", 1, "--cores", 3)
+        launched = cluster.launch(
+            file(tmp_path, constant()), "--out", tmp_path / "run", "--children", 1, "--cores", 3
+        )
         code, _, err = ended(launched)
     finally:
         cluster.remove(node)
@@ -362,7 +472,9 @@ def test_a_node_with_other_software_is_named(tmp_path: Path, cluster: Cluster, s
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("clean")
-def test_a_search_on_a_cluster_survives_the_loss_of_its_parent(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_search_on_a_cluster_survives_the_loss_of_its_parent(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     pytest.importorskip("optuna", reason="needs the extra `search`")
     run = tmp_path / "run"
     settings = searching(trials=6, phases=3).with_settings({"network.options.seconds": 0.1})
@@ -374,5 +486,7 @@ def test_a_search_on_a_cluster_survives_the_loss_of_its_parent(tmp_path: Path, c
     assert 1 <= history(run, "resume")[0]["reports"] < 12
     assert len(Run(run).trials) == 6 and all(trial.checkpoints for trial in Run(run).trials)
     with closing(sqlite3.connect(run / "study.db")) as database:
-        assert database.execute("select count(*) from trials where state in ('COMPLETE', 'PRUNED')").fetchone() == (6,)
+        assert database.execute(
+            "select count(*) from trials where state in ('COMPLETE', 'PRUNED')"
+        ).fetchone() == (6,)
     assert "best" in out

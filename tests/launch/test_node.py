@@ -37,7 +37,9 @@ def hosts() -> Iterator[list[Any]]:
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(tmp_path: Path, hosts: list[Any]) -> None:
+def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
+    tmp_path: Path, hosts: list[Any]
+) -> None:
     run = untrained(tmp_path / "run", constant(), version=7)
     (run.path / "history.jsonl").write_text("{}\n")
     hosts.append(host := ParentHost("run"))
@@ -46,11 +48,19 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(tmp_path: 
     host.put("logs/experiment.toml", (run.path / "experiment.toml").read_bytes())
     started = host.start(VERSION, TOKEN, 3)
     assert started["code"] is None and re.fullmatch(r"ws://127\.0\.0\.1:\d+", started["url"])
-    assert sorted(started["files"]) == ["checkpoints/version-0000000007.safetensors", "experiment.toml"]
+    assert sorted(started["files"]) == [
+        "checkpoints/version-0000000007.safetensors",
+        "experiment.toml",
+    ]
     seen = until(lambda: host.look(3, 0)["history"])
     assert seen.endswith(b"\n") and json.loads(seen.splitlines()[0])["version"] == 7
-    assert host.look(3, 0)["files"]["experiment.toml"] != started["files"]["experiment.toml"]  # the parent has made it the run's own
-    paths = ["checkpoints/version-0000000007.safetensors", "checkpoints/version-0000000008.safetensors"]
+    assert (
+        host.look(3, 0)["files"]["experiment.toml"] != started["files"]["experiment.toml"]
+    )  # the parent has made it the run's own
+    paths = [
+        "checkpoints/version-0000000007.safetensors",
+        "checkpoints/version-0000000008.safetensors",
+    ]
     assert host.read(paths) == {paths[0]: run.final.read_bytes(), paths[1]: None}
 
     host._process.popen.kill()
@@ -77,7 +87,11 @@ def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: l
     parent.put("logs/experiment.toml", b"[algorithm]\ngama = 1")
     parent.start(VERSION, TOKEN, 0)
     told = until(lambda: (found := parent.look(0, 0))["code"] is not None and found)
-    assert told["code"] == 2 and "algorithm.gama = 1: no such setting" in told["error"] and told["error"].endswith(" (node 127.0.0.1)")
+    assert (
+        told["code"] == 2
+        and "algorithm.gama = 1: no such setting" in told["error"]
+        and told["error"].endswith(" (node 127.0.0.1)")
+    )
     hosts.append(child := ChildHost())
     child.start(VERSION, "", "ws://127.0.0.1:1", "bad name", 1, 0)
     told = until(lambda: (found := child.look(0))["code"] is not None and found)
@@ -88,9 +102,16 @@ def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: l
 @pytest.mark.usefixtures("_here")
 def test_another_version_starts_nothing(host: type[Any], hosts: list[Any]) -> None:
     hosts.append(actor := host("run") if host is ParentHost else host())
-    told = actor.start("9.9", TOKEN, 0) if host is ParentHost else actor.start("9.9", TOKEN, "ws://127.0.0.1:1", "child-1", 1, 0)
+    told = (
+        actor.start("9.9", TOKEN, 0)
+        if host is ParentHost
+        else actor.start("9.9", TOKEN, "ws://127.0.0.1:1", "child-1", 1, 0)
+    )
     assert told["code"] == 1
-    assert told["error"] == f"node 127.0.0.1 has genkidama {VERSION}, this program 9.9; install the same version on all nodes"
+    assert (
+        told["error"]
+        == f"node 127.0.0.1 has genkidama {VERSION}, this program 9.9; install the same version on all nodes"
+    )
 
 
 def test_a_database_is_copied_with_what_is_not_yet_in_its_file(tmp_path: Path) -> None:
@@ -111,7 +132,13 @@ def test_a_database_is_copied_with_what_is_not_yet_in_its_file(tmp_path: Path) -
 
 def test_logs_tokens_and_what_is_half_written_are_not_copied(tmp_path: Path) -> None:
     run = untrained(tmp_path, constant(), version=3)
-    for name in ("logs/parent.log", "tokens", "checkpoints/.version-0000000004.safetensors.tmp", "study.db-journal", "trials/0001/x.toml"):
+    for name in (
+        "logs/parent.log",
+        "tokens",
+        "checkpoints/.version-0000000004.safetensors.tmp",
+        "study.db-journal",
+        "trials/0001/x.toml",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     untrained(tmp_path / "trials" / "0001", constant())

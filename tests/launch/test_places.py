@@ -23,18 +23,30 @@ from genkidama.launch.places import layout
         ({"head": 0}, 2, 16, [(16, None)] * 2),
     ],
 )
-def test_the_layout(nodes: dict[str, int], children: int | None, cores: int | None, expected: list[tuple[int, str | None]]) -> None:
+def test_the_layout(
+    nodes: dict[str, int],
+    children: int | None,
+    cores: int | None,
+    expected: list[tuple[int, str | None]],
+) -> None:
     assert layout(nodes, children, cores) == expected
 
 
 @pytest.mark.parametrize(
     ("nodes", "children", "cores", "words"),
     [
-        ({"a": 4}, None, 6, "no node of the Ray cluster has 6 CPUs, the largest 4; lower --cores, or "),
+        (
+            {"a": 4},
+            None,
+            6,
+            "no node of the Ray cluster has 6 CPUs, the largest 4; lower --cores, or ",
+        ),
         ({"head": 0}, None, None, "no node of the Ray cluster has 1 CPUs, the largest 0"),
         ({"head": 0}, 3, None, "say how many cores each child is to have: --cores N"),
     ],
 )
-def test_a_layout_that_nobody_can_make(nodes: dict[str, int], children: int | None, cores: int | None, words: str) -> None:
+def test_a_layout_that_nobody_can_make(
+    nodes: dict[str, int], children: int | None, cores: int | None, words: str
+) -> None:
     with pytest.raises(EnvironmentFailure, match=words):
         layout(nodes, children, cores)

@@ -17,9 +17,15 @@ class Story:
     """Consecutive steps as a person would note them: reward, V(s_t), how the step ended, V of what would have followed."""
 
     def __init__(self, steps: list[tuple[float, float, int, float]]) -> None:
-        self.rewards, self.values, self.kinds, self.follows = (list(column) for column in zip(*steps, strict=True))
+        self.rewards, self.values, self.kinds, self.follows = (
+            list(column) for column in zip(*steps, strict=True)
+        )
         # The batch ends somewhere; if the episode does not, that is a cut.
-        self.cuts = [t for t, kind in enumerate(self.kinds) if kind == TRUNCATED or (kind == GOES_ON and t == len(steps) - 1)]
+        self.cuts = [
+            t
+            for t, kind in enumerate(self.kinds)
+            if kind == TRUNCATED or (kind == GOES_ON and t == len(steps) - 1)
+        ]
 
     def rollout(self) -> Rollout:
         n = len(self.rewards)
@@ -36,7 +42,9 @@ class Story:
 
     def known(self) -> tuple[np.ndarray, np.ndarray]:
         """V(s_t) and V of what would have followed the cuts, as arrays."""
-        return np.array(self.values, np.float32), np.array([self.follows[t] for t in self.cuts], np.float32)
+        return np.array(self.values, np.float32), np.array(
+            [self.follows[t] for t in self.cuts], np.float32
+        )
 
     def last(self, t: int) -> int:
         """The last step of the trajectory that step t belongs to."""
@@ -56,7 +64,10 @@ class Story:
 
     def gae(self, t: int, gamma: float, gae_lambda: float) -> float:
         """A_t = Σ_k (γλ)^k δ_{t+k} (eq. 16), up to the trajectory's end."""
-        return sum((gamma * gae_lambda) ** k * self.delta(t + k, gamma) for k in range(self.last(t) - t + 1))
+        return sum(
+            (gamma * gae_lambda) ** k * self.delta(t + k, gamma)
+            for k in range(self.last(t) - t + 1)
+        )
 
     def n_step(self, t: int, gamma: float) -> float:
         """Σ_k γ^k r_{t+k} + γ^n V(what follows) − V(s_t): no δ, no recurrence (Mnih et al. 2016, algorithm S3)."""
@@ -68,5 +79,12 @@ class Story:
 
 numbers = st.floats(-10, 10, width=32)
 stories = st.lists(
-    st.tuples(numbers, numbers, st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED]), numbers), min_size=1, max_size=30
+    st.tuples(
+        numbers,
+        numbers,
+        st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED]),
+        numbers,
+    ),
+    min_size=1,
+    max_size=30,
 ).map(Story)

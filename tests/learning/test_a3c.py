@@ -12,12 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.experiment import Algorithm, Environment, Experiment, Network
+from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C, a3c_loss, entropy_coefficient, normalized
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.learning.vtrace import vtrace
+from genkidama.settings import Algorithm, Environment, Network
 
 THESIS = Algorithm(name="a3c", value_coefficient=1.0)
 SUM = Algorithm(name="a3c", value_coefficient=1.0, reduction="sum")
@@ -30,7 +31,11 @@ def oracle(steps: list[Step], c_v: float, c_e: float, normalize: bool) -> float:
     """The sum of the losses, a step at a time. A step: log π(a_t|s_t), H(π(·|s_t)), V(s_t), A_t, R_t."""
     n = len(steps)
     mean = sum(advantage for *_, advantage, _ in steps) / n
-    deviation = math.sqrt(sum((advantage - mean) ** 2 for *_, advantage, _ in steps) / (n - 1)) if n > 1 else 1.0
+    deviation = (
+        math.sqrt(sum((advantage - mean) ** 2 for *_, advantage, _ in steps) / (n - 1))
+        if n > 1
+        else 1.0
+    )
     total = 0.0
     for log_pi, entropy, value, advantage, return_ in steps:
         weight = (advantage - mean) / (deviation + 1e-8) if normalize and n > 1 else advantage
@@ -39,15 +44,23 @@ def oracle(steps: list[Step], c_v: float, c_e: float, normalize: bool) -> float:
 
 
 numbers = st.floats(-10, 10)
-steps = st.lists(st.tuples(st.floats(-5, 0), st.floats(0, 2), numbers, numbers, numbers), min_size=1, max_size=20)
+steps = st.lists(
+    st.tuples(st.floats(-5, 0), st.floats(0, 2), numbers, numbers, numbers), min_size=1, max_size=20
+)
 
 
 @given(steps, st.floats(0, 2), st.floats(0, 1), st.booleans(), st.sampled_from(["mean", "sum"]))
-def test_the_loss_is_the_mean_or_the_sum_over_the_steps(steps: list[Step], c_v: float, c_e: float, normalize: bool, reduction: Any) -> None:
+def test_the_loss_is_the_mean_or_the_sum_over_the_steps(
+    steps: list[Step], c_v: float, c_e: float, normalize: bool, reduction: Any
+) -> None:
     if normalize and 0 < np.ptp([a for *_, a, _ in steps]) < 1e-3:
         # Division by next to nothing: no float agrees with another there.
-        steps = [(log_pi, entropy, value, 0.0, return_) for log_pi, entropy, value, _, return_ in steps]
-    algorithm = Algorithm(name="a3c", value_coefficient=c_v, normalize_advantages=normalize, reduction=reduction)
+        steps = [
+            (log_pi, entropy, value, 0.0, return_) for log_pi, entropy, value, _, return_ in steps
+        ]
+    algorithm = Algorithm(
+        name="a3c", value_coefficient=c_v, normalize_advantages=normalize, reduction=reduction
+    )
     columns = [torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)]
     loss = a3c_loss(*columns, c_e, algorithm)
     assert loss.shape == ()
@@ -66,17 +79,29 @@ def test_a_worked_example() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_each_argument_has_the_gradient_of_the_formula(reduction: Any) -> None:
-    log_pi, entropy = torch.tensor([-1.0, -3.0], requires_grad=True), torch.tensor([2.0, 4.0], requires_grad=True)
+    log_pi, entropy = (
+        torch.tensor([-1.0, -3.0], requires_grad=True),
+        torch.tensor([2.0, 4.0], requires_grad=True),
+    )
     value, advantage = torch.tensor([7.0, 9.0], requires_grad=True), torch.tensor([2.0, -4.0])
     algorithm = Algorithm(name="a3c", value_coefficient=0.5, reduction=reduction)
-    a3c_loss(log_pi, entropy, value, advantage, torch.tensor([9.0, 5.0]), 0.25, algorithm).backward()
+    a3c_loss(
+        log_pi, entropy, value, advantage, torch.tensor([9.0, 5.0]), 0.25, algorithm
+    ).backward()
     n = 2.0 if reduction == "mean" else 1.0
     assert log_pi.grad is not None and log_pi.grad.tolist() == [-2.0 / n, 4.0 / n]  # −A_t / n
-    assert value.grad is not None and value.grad.tolist() == [-2.0 / n, 4.0 / n]  # −2·c_v·(R_t − V) / n: the return is a constant
+    assert value.grad is not None and value.grad.tolist() == [
+        -2.0 / n,
+        4.0 / n,
+    ]  # −2·c_v·(R_t − V) / n: the return is a constant
     assert entropy.grad is not None and entropy.grad.tolist() == [-0.25 / n, -0.25 / n]
 
 
-@given(st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=50).filter(lambda numbers: np.ptp(numbers) > 0.1))
+@given(
+    st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=50).filter(
+        lambda numbers: np.ptp(numbers) > 0.1
+    )
+)
 def test_normalized_advantages_have_mean_0_and_deviation_1(numbers: list[float]) -> None:
     result = normalized(torch.tensor(numbers, dtype=torch.float64)).numpy()
     assert result.mean() == pytest.approx(0.0, abs=1e-6)
@@ -120,17 +145,35 @@ def rollout(n: int = 6) -> Rollout:
 
 def forward(model: Model, numbers: np.ndarray, observation: np.ndarray) -> tuple[np.ndarray, float]:
     """π(·|s) and V(s), written down once more in float64."""
-    part = {name: numbers[model.signature.slices[name]].reshape(shape) for name, shape in model.signature.entries}
-    outputs = part["policy.2.weight"] @ np.tanh(part["policy.0.weight"] @ observation + part["policy.0.bias"]) + part["policy.2.bias"]
-    value = part["value.2.weight"] @ np.tanh(part["value.0.weight"] @ observation + part["value.0.bias"]) + part["value.2.bias"]
+    part = {
+        name: numbers[model.signature.slices[name]].reshape(shape)
+        for name, shape in model.signature.entries
+    }
+    outputs = (
+        part["policy.2.weight"]
+        @ np.tanh(part["policy.0.weight"] @ observation + part["policy.0.bias"])
+        + part["policy.2.bias"]
+    )
+    value = (
+        part["value.2.weight"]
+        @ np.tanh(part["value.0.weight"] @ observation + part["value.0.bias"])
+        + part["value.2.bias"]
+    )
     powers = np.exp(outputs - outputs.max())
     return powers / powers.sum(), float(value[0])
 
 
 @pytest.mark.parametrize("entropy_coefficient", [0.0, 0.3])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_the_gradient_in_the_flat_vector_is_the_losses_slope_at_every_parameter(entropy_coefficient: float, normalize: bool) -> None:
-    model, learner = tiny(value_coefficient=0.4, entropy_coefficient=entropy_coefficient, normalize_advantages=normalize, gae_lambda=0.8)
+def test_the_gradient_in_the_flat_vector_is_the_losses_slope_at_every_parameter(
+    entropy_coefficient: float, normalize: bool
+) -> None:
+    model, learner = tiny(
+        value_coefficient=0.4,
+        entropy_coefficient=entropy_coefficient,
+        normalize_advantages=normalize,
+        gae_lambda=0.8,
+    )
     data = rollout()
     (loss,) = learner.losses(data, torch.Generator())
     model.gradient.zero_()
@@ -139,8 +182,12 @@ def test_the_gradient_in_the_flat_vector_is_the_losses_slope_at_every_parameter(
     observations, actions = data.observations.double().numpy(), data.actions.long().numpy()[:, 0]
     start = model.numbers.astype(np.float64)
     values = np.array([forward(model, start, s)[1] for s in observations])
-    cut_values = np.array([forward(model, start, s)[1] for s in data.cut_observations.double().numpy()])
-    known = advantages(data, values, cut_values, 0.9, 0.8).astype(np.float64)  # constants, from here on
+    cut_values = np.array(
+        [forward(model, start, s)[1] for s in data.cut_observations.double().numpy()]
+    )
+    known = advantages(data, values, cut_values, 0.9, 0.8).astype(
+        np.float64
+    )  # constants, from here on
     weights = (known - known.mean()) / (known.std(ddof=1) + 1e-8) if normalize else known
 
     def slow(numbers: np.ndarray) -> float:
@@ -148,7 +195,11 @@ def test_the_gradient_in_the_flat_vector_is_the_losses_slope_at_every_parameter(
         for t, (s, a) in enumerate(zip(observations, actions, strict=True)):
             pi, value = forward(model, numbers, s)
             entropy = -sum(p * math.log(p) for p in pi)
-            total += -math.log(pi[a]) * weights[t] + 0.4 * (known[t] + values[t] - value) ** 2 - entropy_coefficient * entropy
+            total += (
+                -math.log(pi[a]) * weights[t]
+                + 0.4 * (known[t] + values[t] - value) ** 2
+                - entropy_coefficient * entropy
+            )
         return total / len(actions)
 
     assert loss.item() == pytest.approx(slow(start), rel=1e-5)
@@ -170,9 +221,18 @@ def test_the_policys_gradient_at_its_last_bias_is_that_of_the_softmax() -> None:
     pi = torch.softmax(outputs[:6], 1).numpy()
     advantage = advantages(data, values[:6].numpy(), values[6:].numpy(), 0.9, 1.0)
     chosen = np.eye(2)[data.actions.long().numpy()[:, 0]]
-    expected = (advantage[:, None] * (pi - chosen)).mean(0)  # ∂(−log softmax(z)_a · A)/∂z = A·(π − 1_a)
-    np.testing.assert_allclose(model.gradient[model.signature.slices["policy.2.bias"]].numpy(), expected, rtol=1e-5, atol=1e-7)
-    assert not model.gradient[model.signature.slices["value.2.weight"]].any()  # neither the advantage nor the bootstrap carries a gradient
+    expected = (advantage[:, None] * (pi - chosen)).mean(
+        0
+    )  # ∂(−log softmax(z)_a · A)/∂z = A·(π − 1_a)
+    np.testing.assert_allclose(
+        model.gradient[model.signature.slices["policy.2.bias"]].numpy(),
+        expected,
+        rtol=1e-5,
+        atol=1e-7,
+    )
+    assert not model.gradient[
+        model.signature.slices["value.2.weight"]
+    ].any()  # neither the advantage nor the bootstrap carries a gradient
 
 
 def test_a_batch_gives_one_loss() -> None:
@@ -202,25 +262,44 @@ def gradient(model: Model, learner: A3C, data: Rollout) -> np.ndarray:
 
 @pytest.mark.parametrize("entropy_coefficient", [0.0, 0.3])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_a_sum_has_as_many_times_the_gradient_of_a_mean_as_there_are_steps(entropy_coefficient: float, normalize: bool) -> None:
+def test_a_sum_has_as_many_times_the_gradient_of_a_mean_as_there_are_steps(
+    entropy_coefficient: float, normalize: bool
+) -> None:
     settings = {"entropy_coefficient": entropy_coefficient, "normalize_advantages": normalize}
-    mean, total = (gradient(*tiny(reduction=reduction, **settings), rollout()) for reduction in ("mean", "sum"))
+    mean, total = (
+        gradient(*tiny(reduction=reduction, **settings), rollout()) for reduction in ("mean", "sum")
+    )
     np.testing.assert_allclose(total, 6 * mean, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("progress", "c_e"), [(0.0, 0.4), (0.25, 0.325), (1.0, 0.1)])
 def test_the_entropys_weight_follows_the_runs_progress(progress: float, c_e: float) -> None:
-    scheduled = {"entropy_coefficient": 0.4, "final_entropy_coefficient": 0.1, "entropy_schedule": "linear"}
+    scheduled = {
+        "entropy_coefficient": 0.4,
+        "final_entropy_coefficient": 0.1,
+        "entropy_schedule": "linear",
+    }
     assert entropy_coefficient(Algorithm(name="a3c", **scheduled), progress) == pytest.approx(c_e)  # type: ignore[arg-type]
     data = replace(rollout(), progress=progress)
-    np.testing.assert_allclose(gradient(*tiny(**scheduled), data), gradient(*tiny(entropy_coefficient=c_e), data), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        gradient(*tiny(**scheduled), data),
+        gradient(*tiny(entropy_coefficient=c_e), data),
+        rtol=1e-5,
+        atol=1e-7,
+    )
 
 
 def test_an_entropy_that_starts_at_nothing_comes_in_later() -> None:
-    model, learner = tiny(entropy_coefficient=0.0, final_entropy_coefficient=1.0, entropy_schedule="linear")
-    start, end = (gradient(model, learner, replace(rollout(), progress=progress)) for progress in (0.0, 1.0))
+    model, learner = tiny(
+        entropy_coefficient=0.0, final_entropy_coefficient=1.0, entropy_schedule="linear"
+    )
+    start, end = (
+        gradient(model, learner, replace(rollout(), progress=progress)) for progress in (0.0, 1.0)
+    )
     assert np.array_equal(start, gradient(*tiny(), rollout()))
-    np.testing.assert_allclose(end, gradient(*tiny(entropy_coefficient=1.0), rollout()), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        end, gradient(*tiny(entropy_coefficient=1.0), rollout()), rtol=1e-5, atol=1e-7
+    )
     assert np.abs(end - start).max() > 1e-3
 
 
@@ -230,7 +309,9 @@ def test_values_after_the_cuts_that_are_given_are_not_computed() -> None:
     with torch.no_grad():
         _, values = model.network(data.cut_observations)
     given = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy())
-    np.testing.assert_allclose(gradient(model, learner, given), gradient(model, learner, data), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        gradient(model, learner, given), gradient(model, learner, data), rtol=1e-5, atol=1e-7
+    )
     seen: list[int] = []
     model.network.register_forward_pre_hook(lambda _, arguments: seen.append(len(arguments[0])))
     other = gradient(model, learner, replace(given, cut_values=values.numpy() + 5.0))
@@ -245,7 +326,9 @@ def log_probabilities(model: Model, data: Rollout) -> np.ndarray:
 
 
 def test_by_v_trace_the_policy_is_weighted_and_the_values_go_to_its_targets() -> None:
-    model, learner = tiny(vtrace=True, vtrace_rho=0.9, vtrace_c=0.7, gae_lambda=0.8, value_coefficient=0.4)
+    model, learner = tiny(
+        vtrace=True, vtrace_rho=0.9, vtrace_c=0.7, gae_lambda=0.8, value_coefficient=0.4
+    )
     data = rollout()
     log_mu = np.log(np.random.default_rng(3).uniform(0.1, 0.9, 6)).astype(np.float32)
     (loss,) = learner.losses(replace(data, log_mu=log_mu), torch.Generator())
@@ -254,7 +337,9 @@ def test_by_v_trace_the_policy_is_weighted_and_the_values_go_to_its_targets() ->
         _, known = model.network(torch.cat((data.observations, data.cut_observations)))
     values, cut_values = known.numpy()[:6], known.numpy()[6:]
     targets, weights = vtrace(data, log_pi - log_mu, values, cut_values, 0.9, 0.8, 0.9, 0.7)
-    assert loss.item() == pytest.approx(np.mean(-log_pi * weights + 0.4 * (targets - values) ** 2), rel=1e-5)
+    assert loss.item() == pytest.approx(
+        np.mean(-log_pi * weights + 0.4 * (targets - values) ** 2), rel=1e-5
+    )
     # Neither the targets nor the weights carry a gradient: at the last biases it is that of the formula.
     model.gradient.zero_()
     loss.backward()

@@ -11,10 +11,18 @@ import pytest
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Environment, Experiment, Wrapper
+from genkidama.experiment import Experiment
 from genkidama.learning.environments import default_threshold, make_environment
-from genkidama.plugs import check_environment
-from tests.environments import BANDIT_BEST, CORRIDOR_LENGTH, Bandit, Corridor, Endless, corridor_values
+from genkidama.settings import Environment, Wrapper
+from genkidama.system.plugs import check_environment
+from tests.environments import (
+    BANDIT_BEST,
+    CORRIDOR_LENGTH,
+    Bandit,
+    Corridor,
+    Endless,
+    corridor_values,
+)
 from tests.vectorized import CORRIDORS, LATE_CORRIDORS
 
 
@@ -45,11 +53,15 @@ def test_a_gymnasium_id_is_made_without_rendering_and_without_the_checker(name: 
 
 
 def test_options_reach_the_environment() -> None:
-    environment = make_environment(Environment(id="LunarLander-v3", options={"continuous": True, "max_episode_steps": 7}))
+    environment = make_environment(
+        Environment(id="LunarLander-v3", options={"continuous": True, "max_episode_steps": 7})
+    )
     try:
         assert isinstance(environment.action_space, gymnasium.spaces.Box)
         environment.reset(seed=0)
-        assert [environment.step(np.zeros(2, np.float32))[3] for _ in range(7)] == [False] * 6 + [True]
+        assert [environment.step(np.zeros(2, np.float32))[3] for _ in range(7)] == [False] * 6 + [
+            True
+        ]
     finally:
         environment.close()
 
@@ -63,17 +75,29 @@ def test_an_environment_of_ones_own_is_named_by_an_import_string() -> None:
 @pytest.mark.parametrize(
     ("settings", "beginning"),
     [
-        (Environment(id="MoonLander-v3"), "Gymnasium does not know it: Environment `MoonLander` doesn't exist"),
+        (
+            Environment(id="MoonLander-v3"),
+            "Gymnasium does not know it: Environment `MoonLander` doesn't exist",
+        ),
         (
             Environment(id="LunarLander-v99"),
             "Gymnasium does not know it: Environment version `v99` for environment `LunarLander` doesn't exist",
         ),
         (Environment(id="CartPole-v1", options={"gravity": 1}), "cannot be built: TypeError: "),
         (Environment(id="LunarLander-v3", options={"gravity": 5.0}), "cannot be built: "),
-        (Environment(id="tests.environments:Bandit", options={"arms": 9}), "cannot be built: TypeError: "),
-        (Environment(id="tests.environments:Casino"), "module 'tests.environments' has no 'Casino'"),
+        (
+            Environment(id="tests.environments:Bandit", options={"arms": 9}),
+            "cannot be built: TypeError: ",
+        ),
+        (
+            Environment(id="tests.environments:Casino"),
+            "module 'tests.environments' has no 'Casino'",
+        ),
         (Environment(id="tests.casino:Bandit"), "cannot import 'tests.casino': "),
-        (Environment(id="tests.environments:BANDIT_BEST"), "cannot be built: TypeError: 'tuple' object is not callable"),
+        (
+            Environment(id="tests.environments:BANDIT_BEST"),
+            "cannot be built: TypeError: 'tuple' object is not callable",
+        ),
         (Environment(id=f"{__name__}:not_an_environment"), "gives a str, expected a gymnasium.Env"),
         (Environment(id=f"{__name__}:Refusing"), "cannot be built: OSError: no display"),
         (
@@ -92,7 +116,13 @@ def test_what_cannot_be_built_is_told_in_one_line(settings: Environment, beginni
 
 
 def test_what_gymnasium_knows_passes_the_early_check_and_what_it_does_not_know_does_not() -> None:
-    for name in ("LunarLander-v3", "tests.environments:Bandit", "ALE/Pong-v5", "ale_py:ALE/Pong-v5", CORRIDORS):
+    for name in (
+        "LunarLander-v3",
+        "tests.environments:Bandit",
+        "ALE/Pong-v5",
+        "ale_py:ALE/Pong-v5",
+        CORRIDORS,
+    ):
         check_environment(Experiment(environment=Environment(id=name)))
     for name in ("MoonLander-v3", "tests.environments:Casino", "ALE/Pnog-v5"):
         with pytest.raises(ConfigurationError, match=f"^environment.id = '{name}': "):
@@ -109,7 +139,10 @@ def test_gymnasium_says_from_when_on_a_task_is_solved() -> None:
 
 # Wrappers.
 
-ATARI = (Wrapper(name="AtariPreprocessing"), Wrapper(name="FrameStackObservation", options={"stack_size": 4}))
+ATARI = (
+    Wrapper(name="AtariPreprocessing"),
+    Wrapper(name="FrameStackObservation", options={"stack_size": 4}),
+)
 
 
 class Doubled(gymnasium.RewardWrapper[Any, Any]):
@@ -135,11 +168,21 @@ def test_wrappers_are_put_around_from_the_innermost_on() -> None:
         Wrapper(name="ClipReward", options={"max_reward": 5.0}),
         Wrapper(name=f"{__name__}:Doubled", options={"times": 10.0}),
     )
-    environment = make_environment(Environment(id="tests.environments:Endless", options={"limit": 9}, wrappers=wrappers))
+    environment = make_environment(
+        Environment(id="tests.environments:Endless", options={"limit": 9}, wrappers=wrappers)
+    )
     environment.reset(seed=0)
     steps = [environment.step(np.zeros(1, np.float32)) for _ in range(3)]
-    assert [(step[1], step[2], step[3]) for step in steps] == [(20.0, False, False)] * 2 + [(20.0, False, True)]
-    assert [type(layer).__name__ for layer in layers(environment)] == ["Doubled", "ClipReward", "Doubled", "TimeLimit", "Endless"]
+    assert [(step[1], step[2], step[3]) for step in steps] == [(20.0, False, False)] * 2 + [
+        (20.0, False, True)
+    ]
+    assert [type(layer).__name__ for layer in layers(environment)] == [
+        "Doubled",
+        "ClipReward",
+        "Doubled",
+        "TimeLimit",
+        "Endless",
+    ]
 
 
 def layers(environment: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, Any]]:
@@ -151,8 +194,12 @@ def layers(environment: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Env[Any, 
 
 
 def test_ale_with_wrappers_is_what_one_makes_by_hand() -> None:
-    environment = make_environment(Environment(id="ALE/Pong-v5", options={"frameskip": 1}, wrappers=ATARI))
-    by_hand = FrameStackObservation(AtariPreprocessing(gymnasium.make("ALE/Pong-v5", frameskip=1)), 4)
+    environment = make_environment(
+        Environment(id="ALE/Pong-v5", options={"frameskip": 1}, wrappers=ATARI)
+    )
+    by_hand = FrameStackObservation(
+        AtariPreprocessing(gymnasium.make("ALE/Pong-v5", frameskip=1)), 4
+    )
     try:
         assert environment.observation_space == gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
         np.testing.assert_array_equal(environment.reset(seed=3)[0], by_hand.reset(seed=3)[0])
@@ -167,34 +214,52 @@ def test_opencv_has_no_threads_of_its_own() -> None:
     import cv2
 
     cv2.setNumThreads(2)
-    make_environment(Environment(id="ALE/Pong-v5", options={"frameskip": 1}, wrappers=ATARI)).close()
+    make_environment(
+        Environment(id="ALE/Pong-v5", options={"frameskip": 1}, wrappers=ATARI)
+    ).close()
     assert cv2.getNumThreads() == 1
 
 
 def test_what_a_wrapper_cannot_be_put_around_is_told_in_one_line() -> None:
-    settings = Environment(id="ALE/Pong-v5", wrappers=(Wrapper(name="TimeLimit", options={"max_episode_steps": 9}), *ATARI))
+    settings = Environment(
+        id="ALE/Pong-v5",
+        wrappers=(Wrapper(name="TimeLimit", options={"max_episode_steps": 9}), *ATARI),
+    )
     with pytest.raises(ConfigurationError) as caught:
         make_environment(settings)
     beginning = "environment.wrappers[1] = 'AtariPreprocessing': options = {}: cannot be put around <TimeLimit<"
     assert str(caught.value).startswith(beginning)
     assert "ValueError: Disable frame-skipping in the original env." in str(caught.value)
-    with pytest.raises(ConfigurationError, match=r"^environment.wrappers\[0\] = '.*:Breaking': .* RuntimeError: the wrapping tears$"):
-        make_environment(Environment(id="CartPole-v1", wrappers=(Wrapper(name=f"{__name__}:Breaking"),)))
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^environment.wrappers\[0\] = '.*:Breaking': .* RuntimeError: the wrapping tears$",
+    ):
+        make_environment(
+            Environment(id="CartPole-v1", wrappers=(Wrapper(name=f"{__name__}:Breaking"),))
+        )
 
 
 @pytest.mark.parametrize(
     ("wrappers", "sentence"),
     [
-        ((Wrapper(name="FrameStack"),), "environment.wrappers[0] = 'FrameStack': no wrapper of Gymnasium's; did you mean"),
+        (
+            (Wrapper(name="FrameStack"),),
+            "environment.wrappers[0] = 'FrameStack': no wrapper of Gymnasium's; did you mean",
+        ),
         (
             (Wrapper(name="FlattenObservation"), Wrapper(name="tests.casino:Dealer")),
             "environment.wrappers[1] = 'tests.casino:Dealer': cannot import",
         ),
     ],
 )
-def test_a_wrapper_that_does_not_exist_is_told_early_and_late(wrappers: tuple[Wrapper, ...], sentence: str) -> None:
+def test_a_wrapper_that_does_not_exist_is_told_early_and_late(
+    wrappers: tuple[Wrapper, ...], sentence: str
+) -> None:
     settings = Environment(id="CartPole-v1", wrappers=wrappers)
-    for check in (make_environment, lambda settings: check_environment(Experiment(environment=settings))):
+    for check in (
+        make_environment,
+        lambda settings: check_environment(Experiment(environment=settings)),
+    ):
         with pytest.raises(ConfigurationError, match=f"^{re.escape(sentence)}"):
             check(settings)
 
@@ -212,7 +277,10 @@ def test_one_environment_of_a_vectorized_form_is_a_plain_environment() -> None:
     """Steps and resets of every kind, at any time."""
     rng = np.random.default_rng(0)
     plain, adapted = Corridor(), make_environment(Environment(id=CORRIDORS, vectorized=True))
-    assert adapted.observation_space == plain.observation_space and adapted.action_space == plain.action_space
+    assert (
+        adapted.observation_space == plain.observation_space
+        and adapted.action_space == plain.action_space
+    )
     np.testing.assert_array_equal(adapted.reset(seed=1)[0], plain.reset(seed=1)[0])
     seen, over = set(), False
     for _ in range(2000):
@@ -229,7 +297,11 @@ def test_one_environment_of_a_vectorized_form_is_a_plain_environment() -> None:
     adapted.close()
 
 
-@pytest.mark.parametrize("settings", [Environment(id=CORRIDORS, vectorized=True), BREAKOUT], ids=lambda settings: settings.id)
+@pytest.mark.parametrize(
+    "settings",
+    [Environment(id=CORRIDORS, vectorized=True), BREAKOUT],
+    ids=lambda settings: settings.id,
+)
 def test_it_keeps_gymnasiums_rules(settings: Environment) -> None:
     from gymnasium.utils.env_checker import check_env
 
@@ -286,7 +358,9 @@ def test_an_episode_of_ales_vectorized_form_depends_on_its_seed_alone(seed: int)
     ],
     ids=lambda argument: argument.id if isinstance(argument, Environment) else "",
 )
-def test_what_cannot_be_vectorized_is_told_in_one_line(settings: Environment, sentence: str) -> None:
+def test_what_cannot_be_vectorized_is_told_in_one_line(
+    settings: Environment, sentence: str
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         make_environment(settings)
     assert str(caught.value) == sentence
@@ -295,7 +369,11 @@ def test_what_cannot_be_vectorized_is_told_in_one_line(settings: Environment, se
 # The tests' own environments, whose optima other tests rely on.
 
 
-@pytest.mark.parametrize("environment", [Bandit(), Corridor(), Endless(), Bandit(start=2, dtype="float64")], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "environment",
+    [Bandit(), Corridor(), Endless(), Bandit(start=2, dtype="float64")],
+    ids=lambda e: type(e).__name__,
+)
 def test_the_tests_environments_keep_gymnasiums_rules(environment: gymnasium.Env[Any, Any]) -> None:
     from gymnasium.utils.env_checker import check_env
 
@@ -311,7 +389,11 @@ def test_the_bandit_pays_for_one_action_in_each_context() -> None:
         observation, _ = bandit.reset()
         for action in range(3):
             _, reward, terminated, truncated, _ = bandit.step(action)
-            assert (reward, terminated, truncated) == (float(action == BANDIT_BEST[int(observation.argmax())]), True, False)
+            assert (reward, terminated, truncated) == (
+                float(action == BANDIT_BEST[int(observation.argmax())]),
+                True,
+                False,
+            )
         contexts.add(int(observation.argmax()))
     assert contexts == {0, 1, 2}
 
@@ -327,4 +409,6 @@ def test_the_corridors_values_are_the_discounted_returns_of_going_right() -> Non
             discounted += power * reward
             power *= 0.9
         seen[start] = discounted
-    assert [seen[cell] for cell in range(CORRIDOR_LENGTH)] == pytest.approx(corridor_values(0.9).tolist())
+    assert [seen[cell] for cell in range(CORRIDOR_LENGTH)] == pytest.approx(
+        corridor_values(0.9).tolist()
+    )

@@ -24,7 +24,9 @@ def test_a_categorical_is_torchs(actions: int, batch: int, seed: int) -> None:
     head, theirs = Categorical(Discrete(actions)), torch.distributions.Categorical(logits=outputs)
     log_pi = head.log_probability(outputs, torch.from_numpy(chosen.astype(np.float32)))
     assert log_pi.shape == head.entropy(outputs).shape == (batch,)
-    torch.testing.assert_close(log_pi, theirs.log_prob(torch.from_numpy(chosen[:, 0])), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        log_pi, theirs.log_prob(torch.from_numpy(chosen[:, 0])), rtol=1e-5, atol=1e-5
+    )
     torch.testing.assert_close(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
 
 
@@ -37,7 +39,9 @@ def test_extreme_outputs_stay_finite() -> None:
     assert outputs.grad is not None and torch.isfinite(outputs.grad).all()
 
 
-def frequencies(head: Categorical, outputs: np.ndarray, epsilon: float, count: int = 20_000) -> np.ndarray:
+def frequencies(
+    head: Categorical, outputs: np.ndarray, epsilon: float, count: int = 20_000
+) -> np.ndarray:
     sample = head.sampler(np.random.default_rng(0), epsilon)
     return np.bincount([sample(outputs) for _ in range(count)], minlength=head.outputs)
 
@@ -66,7 +70,10 @@ def test_what_is_sampled_can_be_told_from_a_slightly_different_policy() -> None:
 def test_with_probability_epsilon_the_action_is_uniform(epsilon: float) -> None:
     outputs = np.array([1.0, 0.0, -2.0], np.float32)
     softmax = np.exp(outputs) / np.exp(outputs).sum()
-    assert_distributed(frequencies(Categorical(Discrete(3)), outputs, epsilon), (1 - epsilon) * softmax + epsilon / 3)
+    assert_distributed(
+        frequencies(Categorical(Discrete(3)), outputs, epsilon),
+        (1 - epsilon) * softmax + epsilon / 3,
+    )
 
 
 def test_a_random_action_beats_any_certainty() -> None:
@@ -84,7 +91,10 @@ def test_a_sampler_follows_outputs_that_change() -> None:
 
 def test_equal_seeds_draw_equal_actions_and_others_do_not() -> None:
     head, outputs = Categorical(Discrete(4)), np.zeros(4, np.float32)
-    runs = [[sample(outputs) for _ in range(3000)] for sample in (head.sampler(np.random.default_rng(seed), 0.1) for seed in (1, 1, 2))]
+    runs = [
+        [sample(outputs) for _ in range(3000)]
+        for sample in (head.sampler(np.random.default_rng(seed), 0.1) for seed in (1, 1, 2))
+    ]
     assert runs[0] == runs[1] != runs[2]
 
 
@@ -103,13 +113,19 @@ def test_discrete_actions_may_start_anywhere() -> None:
 @given(st.integers(1, 5), st.integers(1, 9), seeds)
 def test_a_gaussian_is_torchs(columns: int, batch: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    mean, log_deviation = (torch.from_numpy(rng.normal(size=(batch, columns)).astype(np.float32)) for _ in range(2))
+    mean, log_deviation = (
+        torch.from_numpy(rng.normal(size=(batch, columns)).astype(np.float32)) for _ in range(2)
+    )
     actions = torch.from_numpy(rng.normal(scale=2.0, size=(batch, columns)).astype(np.float32))
     head = Gaussian(Box(-1.0, 1.0, (columns,)))
-    theirs = torch.distributions.Independent(torch.distributions.Normal(mean, log_deviation.exp()), 1)
+    theirs = torch.distributions.Independent(
+        torch.distributions.Normal(mean, log_deviation.exp()), 1
+    )
     outputs = torch.cat((mean, log_deviation), 1)
     assert (head.outputs, head.columns) == (2 * columns, columns)
-    torch.testing.assert_close(head.log_probability(outputs, actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        head.log_probability(outputs, actions), theirs.log_prob(actions), rtol=1e-4, atol=1e-4
+    )
     torch.testing.assert_close(head.entropy(outputs), theirs.entropy(), rtol=1e-4, atol=1e-5)
 
 
@@ -126,7 +142,9 @@ def test_gaussian_samples_have_the_outputs_mean_and_deviation() -> None:
 
 def test_a_random_continuous_action_is_uniform_within_the_bounds() -> None:
     # No distribution is uniform between infinities: there it is [−1, 1].
-    space = Box(np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32))
+    space = Box(
+        np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32)
+    )
     sample = Gaussian(space).sampler(np.random.default_rng(0), 1.0)
     actions = np.array([sample(np.full(6, 9.0, np.float32)) for _ in range(20_000)])
     assert actions.dtype == np.float32
@@ -139,12 +157,16 @@ def test_a_random_continuous_action_is_uniform_within_the_bounds() -> None:
 def test_epsilon_mixes_the_two() -> None:
     sample = Gaussian(Box(-1.0, 1.0, (1,))).sampler(np.random.default_rng(0), 0.25)
     actions = np.array([sample(np.array([50.0, 0.0], np.float32)) for _ in range(20_000)])
-    assert np.mean(np.abs(actions) <= 1.0) == pytest.approx(0.25, abs=6 * (0.25 * 0.75 / 20_000) ** 0.5)
+    assert np.mean(np.abs(actions) <= 1.0) == pytest.approx(
+        0.25, abs=6 * (0.25 * 0.75 / 20_000) ** 0.5
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_environment_gets_its_own_shape_within_its_bounds(shape: tuple[int, ...], dtype: type) -> None:
+def test_the_environment_gets_its_own_shape_within_its_bounds(
+    shape: tuple[int, ...], dtype: type
+) -> None:
     space = Box(-0.1, 0.3, shape, dtype)
     head = head_for(space)
     sample = head.sampler(np.random.default_rng(0), 0.1)
@@ -154,16 +176,28 @@ def test_the_environment_gets_its_own_shape_within_its_bounds(shape: tuple[int, 
         assert action.shape == (head.columns,)
         given = head.to_environment(action)
         assert given.shape == shape and space.contains(given.astype(dtype))
-    assert np.min(head.to_environment(np.full(head.columns, -9.0, np.float32))) == pytest.approx(-0.1)
+    assert np.min(head.to_environment(np.full(head.columns, -9.0, np.float32))) == pytest.approx(
+        -0.1
+    )
     assert np.max(head.to_environment(np.full(head.columns, 9.0, np.float32))) == pytest.approx(0.3)
-    assert space.contains(np.asarray(head.to_environment(np.full(head.columns, 0.3, np.float32))).astype(dtype))
+    assert space.contains(
+        np.asarray(head.to_environment(np.full(head.columns, 0.3, np.float32))).astype(dtype)
+    )
 
 
 def test_within_the_bounds_an_action_stays_what_it_was() -> None:
-    space = Box(np.array([[-1.0, -2.0], [-3.0, -4.0]], np.float32), np.array([[1.0, 2.0], [3.0, 4.0]], np.float32))
+    space = Box(
+        np.array([[-1.0, -2.0], [-3.0, -4.0]], np.float32),
+        np.array([[1.0, 2.0], [3.0, 4.0]], np.float32),
+    )
     action = np.array([0.5, -1.5, 2.5, -5.0], np.float32)
     assert Gaussian(space).to_environment(action).tolist() == [[0.5, -1.5], [2.5, -4.0]]
-    assert action.tolist() == [0.5, -1.5, 2.5, -5.0]  # what was stored is the sample, and π is its density
+    assert action.tolist() == [
+        0.5,
+        -1.5,
+        2.5,
+        -5.0,
+    ]  # what was stored is the sample, and π is its density
 
 
 def test_the_mode_of_a_gaussian_is_its_mean_and_no_view() -> None:
@@ -177,7 +211,12 @@ def test_the_mode_of_a_gaussian_is_its_mean_and_no_view() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "kind"), [(Discrete(2), Categorical), (Box(-1.0, 1.0, (2,)), Gaussian), (Box(-1.0, 1.0, (2,), np.float64), Gaussian)]
+    ("space", "kind"),
+    [
+        (Discrete(2), Categorical),
+        (Box(-1.0, 1.0, (2,)), Gaussian),
+        (Box(-1.0, 1.0, (2,), np.float64), Gaussian),
+    ],
 )
 def test_the_space_decides_on_the_head(space: gymnasium.Space, kind: type) -> None:
     assert type(head_for(space)) is kind
@@ -197,17 +236,23 @@ def test_a_batch_is_drawn_from_each_rows_softmax(epsilon: float) -> None:
     assert actions.dtype == torch.int64 and actions.shape == (60_000, 1)
     for row, chosen in zip(rows, actions.reshape(-1, 3).T, strict=True):
         counts = np.bincount(chosen.numpy(), minlength=4)
-        assert_distributed(counts, (1 - epsilon) * torch.softmax(row, 0).double().numpy() + epsilon / 4)
+        assert_distributed(
+            counts, (1 - epsilon) * torch.softmax(row, 0).double().numpy() + epsilon / 4
+        )
 
 
 def test_a_random_action_in_a_batch_beats_any_certainty() -> None:
     outputs = torch.tensor([[1e6, 0.0, 0.0, 0.0]]).expand(20_000, 4)
-    counts = np.bincount(Categorical(Discrete(4)).sample(outputs, 0.2, generator())[:, 0].numpy(), minlength=4)
+    counts = np.bincount(
+        Categorical(Discrete(4)).sample(outputs, 0.2, generator())[:, 0].numpy(), minlength=4
+    )
     assert_distributed(counts, np.array([0.85, 0.05, 0.05, 0.05]))
 
 
 def test_the_actions_of_a_batch_do_not_depend_on_each_other() -> None:
-    actions = Categorical(Discrete(2)).sample(torch.zeros(40_000, 2), 0.5, generator())[:, 0].numpy()
+    actions = (
+        Categorical(Discrete(2)).sample(torch.zeros(40_000, 2), 0.5, generator())[:, 0].numpy()
+    )
     assert_distributed(np.bincount(2 * actions[::2] + actions[1::2], minlength=4), np.full(4, 0.25))
 
 
@@ -215,7 +260,9 @@ def test_a_batch_of_gaussians_has_each_rows_mean_and_deviation() -> None:
     outputs = torch.tensor([[3.0, -1.0, -0.7, 0.7], [0.0, 50.0, 0.0, -3.0]])
     actions = Gaussian(Box(-1.0, 1.0, (2,))).sample(outputs.repeat(20_000, 1), 0.0, generator())
     assert actions.dtype == torch.float32 and actions.shape == (40_000, 2)
-    for row, chosen in zip(outputs.numpy(), actions.numpy().reshape(-1, 2, 2).swapaxes(0, 1), strict=True):
+    for row, chosen in zip(
+        outputs.numpy(), actions.numpy().reshape(-1, 2, 2).swapaxes(0, 1), strict=True
+    ):
         deviation = np.exp(row[2:])
         assert (np.abs(chosen.mean(0) - row[:2]) < 6 * deviation / 20_000**0.5).all()
         np.testing.assert_allclose(chosen.std(0), deviation, rtol=0.03)
@@ -223,10 +270,14 @@ def test_a_batch_of_gaussians_has_each_rows_mean_and_deviation() -> None:
 
 
 def test_a_random_continuous_action_in_a_batch_is_uniform_within_the_bounds() -> None:
-    space = Box(np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32))
+    space = Box(
+        np.array([-3.0, 0.0, -np.inf], np.float32), np.array([1.0, 2.0, np.inf], np.float32)
+    )
     actions = Gaussian(space).sample(torch.full((20_000, 6), 9.0), 1.0, generator())
     assert actions.dtype == torch.float32
-    for column, (low, high) in zip(actions.T.numpy(), [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True):
+    for column, (low, high) in zip(
+        actions.T.numpy(), [(-3.0, 1.0), (0.0, 2.0), (-1.0, 1.0)], strict=True
+    ):
         counts, _ = np.histogram(column, bins=8, range=(low, high))
         assert counts.sum() == 20_000
         assert_distributed(counts, np.full(8, 1 / 8))
@@ -236,17 +287,27 @@ def test_epsilon_mixes_whole_actions_of_a_batch() -> None:
     outputs = torch.tensor([[50.0, 50.0, 0.0, 0.0]]).expand(20_000, 4)
     random = Gaussian(Box(-1.0, 1.0, (2,))).sample(outputs, 0.25, generator()).abs() <= 1.0
     assert torch.equal(random[:, 0], random[:, 1])
-    assert random[:, 0].double().mean().item() == pytest.approx(0.25, abs=6 * (0.25 * 0.75 / 20_000) ** 0.5)
+    assert random[:, 0].double().mean().item() == pytest.approx(
+        0.25, abs=6 * (0.25 * 0.75 / 20_000) ** 0.5
+    )
 
 
-@pytest.mark.parametrize("space", [Discrete(4), Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (2,), np.float64)])
+@pytest.mark.parametrize(
+    "space", [Discrete(4), Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (2,), np.float64)]
+)
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
 @pytest.mark.parametrize("batch", [0, 1, 300])
-def test_equal_seeds_draw_equal_batches_and_no_gradient_goes_through(space: gymnasium.Space, epsilon: float, batch: int) -> None:
+def test_equal_seeds_draw_equal_batches_and_no_gradient_goes_through(
+    space: gymnasium.Space, epsilon: float, batch: int
+) -> None:
     head = head_for(space)
     outputs = torch.zeros(batch, head.outputs, requires_grad=True)
     one, again, other = (head.sample(outputs, epsilon, generator(seed)) for seed in (1, 1, 2))
-    assert one.shape == (batch, head.columns) and one.numpy().dtype == head.dtype and not one.requires_grad
+    assert (
+        one.shape == (batch, head.columns)
+        and one.numpy().dtype == head.dtype
+        and not one.requires_grad
+    )
     assert torch.equal(one, again)
     assert batch < 300 or not torch.equal(one, other)
     assert not outputs.detach().any()
@@ -259,7 +320,14 @@ def test_actions_are_drawn_where_the_outputs_are(space: gymnasium.Space, epsilon
     head = head_for(space)
     outputs = torch.tensor([[0.0, 1.0, 0.5, -0.5]], device="cuda").expand(20_000, 4)
     actions = head.sample(outputs, epsilon, torch.Generator("cuda").manual_seed(0))
-    assert actions.is_cuda and actions.shape == (20_000, head.columns) and actions.cpu().numpy().dtype == head.dtype
+    assert (
+        actions.is_cuda
+        and actions.shape == (20_000, head.columns)
+        and actions.cpu().numpy().dtype == head.dtype
+    )
     if isinstance(head, Categorical):
         softmax = torch.softmax(outputs[0], 0).double().cpu().numpy()
-        assert_distributed(np.bincount(actions[:, 0].cpu().numpy(), minlength=4), (1 - epsilon) * softmax + epsilon / 4)
+        assert_distributed(
+            np.bincount(actions[:, 0].cpu().numpy(), minlength=4),
+            (1 - epsilon) * softmax + epsilon / 4,
+        )

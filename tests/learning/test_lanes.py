@@ -15,8 +15,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Environment
 from genkidama.learning.lanes import _first_seed, make_lanes
+from genkidama.settings import Environment
 from tests.helpers import ROOT
 from tests.vectorized import CORRIDORS
 
@@ -29,7 +29,9 @@ CORRIDOR = Environment(id="tests.environments:Corridor")
 BREAKOUT = {"max_num_frames_per_episode": 240, "episodic_life": True, "reward_clipping": False}
 
 
-def by_hand(environment: gymnasium.Env[Any, Any], seed: int, actions: list[Any]) -> tuple[Array, list[Expected]]:
+def by_hand(
+    environment: gymnasium.Env[Any, Any], seed: int, actions: list[Any]
+) -> tuple[Array, list[Expected]]:
     """What a lane must show: its first observation, and its steps."""
     first, _ = environment.reset(seed=seed)
     steps: list[Expected] = []
@@ -46,7 +48,11 @@ def by_hand(environment: gymnasium.Env[Any, Any], seed: int, actions: list[Any])
 def breakout_by_hand(seed: int, actions: list[int]) -> tuple[Array, list[Expected]]:
     """The same from ALE's vectorized form in the mode that shows an episode's last observation as any other, and resets after it."""
     environment = gymnasium.make_vec(
-        "ALE/Breakout-v5", num_envs=1, vectorization_mode="vector_entry_point", autoreset_mode=AutoresetMode.NEXT_STEP, **BREAKOUT
+        "ALE/Breakout-v5",
+        num_envs=1,
+        vectorization_mode="vector_entry_point",
+        autoreset_mode=AutoresetMode.NEXT_STEP,
+        **BREAKOUT,
     )
     first = environment.reset(seed=seed)[0][0]
     steps: list[Expected] = []
@@ -56,11 +62,15 @@ def breakout_by_hand(seed: int, actions: list[int]) -> tuple[Array, list[Expecte
         if terminated[0] or truncated[0]:
             final = observations[0]
             observations = environment.step(np.array([0]))[0]
-        steps.append((observations[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), final))
+        steps.append(
+            (observations[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), final)
+        )
     return first, steps
 
 
-def assert_lanes_show(settings: Environment, seed: int, actions: Array, expected: list[tuple[Array, list[Expected]]]) -> None:
+def assert_lanes_show(
+    settings: Environment, seed: int, actions: Array, expected: list[tuple[Array, list[Expected]]]
+) -> None:
     """`actions` has the shape (steps, lanes)."""
     lanes = make_lanes(settings, len(expected))
     try:
@@ -75,7 +85,11 @@ def assert_lanes_show(settings: Environment, seed: int, actions: Array, expected
             for lane, (_, steps) in enumerate(expected):
                 observation, reward, terminates, truncates, final = steps[t]
                 np.testing.assert_array_equal(observations[lane], observation)
-                assert (float(rewards[lane]), terminated[lane], truncated[lane]) == (reward, terminates, truncates)
+                assert (float(rewards[lane]), terminated[lane], truncated[lane]) == (
+                    reward,
+                    terminates,
+                    truncates,
+                )
                 assert (lane in finals) == (final is not None)
                 if final is not None:
                     np.testing.assert_array_equal(finals[lane], final)
@@ -85,15 +99,24 @@ def assert_lanes_show(settings: Environment, seed: int, actions: Array, expected
 
 def assert_both_ends(expected: list[tuple[Array, list[Expected]]]) -> None:
     """Otherwise the test shows less than it says."""
-    assert any(step[2] for _, steps in expected for step in steps) and any(step[3] for _, steps in expected for step in steps)
+    assert any(step[2] for _, steps in expected for step in steps) and any(
+        step[3] for _, steps in expected for step in steps
+    )
 
 
-@pytest.mark.parametrize("settings", [CORRIDOR, Environment(id=CORRIDORS, vectorized=True)], ids=["in turn", "vectorized"])
+@pytest.mark.parametrize(
+    "settings",
+    [CORRIDOR, Environment(id=CORRIDORS, vectorized=True)],
+    ids=["in turn", "vectorized"],
+)
 @pytest.mark.parametrize("count", [1, 3])
 def test_lanes_show_what_plain_environments_show(settings: Environment, count: int) -> None:
     actions = np.random.default_rng(1).integers(2, size=(200, count))
     first = _first_seed(7, count)
-    expected = [by_hand(gymnasium.make(CORRIDORS), first + lane, list(actions[:, lane])) for lane in range(count)]
+    expected = [
+        by_hand(gymnasium.make(CORRIDORS), first + lane, list(actions[:, lane]))
+        for lane in range(count)
+    ]
     assert_both_ends(expected)
     assert_lanes_show(settings, 7, actions, expected)
 
@@ -115,7 +138,12 @@ def test_continuous_actions_reach_their_lanes() -> None:
     settings = Environment(id="Pendulum-v1", options={"max_episode_steps": 9})
     actions = np.random.default_rng(1).uniform(-2.0, 2.0, size=(20, 2, 1)).astype(np.float32)
     first = _first_seed(3, 2)
-    expected = [by_hand(gymnasium.make("Pendulum-v1", max_episode_steps=9), first + lane, list(actions[:, lane])) for lane in range(2)]
+    expected = [
+        by_hand(
+            gymnasium.make("Pendulum-v1", max_episode_steps=9), first + lane, list(actions[:, lane])
+        )
+        for lane in range(2)
+    ]
     assert_lanes_show(settings, 3, actions, expected)
 
 
@@ -150,8 +178,14 @@ def test_seeds_fit_31_bits_and_those_of_neighbours_do_not_overlap(count: int) ->
 
 
 def test_what_cannot_be_built_is_told_as_for_a_single_environment() -> None:
-    for settings in (Environment(id="MoonLander-v3"), Environment(id="ALE/MoonLander-v5", vectorized=True)):
-        with pytest.raises(ConfigurationError, match=f"^environment.id = '{settings.id}': Gymnasium does not know it: "):
+    for settings in (
+        Environment(id="MoonLander-v3"),
+        Environment(id="ALE/MoonLander-v5", vectorized=True),
+    ):
+        with pytest.raises(
+            ConfigurationError,
+            match=f"^environment.id = '{settings.id}': Gymnasium does not know it: ",
+        ):
             make_lanes(settings, 2)
 
 
@@ -164,7 +198,9 @@ def test_ales_vectorized_form_has_one_thread_unless_it_is_given_more() -> None:
         during = process.num_threads()
         lanes.close()
         del lanes
-        assert process.num_threads() == before  # a nursery that has tried an environment can be forked
+        assert (
+            process.num_threads() == before
+        )  # a nursery that has tried an environment can be forked
         return during - before
 
     assert threads() == 1
@@ -174,7 +210,7 @@ def test_ales_vectorized_form_has_one_thread_unless_it_is_given_more() -> None:
 def test_an_agents_environments_need_no_torch_and_say_nothing() -> None:
     code = """
 import sys
-from genkidama.experiment import Environment, Wrapper
+from genkidama.settings import Environment, Wrapper
 from genkidama.learning.lanes import make_lanes
 wrappers = (Wrapper(name="AtariPreprocessing"), Wrapper(name="FrameStackObservation", options={"stack_size": 4}))
 single = Environment(id="ALE/Pong-v5", options={"frameskip": 1}, wrappers=wrappers)
@@ -185,5 +221,7 @@ for settings in (single, Environment(id="ALE/Pong-v5", vectorized=True)):
     lanes.close()
 assert "torch" not in sys.modules
 """
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")

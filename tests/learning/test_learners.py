@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Algorithm, Environment, Experiment, Network, Optimizer
+from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import LEARNERS, Learner, make_learner, updates
@@ -17,6 +17,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
+from genkidama.settings import Algorithm, Environment, Network, Optimizer
 
 
 class Regression:
@@ -75,12 +76,17 @@ def test_a_learner_of_ones_own_is_named_by_an_import_string() -> None:
     loss.backward()
     _, values = ours.network(data.observations)
     expected = 2.0 * 2.0 * (values.detach() - torch.from_numpy(data.rewards)).mean()
-    torch.testing.assert_close(ours.gradient[ours.signature.slices["value.2.bias"]], expected.reshape(1))
+    torch.testing.assert_close(
+        ours.gradient[ours.signature.slices["value.2.bias"]], expected.reshape(1)
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [(f"{__name__}:Missing", f"module {__name__!r} has no 'Missing'"), ("genkidama_absent:Learner", "cannot import 'genkidama_absent'")],
+    [
+        (f"{__name__}:Missing", f"module {__name__!r} has no 'Missing'"),
+        ("genkidama_absent:Learner", "cannot import 'genkidama_absent'"),
+    ],
 )
 def test_an_import_string_that_leads_nowhere_is_told_in_one_line(name: str, sentence: str) -> None:
     ours = model()
@@ -96,9 +102,13 @@ def test_an_import_string_that_leads_nowhere_is_told_in_one_line(name: str, sent
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize("space", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize(("n", "cuts"), [(6, 1), (6, 0), (1, 1), (1, 0)])
-def test_any_batch_gives_finite_losses_with_gradients(name: str, space: str, n: int, cuts: int) -> None:
+def test_any_batch_gives_finite_losses_with_gradients(
+    name: str, space: str, n: int, cuts: int
+) -> None:
     """A batch of one step, and one that needs no value of a state that follows, are batches too."""
-    ours = model(name, space, entropy_coefficient=0.01, normalize_advantages=True, epochs=2, minibatch_size=4)
+    ours = model(
+        name, space, entropy_coefficient=0.01, normalize_advantages=True, epochs=2, minibatch_size=4
+    )
     learner: Learner = make_learner(ours.experiment.algorithm, ours)
     for loss in learner.losses(rollout(ours, n, cuts), torch.Generator().manual_seed(0)):
         ours.gradient.zero_()
@@ -111,9 +121,13 @@ def test_any_batch_gives_finite_losses_with_gradients(name: str, space: str, n: 
 def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
     ours = model(name)
     data, again, before = rollout(ours), rollout(ours), ours.vector.clone()
-    list(make_learner(ours.experiment.algorithm, ours).losses(data, torch.Generator().manual_seed(0)))
+    list(
+        make_learner(ours.experiment.algorithm, ours).losses(data, torch.Generator().manual_seed(0))
+    )
     assert torch.equal(ours.vector, before)
-    assert torch.equal(data.observations, again.observations) and torch.equal(data.actions, again.actions)
+    assert torch.equal(data.observations, again.observations) and torch.equal(
+        data.actions, again.actions
+    )
     assert (data.rewards == again.rewards).all() and (data.ends == again.ends).all()
 
 
@@ -123,7 +137,10 @@ def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
 def test_on_a_gpu_the_same_is_learned(name: str, given: bool) -> None:
     here = model(name, entropy_coefficient=0.01, minibatch_size=4)
     experiment = msgspec.structs.replace(
-        here.experiment, algorithm=msgspec.structs.replace(here.experiment.algorithm, vtrace=given and name == "a3c")
+        here.experiment,
+        algorithm=msgspec.structs.replace(
+            here.experiment.algorithm, vtrace=given and name == "a3c"
+        ),
     )
     environment = make_environment(experiment.environment)
     there = Model(experiment, environment, device="cuda")
@@ -134,9 +151,16 @@ def test_on_a_gpu_the_same_is_learned(name: str, given: bool) -> None:
             outputs, _ = here.network(data.observations)
             log_mu = here.head.log_probability(outputs, data.actions).numpy()
             _, values = here.network(data.cut_observations)
-        data = replace(data, cut_observations=data.cut_observations[:0], cut_values=values.numpy(), log_mu=log_mu)
+        data = replace(
+            data,
+            cut_observations=data.cut_observations[:0],
+            cut_values=values.numpy(),
+            log_mu=log_mu,
+        )
     for ours in (here, there):
-        for loss in make_learner(ours.experiment.algorithm, ours).losses(data, torch.Generator().manual_seed(0)):
+        for loss in make_learner(ours.experiment.algorithm, ours).losses(
+            data, torch.Generator().manual_seed(0)
+        ):
             loss.backward()
     assert there.gradient.is_cuda and here.gradient.any()
     torch.testing.assert_close(there.gradient.cpu(), here.gradient, rtol=1e-3, atol=1e-4)
@@ -148,19 +172,28 @@ def test_on_a_gpu_the_same_is_learned(name: str, given: bool) -> None:
 def squares(ours: Model, count: int) -> Iterator[torch.Tensor]:
     """½θ² of all parameters, whose gradient is θ."""
     for _ in range(count):
-        yield sum((0.5 * parameter.square().sum() for parameter in ours.network.parameters()), torch.zeros(()))
+        yield sum(
+            (0.5 * parameter.square().sum() for parameter in ours.network.parameters()),
+            torch.zeros(()),
+        )
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.01, 1e6])
-def test_each_loss_is_an_update_with_its_own_gradient_and_then_it_is_the_callers_turn(limit: float) -> None:
+def test_each_loss_is_an_update_with_its_own_gradient_and_then_it_is_the_callers_turn(
+    limit: float,
+) -> None:
     ours = model()
     shared, start = ours.vector.clone(), ours.vector.clone()
-    optimizer = make_optimizer(Optimizer(name="sgd"), shared, torch.zeros(STATE_ROWS["sgd"], len(shared)), np.zeros(1))
+    optimizer = make_optimizer(
+        Optimizer(name="sgd"), shared, torch.zeros(STATE_ROWS["sgd"], len(shared)), np.zeros(1)
+    )
     ours.gradient.fill_(5.0)  # what is left of something else
     norm = start.norm().item()
     step = 0.5 * min(1.0, limit / norm if limit else 1.0) * start
     for times, _ in enumerate(updates(squares(ours, 3), ours, optimizer, 0.5, limit), 1):
-        torch.testing.assert_close(shared, start - min(times, 2) * step)  # the model itself stays where it is
+        torch.testing.assert_close(
+            shared, start - min(times, 2) * step
+        )  # the model itself stays where it is
         if times == 2:
             ours.vector.zero_()  # the caller's turn: the third gradient is taken here, and is 0
     assert times == 3 and not ours.gradient.any()

@@ -12,11 +12,12 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.experiment import Environment, Experiment
-from genkidama.experiment import Network as Settings
+from genkidama.experiment import Experiment
 from genkidama.learning.heads import head_for
 from genkidama.learning.model import Model
 from genkidama.learning.networks import Network
+from genkidama.settings import Environment
+from genkidama.settings import Network as Settings
 from genkidama.weights import flatten, unflatten
 
 
@@ -30,11 +31,18 @@ class Stage(gymnasium.Env[Any, Any]):
 class Modules(Network):
     """Whatever modules torch has: layers of any widths, convolutions, norms, scalars, a tied weight, a frozen one, a buffer."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], settings: Settings) -> None:
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        settings: Settings,
+    ) -> None:
         super().__init__()
         widths = settings.hidden
         self.scale = torch.nn.Parameter(torch.tensor(1.5))
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(a, b, bias=b % 2 == 0) for a, b in pairwise(widths))
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Linear(a, b, bias=b % 2 == 0) for a, b in pairwise(widths)
+        )
         self.norm = torch.nn.LayerNorm(widths[-1])
         self.picture = torch.nn.Conv2d(2, widths[0], (1, 3))
         self.memory = torch.nn.GRUCell(widths[0], 3)
@@ -47,7 +55,10 @@ class Modules(Network):
         self.outputs = head_for(action_space).outputs
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        total = sum(((parameter * (i + 1)).sum() for i, parameter in enumerate(self.parameters())), self.scale)
+        total = sum(
+            ((parameter * (i + 1)).sum() for i, parameter in enumerate(self.parameters())),
+            self.scale,
+        )
         rows = len(observations)
         return total * torch.ones(rows, self.outputs), total * torch.ones(rows)
 
@@ -55,7 +66,12 @@ class Modules(Network):
 class Buffered(Network):
     """A parameter and a constant."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], settings: Settings) -> None:
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        settings: Settings,
+    ) -> None:
         super().__init__()
         self.body = torch.nn.Linear(3, head_for(action_space).outputs)
         self.register_buffer("constant", torch.ones(3))
@@ -66,7 +82,9 @@ class Buffered(Network):
 
 
 def vectors(**settings: Any) -> Model:
-    return Model(Experiment(network=Settings(hidden=(5,), initialization="normal"), **settings), Stage())
+    return Model(
+        Experiment(network=Settings(hidden=(5,), initialization="normal"), **settings), Stage()
+    )
 
 
 # Laws of the file: views.
@@ -105,7 +123,10 @@ def test_backward_writes_the_gradient_vector_and_adds_to_what_is_there() -> None
         model.network(torch.ones(4, 3))[1].sum().backward()
         assert model.gradient[model.signature.slices["value.2.bias"]].tolist() == [4.0 * times]
     model.gradient.zero_()
-    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.network.parameters())
+    assert all(
+        parameter.grad is not None and not parameter.grad.any()
+        for parameter in model.network.parameters()
+    )
 
 
 @pytest.mark.parametrize("set_to_none", [None, True, False])
@@ -135,9 +156,17 @@ def test_over_a_vector_that_is_given_a_network_is_what_stands_there(whole: bool)
     given = torch.arange(float(size)) / size
     given = given if whole else given[: vectors(**settings).trainable].clone()
     before, gradient = given.clone(), torch.full((vectors(**settings).trainable,), 9.0)
-    model = Model(Experiment(network=Settings(hidden=(5,), initialization="normal"), **settings), Stage(), gradient, given)
+    model = Model(
+        Experiment(network=Settings(hidden=(5,), initialization="normal"), **settings),
+        Stage(),
+        gradient,
+        given,
+    )
     assert model.vector is given and model.gradient is gradient and torch.equal(given, before)
-    parts = unflatten(before.numpy() if whole else np.concatenate((before.numpy(), np.zeros(7, np.float32))), model.signature)
+    parts = unflatten(
+        before.numpy() if whole else np.concatenate((before.numpy(), np.zeros(7, np.float32))),
+        model.signature,
+    )
     for name, parameter in model.network.named_parameters():
         assert (parameter.detach().numpy() == parts[name]).all()
     given.zero_()
@@ -159,11 +188,22 @@ def test_networks_over_one_vector_are_one_with_gradients_of_their_own() -> None:
 
 def test_on_another_device_all_is_there_and_statistics_stay_with_the_host() -> None:
     """The device "meta" has no memory, but everything that has a place must say that it is there."""
-    experiment = Experiment(network=Settings(name=f"{__name__}:Buffered"), environment=Environment(normalize_observations=True))
+    experiment = Experiment(
+        network=Settings(name=f"{__name__}:Buffered"),
+        environment=Environment(normalize_observations=True),
+    )
     model = Model(experiment, Stage(), device="meta")
     assert model.device == torch.device("meta")
-    tensors = [*model.network.parameters(), *(parameter.grad for parameter in model.network.parameters()), *model.network.buffers()]
-    assert {tensor.device.type for tensor in (model.vector, model.gradient, *tensors) if tensor is not None} == {"meta"}
+    tensors = [
+        *model.network.parameters(),
+        *(parameter.grad for parameter in model.network.parameters()),
+        *model.network.buffers(),
+    ]
+    assert {
+        tensor.device.type
+        for tensor in (model.vector, model.gradient, *tensors)
+        if tensor is not None
+    } == {"meta"}
     assert not hasattr(model, "numbers")
     numbers = np.zeros(model.signature.size, np.float32)
     moments = model.moments("observations", numbers)
@@ -171,11 +211,15 @@ def test_on_another_device_all_is_there_and_statistics_stay_with_the_host() -> N
     moments.add(np.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
     normalize = model.normalizer(numbers)
     assert normalize is not None
-    assert normalize(np.array([3.0, 2.0, 2.0], np.float32)).tolist() == pytest.approx([1.0, 0.0, 0.0])
+    assert normalize(np.array([3.0, 2.0, 2.0], np.float32)).tolist() == pytest.approx(
+        [1.0, 0.0, 0.0]
+    )
 
 
 def test_of_an_environment_only_the_spaces_are_needed() -> None:
-    spaces = SimpleNamespace(observation_space=Stage().observation_space, action_space=Stage().action_space)
+    spaces = SimpleNamespace(
+        observation_space=Stage().observation_space, action_space=Stage().action_space
+    )
     assert torch.equal(Model(Experiment(), spaces).vector, Model(Experiment(), Stage()).vector)
 
 
@@ -185,19 +229,35 @@ def test_of_an_environment_only_the_spaces_are_needed() -> None:
 def test_the_signature_lists_the_parameters_in_the_modules_order_and_statistics_last() -> None:
     model = vectors(environment=Environment(normalize_observations=True, normalize_rewards=True))
     names = [name for name, _ in model.signature.entries]
-    assert names == [*(name for name, _ in model.network.named_parameters()), "statistics.observations", "statistics.returns"]
-    assert model.signature.entries[-2:] == (("statistics.observations", (7,)), ("statistics.returns", (3,)))
+    assert names == [
+        *(name for name, _ in model.network.named_parameters()),
+        "statistics.observations",
+        "statistics.returns",
+    ]
+    assert model.signature.entries[-2:] == (
+        ("statistics.observations", (7,)),
+        ("statistics.returns", (3,)),
+    )
     assert model.signature.size == len(model.vector) == model.trainable + 10
     assert len(model.gradient) == model.trainable
     assert not model.vector[model.trainable :].any()
 
 
 @pytest.mark.parametrize(
-    ("settings", "names"), [({"normalize_observations": True}, ["observations"]), ({"normalize_rewards": True}, ["returns"]), ({}, [])]
+    ("settings", "names"),
+    [
+        ({"normalize_observations": True}, ["observations"]),
+        ({"normalize_rewards": True}, ["returns"]),
+        ({}, []),
+    ],
 )
-def test_there_are_statistics_only_where_they_are_asked_for(settings: dict[str, bool], names: list[str]) -> None:
+def test_there_are_statistics_only_where_they_are_asked_for(
+    settings: dict[str, bool], names: list[str]
+) -> None:
     model = vectors(environment=Environment(**settings))
-    assert [name for name in ("observations", "returns") if model.moments(name) is not None] == names
+    assert [
+        name for name in ("observations", "returns") if model.moments(name) is not None
+    ] == names
     assert (model.normalizer() is not None) == ("observations" in names)
 
 
@@ -205,7 +265,9 @@ layer_sizes = st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple)
 
 
 @given(layer_sizes, st.integers(1, 4), st.integers(0, 2**31 - 1))
-def test_any_module_survives_the_way_into_the_vector_and_back(hidden: tuple[int, ...], actions: int, seed: int) -> None:
+def test_any_module_survives_the_way_into_the_vector_and_back(
+    hidden: tuple[int, ...], actions: int, seed: int
+) -> None:
     experiment = Experiment(seed=seed, network=Settings(name=f"{__name__}:Modules", hidden=hidden))
     environment = Stage(actions=actions)
     model = Model(experiment, environment)
@@ -227,7 +289,9 @@ def test_any_module_survives_the_way_into_the_vector_and_back(hidden: tuple[int,
         network(torch.zeros(2, 3))[1].sum().backward()
     for name, parameter in plain.named_parameters():
         expected = torch.zeros(parameter.shape) if parameter.grad is None else parameter.grad
-        torch.testing.assert_close(model.gradient[model.signature.slices[name]].reshape(parameter.shape), expected)
+        torch.testing.assert_close(
+            model.gradient[model.signature.slices[name]].reshape(parameter.shape), expected
+        )
 
 
 # Randomness.
@@ -253,10 +317,17 @@ def test_the_global_generator_stays_as_it_was(name: str) -> None:
 
 def test_observations_are_normalized_with_the_statistics_in_the_vector() -> None:
     model = Model(
-        Experiment(environment=Environment(normalize_observations=True), network=Settings(name=f"{__name__}:Modules", hidden=(2,))),
+        Experiment(
+            environment=Environment(normalize_observations=True),
+            network=Settings(name=f"{__name__}:Modules", hidden=(2,)),
+        ),
         Stage((2, 2)),
     )
-    data = np.random.default_rng(0).normal([[1.0, -20.0], [300.0, 0.0]], [[0.5, 2.0], [10.0, 1.0]], (5000, 2, 2)).astype(np.float32)
+    data = (
+        np.random.default_rng(0)
+        .normal([[1.0, -20.0], [300.0, 0.0]], [[0.5, 2.0], [10.0, 1.0]], (5000, 2, 2))
+        .astype(np.float32)
+    )
     moments = model.moments("observations")
     assert moments is not None
     moments.add(data.reshape(5000, -1))
@@ -266,8 +337,12 @@ def test_observations_are_normalized_with_the_statistics_in_the_vector() -> None
     assert batch.dtype == np.float32 and batch.shape == data.shape
     np.testing.assert_allclose(batch.mean(0), 0.0, atol=1e-3)
     np.testing.assert_allclose(batch.std(0), 1.0, atol=1e-3)
-    np.testing.assert_allclose(normalize(data[7]), batch[7], rtol=1e-6)  # one observation as a batch of them
-    assert normalize(np.array([[1e9, -1e9], [300.0, 0.0]], np.float32)).reshape(-1)[:2].tolist() == [10.0, -10.0]
+    np.testing.assert_allclose(
+        normalize(data[7]), batch[7], rtol=1e-6
+    )  # one observation as a batch of them
+    assert normalize(np.array([[1e9, -1e9], [300.0, 0.0]], np.float32)).reshape(-1)[
+        :2
+    ].tolist() == [10.0, -10.0]
     # Another vector's statistics, as the shared one's in a core.
     other = np.zeros_like(model.numbers)
     theirs = model.moments("observations", other)

@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Algorithm, Environment, Experiment
-from genkidama.experiment import Network as Settings
-from genkidama.experiment import Optimizer as OptimizerSettings
+from genkidama.experiment import Experiment
 from genkidama.learning.heads import head_for
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.networks import NETWORKS, ActorCritic, Convolutional, Network
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
+from genkidama.settings import Algorithm, Environment
+from genkidama.settings import Network as Settings
+from genkidama.settings import Optimizer as OptimizerSettings
 from genkidama.weights import unflatten
 
 
@@ -36,21 +37,49 @@ def vectors(size: int) -> Box:
     return Box(-np.inf, np.inf, (size,))
 
 
-def model(settings: Settings, observations: int = 8, actions: gymnasium.Space[Any] | None = None, **experiment: Any) -> Model:
-    return Model(Experiment(network=settings, **experiment), Stage(vectors(observations), actions or Discrete(4)))
+def model(
+    settings: Settings,
+    observations: int = 8,
+    actions: gymnasium.Space[Any] | None = None,
+    **experiment: Any,
+) -> Model:
+    return Model(
+        Experiment(network=settings, **experiment),
+        Stage(vectors(observations), actions or Discrete(4)),
+    )
 
 
 # Acting in NumPy is the network's own forward pass.
 
 widths = st.lists(st.integers(1, 12), min_size=1, max_size=3).map(tuple)
-actions = st.one_of(st.integers(1, 5).map(Discrete), st.integers(1, 4).map(lambda n: Box(-1.0, 1.0, (n,))))
+actions = st.one_of(
+    st.integers(1, 5).map(Discrete), st.integers(1, 4).map(lambda n: Box(-1.0, 1.0, (n,)))
+)
 
 
-@given(widths, st.integers(1, 10), actions, st.booleans(), st.sampled_from(["tanh", "relu", "elu", "silu"]), st.integers(0, 2**31 - 1))
+@given(
+    widths,
+    st.integers(1, 10),
+    actions,
+    st.booleans(),
+    st.sampled_from(["tanh", "relu", "elu", "silu"]),
+    st.integers(0, 2**31 - 1),
+)
 def test_acting_is_the_forward_pass(
-    hidden: tuple[int, ...], observations: int, space: gymnasium.Space[Any], shared: bool, activation: Any, seed: int
+    hidden: tuple[int, ...],
+    observations: int,
+    space: gymnasium.Space[Any],
+    shared: bool,
+    activation: Any,
+    seed: int,
 ) -> None:
-    settings = Settings(hidden=hidden, shared=shared, activation=activation, initialization="normal", initial_deviation=0.5)
+    settings = Settings(
+        hidden=hidden,
+        shared=shared,
+        activation=activation,
+        initialization="normal",
+        initial_deviation=0.5,
+    )
     ours = model(settings, observations, space, seed=seed)
     rng = np.random.default_rng(seed)
     for _ in range(3):
@@ -60,16 +89,24 @@ def test_acting_is_the_forward_pass(
         outputs, values = ours.network(torch.from_numpy(batch))
         assert outputs.shape == (4, head_for(space).outputs) and values.shape == (4,)
         for observation, expected in zip(batch, outputs, strict=True):
-            np.testing.assert_allclose(act(observation), expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                act(observation), expected.detach().numpy(), rtol=1e-4, atol=1e-5
+            )
         assert (batch == before).all()
         # Biases, deviations and weights change, and what is handed out then follows.
-        ours.vector.copy_(torch.from_numpy(rng.normal(scale=0.5, size=len(ours.vector)).astype(np.float32)))
+        ours.vector.copy_(
+            torch.from_numpy(rng.normal(scale=0.5, size=len(ours.vector)).astype(np.float32))
+        )
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("space", [Discrete(3), Box(-1.0, 1.0, (2,))])
-def test_what_acting_returned_stays_when_it_acts_again(activation: Any, space: gymnasium.Space[Any]) -> None:
-    act = model(Settings(hidden=(6,), activation=activation, initialization="normal"), 4, space).network.acting()
+def test_what_acting_returned_stays_when_it_acts_again(
+    activation: Any, space: gymnasium.Space[Any]
+) -> None:
+    act = model(
+        Settings(hidden=(6,), activation=activation, initialization="normal"), 4, space
+    ).network.acting()
     first = act(np.ones(4, np.float32))
     kept = first.copy()
     act(np.full(4, -3.0, np.float32))
@@ -79,7 +116,9 @@ def test_what_acting_returned_stays_when_it_acts_again(activation: Any, space: g
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint8])
 def test_observations_may_be_of_any_type_that_a_box_has(activation: Any, dtype: type) -> None:
-    network = model(Settings(hidden=(6, 5), activation=activation, initialization="normal"), 4).network
+    network = model(
+        Settings(hidden=(6, 5), activation=activation, initialization="normal"), 4
+    ).network
     observation = np.array([1, 2, 3, 4], dtype)
     expected = network(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))[0][0].detach().numpy()
     np.testing.assert_allclose(network.acting()(observation), expected, rtol=1e-5)
@@ -89,7 +128,15 @@ def test_observations_may_be_of_any_type_that_a_box_has(activation: Any, dtype: 
 
 
 def test_the_thesis_network_has_2949_parameters() -> None:
-    ours = model(Settings(hidden=(128,), activation="tanh", shared=False, initialization="normal", initial_deviation=0.1))
+    ours = model(
+        Settings(
+            hidden=(128,),
+            activation="tanh",
+            shared=False,
+            initialization="normal",
+            initial_deviation=0.1,
+        )
+    )
     assert ours.trainable == ours.signature.size == 2949
     assert [(name, shape) for name, shape in ours.signature.entries] == [
         ("policy.0.weight", (128, 8)),
@@ -114,18 +161,31 @@ def test_normal_weights_have_the_deviation_that_was_asked_for_and_biases_are_zer
             assert abs(numbers.mean()) < 6 * 0.1 / n**0.5
             assert numbers.std() == pytest.approx(0.1, rel=6 / (2 * n) ** 0.5)
             # Normal and not uniform: kurtosis 3 (a uniform distribution has 1.8), its deviation being √(24/n).
-            assert np.mean((numbers / numbers.std()) ** 4) == pytest.approx(3.0, abs=6 * (24 / n) ** 0.5)
+            assert np.mean((numbers / numbers.std()) ** 4) == pytest.approx(
+                3.0, abs=6 * (24 / n) ** 0.5
+            )
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_orthogonal_weights_have_their_gains(shared: bool) -> None:
     network = model(Settings(hidden=(16, 16), shared=shared), 16).network
     assert isinstance(network, ActorCritic)
-    weights = {name: parameter.detach().numpy() for name, parameter in network.named_parameters() if name.endswith("weight")}
-    hidden = ["body.0.weight", "body.2.weight"] if shared else [f"{part}.{i}.weight" for part in ("policy", "value") for i in (0, 2)]
+    weights = {
+        name: parameter.detach().numpy()
+        for name, parameter in network.named_parameters()
+        if name.endswith("weight")
+    }
+    hidden = (
+        ["body.0.weight", "body.2.weight"]
+        if shared
+        else [f"{part}.{i}.weight" for part in ("policy", "value") for i in (0, 2)]
+    )
     last = "0" if shared else "4"
     assert set(weights) == {*hidden, f"policy.{last}.weight", f"value.{last}.weight"}
-    gains = dict.fromkeys(hidden, 2.0**0.5) | {f"policy.{last}.weight": 0.01, f"value.{last}.weight": 1.0}
+    gains = dict.fromkeys(hidden, 2.0**0.5) | {
+        f"policy.{last}.weight": 0.01,
+        f"value.{last}.weight": 1.0,
+    }
     for name, gain in gains.items():
         rows = weights[name]
         np.testing.assert_allclose(rows @ rows.T, gain**2 * np.eye(len(rows)), atol=1e-5 * gain)
@@ -136,7 +196,9 @@ def test_a_shared_trunk_has_the_gradients_of_both_and_separate_ones_do_not_touch
         ours = model(Settings(hidden=(5,), shared=shared))
         _, values = ours.network(torch.ones(2, 8))
         values.sum().backward()
-        touched = {name for name, part in ours.signature.slices.items() if ours.gradient[part].any()}
+        touched = {
+            name for name, part in ours.signature.slices.items() if ours.gradient[part].any()
+        }
         first = "body" if shared else "value"
         assert {f"{first}.0.weight", f"{first}.0.bias"} <= touched
         assert not any(name.startswith("policy") for name in touched)
@@ -152,7 +214,10 @@ def test_deviations_of_continuous_actions_start_at_1_and_do_not_depend_on_the_st
     assert ours.gradient[ours.signature.slices["log_deviation"]].tolist() == [7.0, 7.0]
 
 
-@pytest.mark.parametrize("observations", [Discrete(5), Box(0.0, 1.0, (2, 3)), Box(0.0, 1.0, ()), Dict({"a": Discrete(2)})])
+@pytest.mark.parametrize(
+    "observations",
+    [Discrete(5), Box(0.0, 1.0, (2, 3)), Box(0.0, 1.0, ()), Dict({"a": Discrete(2)})],
+)
 def test_the_built_in_network_takes_vectors_only(observations: gymnasium.Space[Any]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Model(Experiment(), Stage(observations, Discrete(2)))
@@ -175,7 +240,11 @@ def convolutional(
     actions: gymnasium.Space[Any] | None = None,
     **settings: Any,
 ) -> Model:
-    network = Settings(name="convolutional", convolutions=convolutions, **{"hidden": (5,), "activation": "relu"} | settings)
+    network = Settings(
+        name="convolutional",
+        convolutions=convolutions,
+        **{"hidden": (5,), "activation": "relu"} | settings,
+    )
     return Model(Experiment(network=network), Stage(pictures(shape, dtype), actions or Discrete(3)))
 
 
@@ -207,29 +276,61 @@ kernels = st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 5))
 
 
 @hypothesis.settings(max_examples=40)
-@hypothesis.example(1, 4, 6, ((2, 4, 3),), True)  # 3 pixels of padding in the one direction, 1 in the other
-@given(st.integers(1, 2), st.integers(4, 9), st.integers(4, 9), st.lists(kernels, min_size=1, max_size=2).map(tuple), st.booleans())
+@hypothesis.example(
+    1, 4, 6, ((2, 4, 3),), True
+)  # 3 pixels of padding in the one direction, 1 in the other
+@given(
+    st.integers(1, 2),
+    st.integers(4, 9),
+    st.integers(4, 9),
+    st.lists(kernels, min_size=1, max_size=2).map(tuple),
+    st.booleans(),
+)
 def test_a_convolutional_network_is_its_definition(
-    channels: int, height: int, width: int, convolutions: tuple[tuple[int, int, int], ...], bytes_: bool
+    channels: int,
+    height: int,
+    width: int,
+    convolutions: tuple[tuple[int, int, int], ...],
+    bytes_: bool,
 ) -> None:
     if any(
-        kernel > -(-min(height, width) // stride) for (_, _, stride), (_, kernel, _) in itertools.pairwise(convolutions)
+        kernel > -(-min(height, width) // stride)
+        for (_, _, stride), (_, kernel, _) in itertools.pairwise(convolutions)
     ):  # too small for the second
         convolutions = convolutions[:1]
-    ours = convolutional((channels, height, width), convolutions, np.uint8 if bytes_ else np.float32, initialization="uniform")
-    batch = np.random.default_rng(height * width).integers(256, size=(2, channels, height, width), dtype=np.uint8)
+    ours = convolutional(
+        (channels, height, width),
+        convolutions,
+        np.uint8 if bytes_ else np.float32,
+        initialization="uniform",
+    )
+    batch = np.random.default_rng(height * width).integers(
+        256, size=(2, channels, height, width), dtype=np.uint8
+    )
     parts = unflatten(ours.numbers, ours.signature)
-    weights = [name.removesuffix(".weight") for name in parts if name.startswith("body") and name.endswith("weight")]
+    weights = [
+        name.removesuffix(".weight")
+        for name in parts
+        if name.startswith("body") and name.endswith("weight")
+    ]
     assert len(weights) == len(convolutions) + 1
     outputs, values = ours.network(torch.from_numpy(batch if bytes_ else batch.astype(np.float32)))
-    for image, policy, value in zip(batch.astype(np.float64), outputs.detach().numpy(), values.tolist(), strict=True):
+    for image, policy, value in zip(
+        batch.astype(np.float64), outputs.detach().numpy(), values.tolist(), strict=True
+    ):
         hidden = image / 128.0 - 1.0 if bytes_ else image
         for name, (_, _, stride) in zip(weights, convolutions, strict=False):
             hidden = relu(same(hidden, parts[f"{name}.weight"], parts[f"{name}.bias"], stride))
-        hidden = relu(parts[f"{weights[-1]}.weight"] @ hidden.reshape(-1) + parts[f"{weights[-1]}.bias"])
+        hidden = relu(
+            parts[f"{weights[-1]}.weight"] @ hidden.reshape(-1) + parts[f"{weights[-1]}.bias"]
+        )
         close = {"rtol": 1e-3, "atol": 1e-4 if bytes_ else 1e-2}
-        np.testing.assert_allclose(policy, parts["policy.weight"] @ hidden + parts["policy.bias"], **close)
-        np.testing.assert_allclose(value, (parts["value.weight"] @ hidden + parts["value.bias"])[0], **close)
+        np.testing.assert_allclose(
+            policy, parts["policy.weight"] @ hidden + parts["policy.bias"], **close
+        )
+        np.testing.assert_allclose(
+            value, (parts["value.weight"] @ hidden + parts["value.bias"])[0], **close
+        )
 
 
 def test_ga3cs_network_has_1005623_parameters() -> None:
@@ -266,17 +367,25 @@ def test_images_of_floats_and_normalized_ones_are_taken_as_they_are() -> None:
     shape, convolutions = (1, 4, 4), ((2, 3, 1),)
     floats = convolutional(shape, convolutions, np.float32)
     normalized = Model(
-        Experiment(network=floats.experiment.network, environment=Environment(normalize_observations=True)),
+        Experiment(
+            network=floats.experiment.network, environment=Environment(normalize_observations=True)
+        ),
         Stage(pictures(shape), Discrete(3)),
     )
     batch = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     assert torch.equal(normalized.network(batch)[1], floats.network(batch)[1])
-    assert not torch.equal(convolutional(shape, convolutions).network(batch)[1], floats.network(batch)[1])
+    assert not torch.equal(
+        convolutional(shape, convolutions).network(batch)[1], floats.network(batch)[1]
+    )
 
 
 @pytest.mark.parametrize(("height", "width"), [(84, 84), (24, 13)])
-def test_the_gradient_is_that_of_the_same_network_written_in_another_way(height: int, width: int) -> None:
-    ours = convolutional((4, height, width), ((16, 8, 4), (32, 4, 2)), initialization="uniform", hidden=(32,))
+def test_the_gradient_is_that_of_the_same_network_written_in_another_way(
+    height: int, width: int
+) -> None:
+    ours = convolutional(
+        (4, height, width), ((16, 8, 4), (32, 4, 2)), initialization="uniform", hidden=(32,)
+    )
     rng = torch.Generator().manual_seed(0)
     batch = torch.randint(256, (5, 4, height, width), generator=rng, dtype=torch.uint8)
     targets = torch.randn(5, 4, generator=rng)
@@ -287,21 +396,45 @@ def test_the_gradient_is_that_of_the_same_network_written_in_another_way(height:
         total = (-(-size // stride) - 1) * stride + kernel - size
         return total // 2, total - total // 2
 
-    theirs = [parameter.detach().clone().requires_grad_() for parameter in ours.network.parameters()]
-    first, first_bias, second, second_bias, dense, dense_bias, policy, policy_bias, value, value_bias = theirs
+    theirs = [
+        parameter.detach().clone().requires_grad_() for parameter in ours.network.parameters()
+    ]
+    (
+        first,
+        first_bias,
+        second,
+        second_bias,
+        dense,
+        dense_bias,
+        policy,
+        policy_bias,
+        value,
+        value_bias,
+    ) = theirs
     x = batch.float() / 128.0 - 1.0
     for weight, bias, kernel, stride in ((first, first_bias, 8, 4), (second, second_bias, 4, 2)):
         both = (*padding(x.shape[3], kernel, stride), *padding(x.shape[2], kernel, stride))
-        x = torch.relu(torch.nn.functional.conv2d(torch.nn.functional.pad(x, both), weight, bias, stride))
+        x = torch.relu(
+            torch.nn.functional.conv2d(torch.nn.functional.pad(x, both), weight, bias, stride)
+        )
     x = torch.relu(x.flatten(1) @ dense.T + dense_bias)
-    (torch.cat((x @ policy.T + policy_bias, x @ value.T + value_bias), 1) * targets).sum().backward()
+    (
+        torch.cat((x @ policy.T + policy_bias, x @ value.T + value_bias), 1) * targets
+    ).sum().backward()
     for name, part in zip(ours.signature.slices, theirs, strict=True):
         assert part.grad is not None
-        torch.testing.assert_close(ours.gradient[ours.signature.slices[name]].reshape(part.shape), part.grad, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            ours.gradient[ours.signature.slices[name]].reshape(part.shape),
+            part.grad,
+            rtol=1e-3,
+            atol=1e-3,
+        )
 
 
 def test_continuous_actions_from_images_have_deviations_that_do_not_depend_on_them() -> None:
-    ours = convolutional((1, 5, 5), ((2, 3, 2),), actions=Box(-1.0, 1.0, (2,)), initialization="uniform")
+    ours = convolutional(
+        (1, 5, 5), ((2, 3, 2),), actions=Box(-1.0, 1.0, (2,)), initialization="uniform"
+    )
     assert ours.signature.entries[0] == ("log_deviation", (2,))
     outputs, values = ours.network(torch.arange(75, dtype=torch.uint8).reshape(3, 1, 5, 5))
     assert outputs.shape == (3, 4) and values.shape == (3,)
@@ -310,9 +443,19 @@ def test_continuous_actions_from_images_have_deviations_that_do_not_depend_on_th
 
 @pytest.mark.parametrize("name", ["actor-critic", "convolutional"])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
-def test_uniform_weights_and_biases_are_within_one_over_the_root_of_their_inputs(name: str, activation: Any) -> None:
-    settings: dict[str, Any] = {"hidden": (300,), "activation": activation, "initialization": "uniform"}
-    ours = model(Settings(**settings), 100) if name == "actor-critic" else convolutional((3, 11, 11), ((64, 5, 2),), **settings)
+def test_uniform_weights_and_biases_are_within_one_over_the_root_of_their_inputs(
+    name: str, activation: Any
+) -> None:
+    settings: dict[str, Any] = {
+        "hidden": (300,),
+        "activation": activation,
+        "initialization": "uniform",
+    }
+    ours = (
+        model(Settings(**settings), 100)
+        if name == "actor-critic"
+        else convolutional((3, 11, 11), ((64, 5, 2),), **settings)
+    )
     shapes = dict(ours.signature.entries)
     for weight in (entry for entry in shapes if entry.endswith("weight")):
         bound = np.prod(shapes[weight][1:]) ** -0.5
@@ -322,17 +465,34 @@ def test_uniform_weights_and_biases_are_within_one_over_the_root_of_their_inputs
             n = len(numbers)
             if n >= 64:
                 assert np.abs(numbers).max() > 0.9 * bound
-                assert numbers.std() == pytest.approx(bound / 3**0.5, rel=6 * 0.45 / n**0.5)  # the uniform distribution's
+                assert numbers.std() == pytest.approx(
+                    bound / 3**0.5, rel=6 * 0.45 / n**0.5
+                )  # the uniform distribution's
 
 
 def test_convolutions_are_initialized_as_the_other_layers_are() -> None:
-    settings: dict[str, Any] = {"shape": (4, 13, 13), "convolutions": ((16, 5, 2),), "hidden": (40,)}
+    settings: dict[str, Any] = {
+        "shape": (4, 13, 13),
+        "convolutions": ((16, 5, 2),),
+        "hidden": (40,),
+    }
     orthogonal = convolutional(**settings, initialization="orthogonal").network
-    gains = {"body.0.weight": 2.0**0.5, "body.3.weight": 2.0**0.5, "policy.weight": 0.01, "value.weight": 1.0}
-    weights = {name: parameter.detach().flatten(1).numpy() for name, parameter in orthogonal.named_parameters() if parameter.dim() > 1}
+    gains = {
+        "body.0.weight": 2.0**0.5,
+        "body.3.weight": 2.0**0.5,
+        "policy.weight": 0.01,
+        "value.weight": 1.0,
+    }
+    weights = {
+        name: parameter.detach().flatten(1).numpy()
+        for name, parameter in orthogonal.named_parameters()
+        if parameter.dim() > 1
+    }
     assert set(weights) == set(gains)
     for name, gain in gains.items():
-        np.testing.assert_allclose(weights[name] @ weights[name].T, gain**2 * np.eye(len(weights[name])), atol=1e-4 * gain)
+        np.testing.assert_allclose(
+            weights[name] @ weights[name].T, gain**2 * np.eye(len(weights[name])), atol=1e-4 * gain
+        )
     normal = convolutional(**settings, initialization="normal", initial_deviation=0.3)
     for name, part in normal.signature.slices.items():
         numbers = normal.numbers[part]
@@ -344,7 +504,14 @@ def test_convolutions_are_initialized_as_the_other_layers_are() -> None:
 
 @pytest.mark.parametrize(
     "observations",
-    [Discrete(5), vectors(8), pictures((84, 84)), pictures((4, 1, 9, 9)), pictures((1, 9, 9), np.int16), Dict({"a": Discrete(2)})],
+    [
+        Discrete(5),
+        vectors(8),
+        pictures((84, 84)),
+        pictures((4, 1, 9, 9)),
+        pictures((1, 9, 9), np.int16),
+        Dict({"a": Discrete(2)}),
+    ],
 )
 def test_the_convolutional_network_takes_images_only(observations: gymnasium.Space[Any]) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -364,7 +531,12 @@ def test_the_convolutional_network_takes_images_only(observations: gymnasium.Spa
     ],
 )
 def test_images_that_a_kernel_does_not_fit_into_are_refused(
-    shape: tuple[int, int, int], convolutions: Any, number: int, kernel: int, height: int, width: int
+    shape: tuple[int, int, int],
+    convolutions: Any,
+    number: int,
+    kernel: int,
+    height: int,
+    width: int,
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         convolutional(shape, convolutions)
@@ -375,7 +547,10 @@ def test_images_that_a_kernel_does_not_fit_into_are_refused(
 
 
 def test_networks_are_known_by_name() -> None:
-    assert list(NETWORKS.items()) == [("actor-critic", ActorCritic), ("convolutional", Convolutional)]
+    assert list(NETWORKS.items()) == [
+        ("actor-critic", ActorCritic),
+        ("convolutional", Convolutional),
+    ]
 
 
 # A network of one's own.
@@ -384,10 +559,17 @@ def test_networks_are_known_by_name() -> None:
 class Pictures(Network):
     """A subclass as the documentation asks for it, for observations that are no vectors."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], settings: Settings) -> None:
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        settings: Settings,
+    ) -> None:
         super().__init__()
         assert isinstance(observation_space, Box)
-        self.body = torch.nn.Linear(int(np.prod(observation_space.shape)), settings.options["width"])
+        self.body = torch.nn.Linear(
+            int(np.prod(observation_space.shape)), settings.options["width"]
+        )
         self.policy = torch.nn.Linear(settings.options["width"], head_for(action_space).outputs)
         self.value = torch.nn.Linear(settings.options["width"], 1)
 
@@ -428,7 +610,8 @@ class NoNetwork(torch.nn.Module):
 
 def own(network: str, algorithm: str = "a3c") -> Model:
     experiment = Experiment(
-        network=Settings(name=f"{__name__}:{network}", options={"width": 6}), algorithm=Algorithm(name=algorithm, value_coefficient=1.0)
+        network=Settings(name=f"{__name__}:{network}", options={"width": 6}),
+        algorithm=Algorithm(name=algorithm, value_coefficient=1.0),
     )
     return Model(experiment, Stage(Box(0.0, 1.0, (2, 3)), Discrete(3)))
 
@@ -436,18 +619,33 @@ def own(network: str, algorithm: str = "a3c") -> Model:
 @pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
 def test_a_network_of_ones_own_acts_and_learns(algorithm: str) -> None:
     ours = own("Pictures", algorithm)
-    assert isinstance(ours.network, Pictures) and ours.trainable == ours.signature.size == 6 * 6 + 6 + 6 * 3 + 3 + 6 + 1
+    assert (
+        isinstance(ours.network, Pictures)
+        and ours.trainable == ours.signature.size == 6 * 6 + 6 + 6 * 3 + 3 + 6 + 1
+    )
     rng = np.random.default_rng(0)
     observations = rng.random((8, 2, 3)).astype(np.float32)
     expected, _ = ours.network(torch.from_numpy(observations))
-    np.testing.assert_allclose(ours.network.acting()(observations[3]), expected[3].detach(), rtol=1e-5)
+    np.testing.assert_allclose(
+        ours.network.acting()(observations[3]), expected[3].detach(), rtol=1e-5
+    )
 
     settings = OptimizerSettings(name="sgd", learning_rate=0.05)
-    optimizer = make_optimizer(settings, ours.vector, torch.zeros(STATE_ROWS["sgd"], ours.trainable), torch.zeros((), dtype=torch.float64))
+    optimizer = make_optimizer(
+        settings,
+        ours.vector,
+        torch.zeros(STATE_ROWS["sgd"], ours.trainable),
+        torch.zeros((), dtype=torch.float64),
+    )
     learner = make_learner(ours.experiment.algorithm, ours)
     ends = np.ones(8, np.bool_)
     rollout = Rollout(
-        torch.from_numpy(observations), torch.ones(8, 1), np.full(8, 2.0, np.float32), ends, np.zeros(0, np.intp), torch.zeros(0, 2, 3)
+        torch.from_numpy(observations),
+        torch.ones(8, 1),
+        np.full(8, 2.0, np.float32),
+        ends,
+        np.zeros(0, np.intp),
+        torch.zeros(0, 2, 3),
     )
     before_pi, before_v = (part.detach() for part in ours.network(rollout.observations))
     for loss in learner.losses(rollout, torch.Generator().manual_seed(0)):
@@ -476,7 +674,10 @@ def test_what_is_no_network_is_refused_in_one_line(name: str, sentence: str) -> 
 
 
 def test_an_error_of_ones_own_constructor_is_told_with_the_setting_that_named_it() -> None:
-    with pytest.raises(ConfigurationError, match=f"network.name = '{__name__}:Unready': cannot be built: RuntimeError: no weights today"):
+    with pytest.raises(
+        ConfigurationError,
+        match=f"network.name = '{__name__}:Unready': cannot be built: RuntimeError: no weights today",
+    ):
         own("Unready")
 
 

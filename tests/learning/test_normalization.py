@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.blending import blend
+from genkidama.averaging import blend
 from genkidama.learning.normalization import Moments
 
 
@@ -24,7 +24,9 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @given(batch_sizes, dimensions, seeds, st.floats(-5, 5), st.floats(0.5, 5))
-def test_the_moments_of_batches_are_numpys_of_all_data(sizes: list[int], dimension: int, seed: int, mean: float, deviation: float) -> None:
+def test_the_moments_of_batches_are_numpys_of_all_data(
+    sizes: list[int], dimension: int, seed: int, mean: float, deviation: float
+) -> None:
     rng = np.random.default_rng(seed)
     batches = [rng.normal(mean, deviation, (size, dimension)).astype(np.float32) for size in sizes]
     data = np.concatenate(batches).astype(np.float64)
@@ -39,7 +41,9 @@ def test_the_moments_of_batches_are_numpys_of_all_data(sizes: list[int], dimensi
 
 
 @given(st.integers(2, 60), st.integers(2, 60), dimensions, seeds, st.floats(0.01, 0.99))
-def test_blending_two_is_taking_a_weighted_mixture_of_their_data(n: int, m: int, dimension: int, seed: int, alpha: float) -> None:
+def test_blending_two_is_taking_a_weighted_mixture_of_their_data(
+    n: int, m: int, dimension: int, seed: int, alpha: float
+) -> None:
     rng = np.random.default_rng(seed)
     one, other = rng.normal(2.0, 1.0, (n, dimension)), rng.normal(-1.0, 3.0, (m, dimension))
     (memory, ours), (theirs, _) = moments(one), moments(other)
@@ -52,7 +56,12 @@ def test_blending_two_is_taking_a_weighted_mixture_of_their_data(n: int, m: int,
     data = np.concatenate((one, other))
     mean = np.average(data, axis=0, weights=weights)
     np.testing.assert_allclose(found_mean, mean, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(found_deviation**2, np.average((data - mean) ** 2, axis=0, weights=weights), rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(
+        found_deviation**2,
+        np.average((data - mean) ** 2, axis=0, weights=weights),
+        rtol=1e-2,
+        atol=1e-3,
+    )
 
 
 def test_blending_equal_ones_changes_nothing() -> None:

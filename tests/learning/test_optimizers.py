@@ -10,14 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.experiment import Optimizer as Settings
 from genkidama.learning.optimizers import STATE_ROWS, Optimizer, clip_gradient, make_optimizer
+from genkidama.settings import Optimizer as Settings
 
 N = 60
 
 
 def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
-    return make_optimizer(settings, weights, torch.zeros(STATE_ROWS[settings.name], len(weights)), np.zeros(1))
+    return make_optimizer(
+        settings, weights, torch.zeros(STATE_ROWS[settings.name], len(weights)), np.zeros(1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,11 @@ def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
         (Settings(name="sgd"), torch.optim.SGD, {}),
         (Settings(name="sgd", momentum=0.9), torch.optim.SGD, {"momentum": 0.9}),
         (Settings(name="sgd", weight_decay=0.1), torch.optim.SGD, {"weight_decay": 0.1}),
-        (Settings(name="sgd", momentum=0.9, weight_decay=1e-3), torch.optim.SGD, {"momentum": 0.9, "weight_decay": 1e-3}),
+        (
+            Settings(name="sgd", momentum=0.9, weight_decay=1e-3),
+            torch.optim.SGD,
+            {"momentum": 0.9, "weight_decay": 1e-3},
+        ),
         (Settings(name="rmsprop"), torch.optim.RMSprop, {}),
         (
             Settings(name="rmsprop", decay=0.9, epsilon=0.1, weight_decay=0.1),
@@ -34,7 +40,11 @@ def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
             {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.1},
         ),
         (Settings(name="adam"), torch.optim.Adam, {}),
-        (Settings(name="adam", betas=(0.5, 0.9), epsilon=1e-3), torch.optim.Adam, {"betas": (0.5, 0.9), "eps": 1e-3}),
+        (
+            Settings(name="adam", betas=(0.5, 0.9), epsilon=1e-3),
+            torch.optim.Adam,
+            {"betas": (0.5, 0.9), "eps": 1e-3},
+        ),
         (Settings(name="adam", weight_decay=0.1), torch.optim.Adam, {"weight_decay": 0.1}),
     ],
     ids=[
@@ -49,7 +59,9 @@ def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
         "adam-decay",
     ],
 )
-def test_each_of_fifty_steps_is_torchs(settings: Settings, kind: Any, arguments: dict[str, Any]) -> None:
+def test_each_of_fifty_steps_is_torchs(
+    settings: Settings, kind: Any, arguments: dict[str, Any]
+) -> None:
     rng = torch.Generator().manual_seed(0)
     weights = torch.randn(N, generator=rng)
     parameter = torch.nn.Parameter(weights.clone())
@@ -80,9 +92,13 @@ def test_rmsprop_with_epsilon_under_the_root_is_the_papers_formula() -> None:
 
 
 @pytest.mark.parametrize(("inside", "denominator"), [(True, 0.0101**0.5), (False, 0.01 + 0.01)])
-def test_a_worked_example_of_epsilon_under_the_root_and_beside_it(inside: bool, denominator: float) -> None:
+def test_a_worked_example_of_epsilon_under_the_root_and_beside_it(
+    inside: bool, denominator: float
+) -> None:
     weights = torch.zeros(1)
-    optimizer = ours(Settings(name="rmsprop", decay=0.99, epsilon=0.01, epsilon_inside=inside), weights)
+    optimizer = ours(
+        Settings(name="rmsprop", decay=0.99, epsilon=0.01, epsilon_inside=inside), weights
+    )
     optimizer.step(torch.tensor([0.1]), 0.5)  # s = 0.01·0.1² = 0.01²
     assert weights.item() == pytest.approx(-0.5 * 0.1 / denominator)
 
@@ -102,7 +118,11 @@ def test_cores_that_share_state_go_one_way_together(settings: Settings) -> None:
     gradients = torch.randn(20, N, generator=torch.Generator().manual_seed(0))
     results = []
     for cores in (1, 2):
-        weights, state, clock = torch.ones(N), torch.zeros(STATE_ROWS[settings.name], N), np.zeros(1)
+        weights, state, clock = (
+            torch.ones(N),
+            torch.zeros(STATE_ROWS[settings.name], N),
+            np.zeros(1),
+        )
         optimizers = [make_optimizer(settings, weights, state, clock) for _ in range(cores)]
         for step, gradient in enumerate(gradients):
             optimizers[step % cores].step(gradient.clone(), 0.01)

@@ -6,10 +6,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from genkidama.experiment import Environment, Experiment, Network
+from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.play import play, play_episode
+from genkidama.settings import Environment, Network
 from tests.environments import BANDIT_BEST
 
 #: Sampled and greedy play differ, and so do episodes: the weights are random, not small.
@@ -37,13 +38,16 @@ def test_an_episode_depends_on_the_seed_and_its_number_alone(name: str, greedy: 
 
 
 def test_greedy_play_is_not_sampled_play() -> None:
-    assert returns("CartPole-v1", list(range(8)), greedy=True) != returns("CartPole-v1", list(range(8)), greedy=False)
+    assert returns("CartPole-v1", list(range(8)), greedy=True) != returns(
+        "CartPole-v1", list(range(8)), greedy=False
+    )
 
 
 def bandit(certainty: float, **settings: Any) -> tuple[Model, gymnasium.Env[Any, Any]]:
     """A model that gives the best action e^certainty times the probability of each other one."""
     experiment = Experiment(
-        environment=Environment(id="tests.environments:Bandit", **settings), network=Network(hidden=(3,), activation="relu")
+        environment=Environment(id="tests.environments:Bandit", **settings),
+        network=Network(hidden=(3,), activation="relu"),
     )
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
@@ -67,7 +71,9 @@ def test_sampled_play_draws_from_the_policy() -> None:
     model, environment = bandit(1.0)
     probability = np.e / (np.e + 2)
     mean = np.mean(play(model, environment, range(2000), 0, False))
-    assert mean == pytest.approx(probability, abs=6 * (probability * (1 - probability) / 2000) ** 0.5)
+    assert mean == pytest.approx(
+        probability, abs=6 * (probability * (1 - probability) / 2000) ** 0.5
+    )
 
 
 def test_epsilon_and_the_scale_of_rewards_are_for_training_only() -> None:
@@ -85,7 +91,10 @@ def test_epsilon_and_the_scale_of_rewards_are_for_training_only() -> None:
 
 
 def test_a_return_is_the_plain_sum_of_the_episodes_rewards() -> None:
-    experiment = Experiment(environment=Environment(id="tests.environments:Endless", options={"limit": 9}), network=Network(hidden=(2,)))
+    experiment = Experiment(
+        environment=Environment(id="tests.environments:Endless", options={"limit": 9}),
+        network=Network(hidden=(2,)),
+    )
     environment = make_environment(experiment.environment)
     assert play_episode(Model(experiment, environment), environment, (0, 0), False) == 9.0
 
@@ -96,8 +105,18 @@ def test_observations_are_normalized_as_they_were_in_training() -> None:
     statistics = model.signature.slices["statistics.observations"]
     model.numbers[statistics] = [4.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0]  # mean 0, deviation 1
     assert play(model, environment, range(20), 0, True) == [1.0] * 20
-    model.numbers[statistics] = [4.0, 8.0, 0.0, 0.0, 20.0, 4.0, 4.0]  # mean (2, 0, 0): context 0 can no longer be seen
-    contexts = len([total for total in play(model, environment, range(60), 0, True) if total == 1.0])
+    model.numbers[statistics] = [
+        4.0,
+        8.0,
+        0.0,
+        0.0,
+        20.0,
+        4.0,
+        4.0,
+    ]  # mean (2, 0, 0): context 0 can no longer be seen
+    contexts = len(
+        [total for total in play(model, environment, range(60), 0, True) if total == 1.0]
+    )
     assert 20 < contexts < 60
 
 

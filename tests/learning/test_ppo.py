@@ -12,12 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.experiment import Algorithm, Environment, Experiment, Network
+from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.ppo import PPO, ppo_loss
 from genkidama.learning.rollout import Rollout, advantages
+from genkidama.settings import Algorithm, Environment, Network
 
 Step = tuple[float, float, float, float, float, float]
 
@@ -36,13 +37,25 @@ def oracle(steps: list[Step], clip: float, c_v: float, c_e: float) -> float:
 
 
 numbers = st.floats(-10, 10)
-steps = st.lists(st.tuples(st.floats(-3, 0), st.floats(-3, 0), st.floats(0, 2), numbers, numbers, numbers), min_size=1, max_size=20)
+steps = st.lists(
+    st.tuples(st.floats(-3, 0), st.floats(-3, 0), st.floats(0, 2), numbers, numbers, numbers),
+    min_size=1,
+    max_size=20,
+)
 
 
-@given(steps, st.floats(0.01, 0.9), st.floats(0, 2), st.floats(0, 1), st.sampled_from(["mean", "sum"]))
-def test_the_loss_is_the_mean_or_the_sum_over_the_steps(steps: list[Step], clip: float, c_v: float, c_e: float, reduction: Any) -> None:
+@given(
+    steps, st.floats(0.01, 0.9), st.floats(0, 2), st.floats(0, 1), st.sampled_from(["mean", "sum"])
+)
+def test_the_loss_is_the_mean_or_the_sum_over_the_steps(
+    steps: list[Step], clip: float, c_v: float, c_e: float, reduction: Any
+) -> None:
     algorithm = Algorithm(clip=clip, value_coefficient=c_v, reduction=reduction)
-    loss = ppo_loss(*[torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)], c_e, algorithm)
+    loss = ppo_loss(
+        *[torch.tensor(column, dtype=torch.float64) for column in zip(*steps, strict=True)],
+        c_e,
+        algorithm,
+    )
     assert loss.shape == ()
     expected = oracle(steps, clip, c_v, c_e) * (1 if reduction == "mean" else len(steps))
     assert loss.item() == pytest.approx(expected, rel=1e-6, abs=1e-9)
@@ -51,7 +64,16 @@ def test_the_loss_is_the_mean_or_the_sum_over_the_steps(steps: list[Step], clip:
 def gradient(ratio: float, advantage: float) -> float:
     """Of the policy's part of the loss, at one step with ε = 0.2."""
     log_pi, zero = torch.tensor([math.log(ratio)], requires_grad=True), torch.zeros(1)
-    ppo_loss(log_pi, zero, zero, zero, torch.tensor([advantage]), zero, 0.0, Algorithm(value_coefficient=0.0, clip=0.2)).backward()
+    ppo_loss(
+        log_pi,
+        zero,
+        zero,
+        zero,
+        torch.tensor([advantage]),
+        zero,
+        0.0,
+        Algorithm(value_coefficient=0.0, clip=0.2),
+    ).backward()
     assert log_pi.grad is not None
     return log_pi.grad.item()
 
@@ -69,8 +91,12 @@ def gradient(ratio: float, advantage: float) -> float:
         (1.5, -2.0, True),
     ],
 )
-def test_only_what_has_gone_far_enough_in_the_right_direction_has_no_gradient(ratio: float, advantage: float, moves: bool) -> None:
-    assert gradient(ratio, advantage) == pytest.approx(-ratio * advantage if moves else 0.0)  # ∂ρ/∂log π = ρ
+def test_only_what_has_gone_far_enough_in_the_right_direction_has_no_gradient(
+    ratio: float, advantage: float, moves: bool
+) -> None:
+    assert gradient(ratio, advantage) == pytest.approx(
+        -ratio * advantage if moves else 0.0
+    )  # ∂ρ/∂log π = ρ
 
 
 def test_a_worked_example() -> None:
@@ -92,7 +118,12 @@ def test_a_worked_example() -> None:
 
 
 def learner(kind: type[PPO] | type[A3C] = PPO, **algorithm: object) -> tuple[Model, PPO | A3C]:
-    settings = {"gamma": 0.9, "gae_lambda": 0.8, "value_coefficient": 0.4, "entropy_coefficient": 0.05} | algorithm
+    settings = {
+        "gamma": 0.9,
+        "gae_lambda": 0.8,
+        "value_coefficient": 0.4,
+        "entropy_coefficient": 0.05,
+    } | algorithm
     experiment = Experiment(
         environment=Environment(id="CartPole-v1"),
         network=Network(hidden=(5,), initialization="normal", initial_deviation=0.7),
@@ -131,18 +162,25 @@ def test_where_the_ratio_is_1_the_gradient_is_that_of_the_policy_gradient(normal
 
 
 @pytest.mark.parametrize(
-    ("n", "epochs", "minibatch", "updates"), [(20, 1, 20, 1), (20, 3, 5, 12), (20, 4, 8, 12), (7, 2, 64, 2), (1, 2, 64, 2)]
+    ("n", "epochs", "minibatch", "updates"),
+    [(20, 1, 20, 1), (20, 3, 5, 12), (20, 4, 8, 12), (7, 2, 64, 2), (1, 2, 64, 2)],
 )
-def test_every_epoch_is_cut_into_minibatches(n: int, epochs: int, minibatch: int, updates: int) -> None:
+def test_every_epoch_is_cut_into_minibatches(
+    n: int, epochs: int, minibatch: int, updates: int
+) -> None:
     _, ppo = learner(epochs=epochs, minibatch_size=minibatch)
     assert len(list(ppo.losses(rollout(n), torch.Generator()))) == updates
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(normalize: bool) -> None:
+def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(
+    normalize: bool,
+) -> None:
     """The whole of PPO once more, in the open, while the weights move under it after every loss."""
     n, epochs, minibatch = 12, 3, 5
-    model, ppo = learner(epochs=epochs, minibatch_size=minibatch, normalize_advantages=normalize, clip=0.05)
+    model, ppo = learner(
+        epochs=epochs, minibatch_size=minibatch, normalize_advantages=normalize, clip=0.05
+    )
     data = rollout(n)
     with torch.no_grad():
         outputs, values = model.network(torch.cat((data.observations, data.cut_observations)))
@@ -154,7 +192,9 @@ def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(norm
         advantage = (advantage - advantage.mean()) / advantage.std()
 
     order, expected = torch.Generator().manual_seed(7), []
-    parts = [part for _ in range(epochs) for part in torch.randperm(n, generator=order).split(minibatch)]
+    parts = [
+        part for _ in range(epochs) for part in torch.randperm(n, generator=order).split(minibatch)
+    ]
     assert any(part.tolist() != sorted(part.tolist()) for part in parts)
     noise = torch.Generator().manual_seed(8)
     found = []
@@ -181,11 +221,15 @@ def test_every_loss_is_that_of_its_shuffled_minibatch_at_the_newest_weights(norm
 def test_an_epoch_uses_every_step_once() -> None:
     model, ppo = learner(epochs=2, minibatch_size=4)
     used: list[float] = []
-    model.network.register_forward_pre_hook(lambda _, arguments: used.extend(arguments[0][:, 0].tolist()))
+    model.network.register_forward_pre_hook(
+        lambda _, arguments: used.extend(arguments[0][:, 0].tolist())
+    )
     data = rollout(10)
     list(ppo.losses(data, torch.Generator()))
     once = sorted(data.observations[:, 0].tolist())
-    assert sorted(used[:11]) == sorted([*once, *data.cut_observations[:, 0].tolist()])  # π_old and V, all at once
+    assert sorted(used[:11]) == sorted(
+        [*once, *data.cut_observations[:, 0].tolist()]
+    )  # π_old and V, all at once
     assert sorted(used[11:21]) == once and sorted(used[21:]) == once
     assert used[11:21] != used[21:]
 
@@ -212,13 +256,20 @@ def slopes(data: Rollout, **algorithm: object) -> np.ndarray:
 @pytest.mark.parametrize(("progress", "c_e"), [(0.0, 0.4), (0.25, 0.325), (1.0, 0.1)])
 def test_the_entropys_weight_follows_the_runs_progress(progress: float, c_e: float) -> None:
     found = slopes(
-        replace(rollout(20), progress=progress), entropy_coefficient=0.4, final_entropy_coefficient=0.1, entropy_schedule="linear"
+        replace(rollout(20), progress=progress),
+        entropy_coefficient=0.4,
+        final_entropy_coefficient=0.1,
+        entropy_schedule="linear",
     )
-    np.testing.assert_allclose(found, slopes(rollout(20), entropy_coefficient=c_e), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        found, slopes(rollout(20), entropy_coefficient=c_e), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_a_sum_over_a_minibatch_has_as_many_times_its_means_gradient_as_it_has_steps() -> None:
-    np.testing.assert_allclose(slopes(rollout(16), reduction="sum"), 8 * slopes(rollout(16)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        slopes(rollout(16), reduction="sum"), 8 * slopes(rollout(16)), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_values_after_the_cuts_that_are_given_are_not_computed() -> None:
@@ -237,5 +288,12 @@ def test_values_after_the_cuts_that_are_given_are_not_computed() -> None:
 
 
 def test_an_entropy_that_starts_at_nothing_comes_in_later() -> None:
-    found = slopes(replace(rollout(20), progress=1.0), entropy_coefficient=0.0, final_entropy_coefficient=1.0, entropy_schedule="linear")
-    np.testing.assert_allclose(found, slopes(rollout(20), entropy_coefficient=1.0), rtol=1e-4, atol=1e-6)
+    found = slopes(
+        replace(rollout(20), progress=1.0),
+        entropy_coefficient=0.0,
+        final_entropy_coefficient=1.0,
+        entropy_schedule="linear",
+    )
+    np.testing.assert_allclose(
+        found, slopes(rollout(20), entropy_coefficient=1.0), rtol=1e-4, atol=1e-6
+    )

@@ -21,18 +21,36 @@ def found(
     return vtrace(story.rollout(), log_ratio, *story.known(), gamma, gae_lambda, rho_bar, c_bar)
 
 
-def target(story: Story, ratios: list[float], t: int, gamma: float, gae_lambda: float, rho_bar: float, c_bar: float) -> float:
+def target(
+    story: Story,
+    ratios: list[float],
+    t: int,
+    gamma: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> float:
     """v_s = V(x_s) + Σ_t γ^{t−s} · (Π_{i=s}^{t−1} c_i) · ρ_t · δ_t (Espeholt et al. 2018, eq. 1), up to the trajectory's end."""
     total = story.values[t]
     for later in range(t, story.last(t) + 1):
         product = 1.0
         for i in range(t, later):
             product *= gae_lambda * min(c_bar, ratios[i])
-        total += gamma ** (later - t) * product * min(rho_bar, ratios[later]) * story.delta(later, gamma)
+        total += (
+            gamma ** (later - t) * product * min(rho_bar, ratios[later]) * story.delta(later, gamma)
+        )
     return total
 
 
-def advantage(story: Story, ratios: list[float], t: int, gamma: float, gae_lambda: float, rho_bar: float, c_bar: float) -> float:
+def advantage(
+    story: Story,
+    ratios: list[float],
+    t: int,
+    gamma: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> float:
     """ρ_s · (r_s + γ·v_{s+1} − V(x_s)) (§4.2); behind a trajectory's end there is V of what followed, or nothing."""
     if story.kinds[t] == TERMINATED:
         following = 0.0
@@ -54,7 +72,11 @@ limits = st.floats(0.1, 3.0)
 
 @given(stories.flatmap(with_ratios), fractions, fractions, limits, limits)
 def test_targets_and_advantages_are_those_of_the_definition(
-    story_and_ratios: tuple[Story, list[float]], gamma: float, gae_lambda: float, rho_bar: float, c_bar: float
+    story_and_ratios: tuple[Story, list[float]],
+    gamma: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
 ) -> None:
     story, ratios = story_and_ratios
     settings = (gamma, gae_lambda, rho_bar, c_bar)
@@ -64,7 +86,9 @@ def test_targets_and_advantages_are_those_of_the_definition(
     # With c̄ above 1 the products grow as long as the trajectory goes on, and float32 with them.
     tolerance = {"rtol": 1e-3, "atol": 1e-3 * (1.0 + np.abs(expected).max())}
     np.testing.assert_allclose(targets, expected, **tolerance)
-    np.testing.assert_allclose(weights, [advantage(story, ratios, t, *settings) for t in steps], **tolerance)
+    np.testing.assert_allclose(
+        weights, [advantage(story, ratios, t, *settings) for t in steps], **tolerance
+    )
 
 
 @given(stories, fractions)
@@ -73,17 +97,27 @@ def test_on_policy_they_are_n_step_returns_exactly(story: Story, gamma: float) -
     values, cut_values = story.known()
     plain = advantages(story.rollout(), values, cut_values, gamma, 1.0)
     assert np.array_equal(weights, plain) and np.array_equal(targets, values + plain)
-    np.testing.assert_allclose(weights, [story.n_step(t, gamma) for t in range(len(plain))], rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(
+        weights, [story.n_step(t, gamma) for t in range(len(plain))], rtol=1e-4, atol=1e-3
+    )
 
 
 @given(stories.flatmap(with_ratios), fractions, fractions)
-def test_nothing_of_an_episode_reaches_another(story_and_ratios: tuple[Story, list[float]], gamma: float, gae_lambda: float) -> None:
+def test_nothing_of_an_episode_reaches_another(
+    story_and_ratios: tuple[Story, list[float]], gamma: float, gae_lambda: float
+) -> None:
     story, ratios = story_and_ratios
     whole = found(story, ratios, gamma, gae_lambda, 1.0, 1.0)
     start = 0
     while start < len(ratios):
         part = slice(start, story.last(start) + 1)
-        columns = zip(story.rewards[part], story.values[part], story.kinds[part], story.follows[part], strict=True)
+        columns = zip(
+            story.rewards[part],
+            story.values[part],
+            story.kinds[part],
+            story.follows[part],
+            strict=True,
+        )
         alone = found(Story(list(columns)), ratios[part], gamma, gae_lambda, 1.0, 1.0)
         for one, other in zip(whole, alone, strict=True):
             assert np.array_equal(one[part], other)
@@ -105,23 +139,46 @@ def test_nothing_of_an_episode_reaches_another(story_and_ratios: tuple[Story, li
     ],
 )
 def test_a_worked_example(kinds: list[int], targets: list[float], weights: list[float]) -> None:
-    story = Story([(2.0, value, kind, 10.0) for value, kind in zip([1.0, 2.0, 3.0], kinds, strict=True)])
+    story = Story(
+        [(2.0, value, kind, 10.0) for value, kind in zip([1.0, 2.0, 3.0], kinds, strict=True)]
+    )
     result = found(story, [2.0, 0.5, 4.0], 0.5, 1.0, 1.0, 0.5)
     assert [array.tolist() for array in result] == [pytest.approx(targets), pytest.approx(weights)]
 
 
-def test_what_was_all_but_impossible_weighs_next_to_nothing_and_what_is_all_but_certain_no_more_than_the_limits() -> None:
+def test_what_was_all_but_impossible_weighs_next_to_nothing_and_what_is_all_but_certain_no_more_than_the_limits() -> (
+    None
+):
     story = Story([(1.0, 0.0, GOES_ON, 0.0), (1.0, 0.0, TERMINATED, 0.0)])
-    for log_ratio, rho, c in ((-math.inf, 0.0, 0.0), (-200.0, 0.0, 0.0), (200.0, 3.0, 2.0), (math.inf, 3.0, 2.0)):
-        targets, weights = vtrace(story.rollout(), np.full(2, log_ratio, np.float32), *story.known(), 1.0, 1.0, 3.0, 2.0)
+    for log_ratio, rho, c in (
+        (-math.inf, 0.0, 0.0),
+        (-200.0, 0.0, 0.0),
+        (200.0, 3.0, 2.0),
+        (math.inf, 3.0, 2.0),
+    ):
+        targets, weights = vtrace(
+            story.rollout(), np.full(2, log_ratio, np.float32), *story.known(), 1.0, 1.0, 3.0, 2.0
+        )
         assert targets.tolist() == pytest.approx([rho + c * rho, rho])
         assert weights.tolist() == pytest.approx([rho * (1.0 + rho), rho])
 
 
 def test_the_results_are_float32_and_the_arguments_stay_as_they_are() -> None:
     story = Story([(1.0, 2.0, TERMINATED, 0.0), (3.0, 4.0, GOES_ON, 5.0)])
-    rollout, (values, cut_values), log_ratio = story.rollout(), story.known(), np.array([0.5, -0.5], np.float32)
+    rollout, (values, cut_values), log_ratio = (
+        story.rollout(),
+        story.known(),
+        np.array([0.5, -0.5], np.float32),
+    )
     result = vtrace(rollout, log_ratio, values, cut_values, 0.9, 0.9, 1.0, 1.0)
     assert [(array.dtype, array.shape) for array in result] == [(np.float32, (2,))] * 2
-    assert values.tolist() == [2.0, 4.0] and cut_values.tolist() == [5.0] and log_ratio.tolist() == [0.5, -0.5]
-    assert rollout.rewards.tolist() == [1.0, 3.0] and rollout.ends.tolist() == [True, True] and rollout.cuts.tolist() == [1]
+    assert (
+        values.tolist() == [2.0, 4.0]
+        and cut_values.tolist() == [5.0]
+        and log_ratio.tolist() == [0.5, -0.5]
+    )
+    assert (
+        rollout.rewards.tolist() == [1.0, 3.0]
+        and rollout.ends.tolist() == [True, True]
+        and rollout.cuts.tolist() == [1]
+    )

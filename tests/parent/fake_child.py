@@ -8,7 +8,21 @@ from typing import Self
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
-from genkidama.messages import PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Reply, Request, Weights, Welcome, decode_reply, encode
+from genkidama.messages import (
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Reply,
+    Request,
+    Weights,
+    Welcome,
+    decode_reply,
+    encode,
+)
 from genkidama.weights import DTYPE, Signature, Vector
 
 #: A small network: 2 by 3 weights and 3 biases.
@@ -25,7 +39,13 @@ class FakeChild:
     Every method but `tell` sends one request and gives its reply, a `Refusal` too.
     """
 
-    def __init__(self, address: tuple[str, int], name: str = "pi", session: str = "1", signature: Signature = SIGNATURE) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        name: str = "pi",
+        session: str = "1",
+        signature: Signature = SIGNATURE,
+    ) -> None:
         self.url = f"ws://{address[0]}:{address[1]}"
         self.name = name
         self.session = session
@@ -38,7 +58,12 @@ class FakeChild:
         self.connection = await connect(self.url, compression=None, max_size=None)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.connection.close()
 
     async def tell(self, frame: bytes | bytearray | str) -> Reply:
@@ -58,7 +83,9 @@ class FakeChild:
         return await self.ask(Hello(protocol=protocol, name=self.name, session=self.session))
 
     async def join(self) -> Reply:
-        return await self.ask(Join(signature=[(name, list(shape)) for name, shape in self.signature.entries]))
+        return await self.ask(
+            Join(signature=[(name, list(shape)) for name, shape in self.signature.entries])
+        )
 
     async def enter(self) -> Weights:
         """Hello and join, both of which must be welcome."""
@@ -68,11 +95,21 @@ class FakeChild:
         self.version = reply.version
         return reply
 
-    async def push(self, weights: Vector | float, returns: list[float] | None = None, steps: int = 10) -> Reply:
+    async def push(
+        self, weights: Vector | float, returns: list[float] | None = None, steps: int = 10
+    ) -> Reply:
         """Pushes a vector, or one filled with a number; the reply's version is where the next push starts from."""
         self.sequence += 1
         content = vector(weights, self.signature) if isinstance(weights, float) else weights
-        reply = await self.ask(Push(version=self.version, sequence=self.sequence, steps=steps, returns=returns or [], vector=content))
+        reply = await self.ask(
+            Push(
+                version=self.version,
+                sequence=self.sequence,
+                steps=steps,
+                returns=returns or [],
+                vector=content,
+            )
+        )
         if isinstance(reply, Weights):
             self.version = reply.version
         return reply

@@ -18,12 +18,12 @@ from websockets.exceptions import InvalidStatus
 from websockets.frames import CloseCode
 
 import genkidama
-from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError
 from genkidama.messages import PROTOCOL, Refusal, Weights, Welcome
 from genkidama.parent import Parent
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
+from genkidama.system.console import make_logger
 from genkidama.tokens import ANY
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import PATIENCE, constant, eventually, history, running
@@ -54,7 +54,9 @@ def bearer(token: str) -> dict[str, str]:
 class Bearer(FakeChild):
     """A fake child that shows a token, over TLS if it is told whom to trust."""
 
-    def __init__(self, address: tuple[str, int], token: str, name: str = "pi", trusts: str = "") -> None:
+    def __init__(
+        self, address: tuple[str, int], token: str, name: str = "pi", trusts: str = ""
+    ) -> None:
         super().__init__(address, name)
         self._headers = bearer(token) if token else {}
         self._context = ssl.create_default_context(cafile=trusts) if trusts else None
@@ -62,13 +64,19 @@ class Bearer(FakeChild):
 
     async def __aenter__(self) -> Bearer:
         self.connection: ClientConnection = await connect(
-            self.url, additional_headers=self._headers, compression=None, max_size=None, ssl=self._context
+            self.url,
+            additional_headers=self._headers,
+            compression=None,
+            max_size=None,
+            ssl=self._context,
         )
         return self
 
 
 @asynccontextmanager
-async def http(address: tuple[str, int], context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Any, Any]]:
+async def http(
+    address: tuple[str, int], context: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Any, Any]]:
     reader, writer = await asyncio.open_connection(*address, ssl=context)
     try:
         yield reader, writer
@@ -76,7 +84,9 @@ async def http(address: tuple[str, int], context: ssl.SSLContext | None = None) 
         writer.close()
 
 
-async def get(address: tuple[str, int], request: str, context: ssl.SSLContext | None = None) -> tuple[int, dict[str, str], str]:
+async def get(
+    address: tuple[str, int], request: str, context: ssl.SSLContext | None = None
+) -> tuple[int, dict[str, str], str]:
     """Status, headers and body of the answer to a request's first lines."""
     async with http(address, context) as (reader, writer):
         writer.write(f"{request}\r\nHost: parent\r\n\r\n".encode())
@@ -95,7 +105,10 @@ def warnings(err: str, event: str) -> list[dict[str, Any]]:
 
 
 async def test_a_token_lets_in_the_child_whose_name_it_is_for(parent: Parent) -> None:
-    async with Bearer(parent.address, PI) as child, Bearer(parent.address, ANYBODY, "another") as another:
+    async with (
+        Bearer(parent.address, PI) as child,
+        Bearer(parent.address, ANYBODY, "another") as another,
+    ):
         for each in (child, another):
             await each.enter()
         await child.pushed(1.0)
@@ -108,21 +121,34 @@ async def test_a_token_lets_in_the_child_whose_name_it_is_for(parent: Parent) ->
     ("headers", "words"),
     [
         ({}, "this parent asks for a token: Authorization: Bearer TOKEN\n"),
-        ({"Authorization": "Basic cGk6cGk="}, "this parent asks for a token: Authorization: Bearer TOKEN\n"),
-        ({"Authorization": "Bearer"}, "this parent asks for a token: Authorization: Bearer TOKEN\n"),
+        (
+            {"Authorization": "Basic cGk6cGk="},
+            "this parent asks for a token: Authorization: Bearer TOKEN\n",
+        ),
+        (
+            {"Authorization": "Bearer"},
+            "this parent asks for a token: Authorization: Bearer TOKEN\n",
+        ),
         (bearer(OTHER), "this parent does not know the token\n"),
         (bearer(PI[:-1]), "this parent does not know the token\n"),
         (bearer("*"), "this parent does not know the token\n"),
         (bearer("pi"), "this parent does not know the token\n"),
         (bearer("\xff" * 20), "this parent does not know the token\n"),
-        ([("Authorization", f"Bearer {PI}")] * 2, "this parent asks for a token: Authorization: Bearer TOKEN\n"),
+        (
+            [("Authorization", f"Bearer {PI}")] * 2,
+            "this parent asks for a token: Authorization: Bearer TOKEN\n",
+        ),
     ],
 )
 async def test_without_a_token_that_the_parent_knows_there_is_no_websocket(
     parent: Parent, capsys: pytest.CaptureFixture[str], headers: Any, words: str
 ) -> None:
     with pytest.raises(InvalidStatus) as caught:
-        await connect(f"ws://{parent.address[0]}:{parent.address[1]}", additional_headers=headers, compression=None)
+        await connect(
+            f"ws://{parent.address[0]}:{parent.address[1]}",
+            additional_headers=headers,
+            compression=None,
+        )
     response = caught.value.response
     assert (response.status_code, (response.body or b"").decode()) == (401, words)
     assert (response.headers["Server"], response.headers["WWW-Authenticate"]) == (SERVER, "Bearer")
@@ -135,7 +161,10 @@ async def test_without_a_token_that_the_parent_knows_there_is_no_websocket(
 
 
 async def test_a_scheme_is_written_as_one_likes(parent: Parent) -> None:
-    async with connect(f"ws://{parent.address[0]}:{parent.address[1]}", additional_headers={"authorization": f"bearer  {PI} "}):
+    async with connect(
+        f"ws://{parent.address[0]}:{parent.address[1]}",
+        additional_headers={"authorization": f"bearer  {PI} "},
+    ):
         pass
 
 
@@ -144,20 +173,30 @@ async def test_a_token_of_another_name_is_refused(parent: Parent) -> None:
         reply = await child.hello()
         assert isinstance(reply, Refusal)
         assert reply.code == "token"
-        assert reply.reason == ("this token is for 'pi', and this child says it is 'pi-2'; name it 'pi', or give it a token of its own")
+        assert reply.reason == (
+            "this token is for 'pi', and this child says it is 'pi-2'; name it 'pi', or give it a token of its own"
+        )
         assert (await child.closed())[0] == 1008
     assert parent.server.refusals == {"token": 1}
     assert not parent.server.children
 
 
-async def test_a_machine_that_has_started_again_takes_its_name_over_by_its_token(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_that_has_started_again_takes_its_name_over_by_its_token(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Connections, "pong_seconds", 0.2)
-    async with Bearer(parent.address, PI) as before, Bearer(parent.address, PI) as after, Bearer(parent.address, ANYBODY) as stranger:
+    async with (
+        Bearer(parent.address, PI) as before,
+        Bearer(parent.address, PI) as after,
+        Bearer(parent.address, ANYBODY) as stranger,
+    ):
         before.session, after.session, stranger.session = "first", "second", "third"
         assert isinstance(await before.hello(), Welcome)
         before.connection.transport.pause_reading()  # its plug is pulled: it answers no ping
         refusal = await stranger.hello()
-        assert isinstance(refusal, Refusal) and refusal.code == "name"  # a token for any name proves none
+        assert (
+            isinstance(refusal, Refusal) and refusal.code == "name"
+        )  # a token for any name proves none
         assert isinstance(await after.hello(), Welcome)
         assert isinstance(await after.join(), Weights)
         before.connection.transport.resume_reading()
@@ -174,7 +213,9 @@ async def test_of_two_machines_with_the_same_token_the_first_stays(parent: Paren
         assert isinstance(await first.join(), Weights)
 
 
-async def test_a_token_that_is_added_holds_at_once_and_one_that_is_taken_away_no_more(parent: Parent, tokens: Path) -> None:
+async def test_a_token_that_is_added_holds_at_once_and_one_that_is_taken_away_no_more(
+    parent: Parent, tokens: Path
+) -> None:
     async with Bearer(parent.address, PI) as child:
         await child.enter()
         for _ in range(2):
@@ -214,20 +255,33 @@ async def test_a_file_that_is_damaged_leaves_the_last_tokens_and_one_warning(
     damaged()
     for _ in range(3):
         await enter()
-    said = warnings(capsys.readouterr().err, "tokens file cannot be used, the tokens read last stay")
+    said = warnings(
+        capsys.readouterr().err, "tokens file cannot be used, the tokens read last stay"
+    )
     assert [line["reason"] for line in said] == [words[damage]]
     if damage == "directory":
         tokens.rmdir()
     tokens.write_text(f"pi {PI}\n")
     tokens.chmod(0o600)
     await enter()
-    assert not warnings(capsys.readouterr().err, "tokens file cannot be used, the tokens read last stay")
+    assert not warnings(
+        capsys.readouterr().err, "tokens file cannot be used, the tokens read last stay"
+    )
     damaged()
     await enter()
-    assert len(warnings(capsys.readouterr().err, "tokens file cannot be used, the tokens read last stay")) == 1
+    assert (
+        len(
+            warnings(
+                capsys.readouterr().err, "tokens file cannot be used, the tokens read last stay"
+            )
+        )
+        == 1
+    )
 
 
-def test_a_file_that_everybody_may_read_is_spoken_of_once(tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_everybody_may_read_is_spoken_of_once(
+    tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tokens.chmod(0o644)
     admission = Admission(str(tokens), make_logger())
     assert admission.name_of(ANYBODY) == ANY
@@ -238,8 +292,12 @@ def test_a_file_that_everybody_may_read_is_spoken_of_once(tokens: Path, capsys: 
     assert capsys.readouterr().err == ""
 
 
-async def test_tokens_that_cannot_be_read_at_the_start_are_the_users_mistake(tmp_path: Path, tokens: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # nothing is bound before: this address is in use
+async def test_tokens_that_cannot_be_read_at_the_start_are_the_users_mistake(
+    tmp_path: Path, tokens: Path
+) -> None:
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as taken:  # nothing is bound before: this address is in use
         for content, words in (
             (f"pi {PI} x", f"{tokens}: line 1: expected NAME TOKEN, found 3 words"),
             (None, "cannot be read: No such file"),
@@ -248,7 +306,9 @@ async def test_tokens_that_cannot_be_read_at_the_start_are_the_users_mistake(tmp
             if content is not None:
                 tokens.write_text(content)
             parent = Parent(
-                constant(parent={"tokens_file": str(tokens)}), out=tmp_path / "run", listen=f"127.0.0.1:{taken.getsockname()[1]}"
+                constant(parent={"tokens_file": str(tokens)}),
+                out=tmp_path / "run",
+                listen=f"127.0.0.1:{taken.getsockname()[1]}",
             )
             with pytest.raises(ConfigurationError, match=words):
                 await parent.startup()
@@ -286,10 +346,15 @@ async def test_its_health_needs_no_token(parent: Parent) -> None:
         (f"GET /{'x' * 9000} HTTP/1.1", 414),
         (f"GET / HTTP/1.1\r\nX: {'x' * 9000}", 431),
         ("GET /healthz HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade", 401),
-        (f"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nAuthorization: Bearer {PI}", 400),
+        (
+            f"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nAuthorization: Bearer {PI}",
+            400,
+        ),
     ],
 )
-async def test_every_answer_says_who_answers(parent: Parent, request_line: str, status: int) -> None:
+async def test_every_answer_says_who_answers(
+    parent: Parent, request_line: str, status: int
+) -> None:
     answered, headers, _ = await get(parent.address, request_line)
     assert (answered, headers["Server"]) == (status, SERVER)
     assert headers["Date"]
@@ -318,7 +383,12 @@ def signed(authority: Authority) -> Signed:
 @needs_openssl
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_push_over_tls_is_answered_where_it_arrives(
-    tmp_path: Path, tokens: Path, authority: Authority, signed: Signed, loop: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    tokens: Path,
+    authority: Authority,
+    signed: Signed,
+    loop: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     short = []
 
@@ -328,26 +398,36 @@ def test_a_push_over_tls_is_answered_where_it_arrives(
 
     async def exchange() -> None:
         settings = constant(parent={"tokens_file": str(tokens), **signed.settings()})
-        async with running(settings, tmp_path / "run") as parent, Bearer(parent.address, PI, trusts=authority.file) as child:
+        async with (
+            running(settings, tmp_path / "run") as parent,
+            Bearer(parent.address, PI, trusts=authority.file) as child,
+        ):
             await child.enter()
             np.testing.assert_array_equal(await child.pushed(2.0), vector(2.0))
             np.testing.assert_array_equal(await child.pushed(4.0), vector(3.0))
             encrypted = child.connection.transport.get_extra_info("ssl_object")
             assert encrypted.version() == "TLSv1.3"
             context = ssl.create_default_context(cafile=authority.file)
-            assert (await get(parent.address, "GET /healthz HTTP/1.1", context))[0::2] == (200, "ok\n")
+            assert (await get(parent.address, "GET /healthz HTTP/1.1", context))[0::2] == (
+                200,
+                "ok\n",
+            )
             await child.leave()
 
     answer = Connections._answer_push
     monkeypatch.setattr(Connections, "_answer_push", observed)
-    factory = pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+    factory = (
+        pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+    )
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(exchange())
     assert [reply is not None for reply in short] == [True, True, False]
 
 
 @needs_openssl
-async def test_tls_before_1_3_is_not_spoken(tmp_path: Path, authority: Authority, signed: Signed) -> None:
+async def test_tls_before_1_3_is_not_spoken(
+    tmp_path: Path, authority: Authority, signed: Signed
+) -> None:
     async with running(constant(parent=signed.settings()), tmp_path / "run") as parent:
         context = ssl.create_default_context(cafile=authority.file)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -356,8 +436,13 @@ async def test_tls_before_1_3_is_not_spoken(tmp_path: Path, authority: Authority
 
 
 @needs_openssl
-async def test_who_never_ends_the_tls_handshake_keeps_nobody_waiting(tmp_path: Path, signed: Signed) -> None:
-    async with running(constant(parent=signed.settings()), tmp_path / "run") as parent, http(parent.address) as (_, writer):
+async def test_who_never_ends_the_tls_handshake_keeps_nobody_waiting(
+    tmp_path: Path, signed: Signed
+) -> None:
+    async with (
+        running(constant(parent=signed.settings()), tmp_path / "run") as parent,
+        http(parent.address) as (_, writer),
+    ):
         writer.write(b"\x16\x03\x01")
         await writer.drain()
         parent.stop()
@@ -366,32 +451,75 @@ async def test_who_never_ends_the_tls_handshake_keeps_nobody_waiting(tmp_path: P
 
 
 @needs_openssl
-async def test_a_tls_handshake_that_takes_too_long_is_cut_off(tmp_path: Path, signed: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_tls_handshake_that_takes_too_long_is_cut_off(
+    tmp_path: Path, signed: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Connections, "open_seconds", 0.1)
-    async with running(constant(parent=signed.settings()), tmp_path / "run") as parent, http(parent.address) as (reader, _):
+    async with (
+        running(constant(parent=signed.settings()), tmp_path / "run") as parent,
+        http(parent.address) as (reader, _),
+    ):
         async with asyncio.timeout(PATIENCE):
             assert await reader.read() == b""
 
 
 @needs_openssl
-def test_files_that_are_no_certificate_and_key(tmp_path: Path, authority: Authority, signed: Signed) -> None:
+def test_files_that_are_no_certificate_and_key(
+    tmp_path: Path, authority: Authority, signed: Signed
+) -> None:
     other = authority.sign("DNS:other")
     empty, missing = tmp_path / "empty", tmp_path / "missing"
     empty.touch()
     encrypted = authority.encrypt(signed.key)
     both = f"parent.certificate_file = '{signed.certificate}', parent.key_file = "
     for certificate, key, words in (
-        (signed.certificate, "", f"{both}'': wss:// needs both; give the other one too, or neither for ws://"),
-        ("", signed.key, f"parent.certificate_file = '', parent.key_file = '{signed.key}': wss:// needs both"),
-        (str(missing), signed.key, f"parent.certificate_file = '{missing}': cannot be read: No such file or directory"),
-        (signed.certificate, str(missing), f"parent.key_file = '{missing}': cannot be read: No such file or directory"),
-        (str(tmp_path), signed.key, f"parent.certificate_file = '{tmp_path}': cannot be read: Is a directory"),
+        (
+            signed.certificate,
+            "",
+            f"{both}'': wss:// needs both; give the other one too, or neither for ws://",
+        ),
+        (
+            "",
+            signed.key,
+            f"parent.certificate_file = '', parent.key_file = '{signed.key}': wss:// needs both",
+        ),
+        (
+            str(missing),
+            signed.key,
+            f"parent.certificate_file = '{missing}': cannot be read: No such file or directory",
+        ),
+        (
+            signed.certificate,
+            str(missing),
+            f"parent.key_file = '{missing}': cannot be read: No such file or directory",
+        ),
+        (
+            str(tmp_path),
+            signed.key,
+            f"parent.certificate_file = '{tmp_path}': cannot be read: Is a directory",
+        ),
         (str(empty), signed.key, f"parent.certificate_file = '{empty}': holds no PEM certificate"),
-        (signed.key, signed.key, f"parent.certificate_file = '{signed.key}': holds no PEM certificate"),
+        (
+            signed.key,
+            signed.key,
+            f"parent.certificate_file = '{signed.key}': holds no PEM certificate",
+        ),
         (signed.certificate, str(empty), f"parent.key_file = '{empty}': holds no PEM private key"),
-        (signed.certificate, signed.certificate, f"parent.key_file = '{signed.certificate}': holds no PEM private key"),
-        (signed.certificate, encrypted, f"parent.key_file = '{encrypted}': is encrypted, and nobody types its password; decrypt it with"),
-        (signed.certificate, other.key, f"{both}'{other.key}': the key is not the certificate's; give the key that"),
+        (
+            signed.certificate,
+            signed.certificate,
+            f"parent.key_file = '{signed.certificate}': holds no PEM private key",
+        ),
+        (
+            signed.certificate,
+            encrypted,
+            f"parent.key_file = '{encrypted}': is encrypted, and nobody types its password; decrypt it with",
+        ),
+        (
+            signed.certificate,
+            other.key,
+            f"{both}'{other.key}': the key is not the certificate's; give the key that",
+        ),
     ):
         with pytest.raises(ConfigurationError) as caught:
             make_context(certificate, key)
@@ -401,10 +529,14 @@ def test_files_that_are_no_certificate_and_key(tmp_path: Path, authority: Author
 
 
 @needs_openssl
-async def test_a_certificate_that_cannot_be_used_leaves_nothing_behind(tmp_path: Path, signed: Signed) -> None:
+async def test_a_certificate_that_cannot_be_used_leaves_nothing_behind(
+    tmp_path: Path, signed: Signed
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         settings = constant(parent={"certificate_file": signed.certificate})
-        parent = Parent(settings, out=tmp_path / "run", listen=f"127.0.0.1:{taken.getsockname()[1]}")
+        parent = Parent(
+            settings, out=tmp_path / "run", listen=f"127.0.0.1:{taken.getsockname()[1]}"
+        )
         with pytest.raises(ConfigurationError, match="needs both"):
             await parent.startup()
     assert not (tmp_path / "run").exists()

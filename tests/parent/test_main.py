@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from genkidama.checkpoint import CheckpointFolder
 from genkidama.experiment import Experiment
 from genkidama.parent.__main__ import main
+from genkidama.system.checkpoint import CheckpointFolder
 from tests.helpers import eventually
 from tests.parent.fake_child import FakeChild, vector
 from tests.services import service_manager
@@ -39,11 +39,22 @@ def toml(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def parent(*arguments: str | Path, stdin: int | None = None) -> AsyncIterator[tuple[asyncio.subprocess.Process, tuple[str, int]]]:
+async def parent(
+    *arguments: str | Path, stdin: int | None = None
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, tuple[str, int]]]:
     """A parent process that listens, and where. It is killed at the end if it still lives."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        command = [sys.executable, "-m", "genkidama.parent", *map(str, arguments), "--listen", f"fd://{listening.fileno()}"]
-        process = await asyncio.create_subprocess_exec(*command, pass_fds=[listening.fileno()], stdin=stdin, stderr=subprocess.PIPE)
+        command = [
+            sys.executable,
+            "-m",
+            "genkidama.parent",
+            *map(str, arguments),
+            "--listen",
+            f"fd://{listening.fileno()}",
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *command, pass_fds=[listening.fileno()], stdin=stdin, stderr=subprocess.PIPE
+        )
         address = listening.getsockname()
     try:
         yield process, address
@@ -66,7 +77,9 @@ def logged(err: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_leaves_a_final_checkpoint(toml: Path, tmp_path: Path, number: signal.Signals) -> None:
+async def test_a_signal_leaves_a_final_checkpoint(
+    toml: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     out = tmp_path / "run"
     async with parent(toml, "--out", out, "--set", "parent.alpha=0.25") as (process, address):
         async with FakeChild(address) as child:
@@ -78,7 +91,15 @@ async def test_a_signal_leaves_a_final_checkpoint(toml: Path, tmp_path: Path, nu
         code, err = await ended(process)
     assert code == 0
     assert "Traceback" not in err
-    assert set(logged(err)) == {"listening", "settings", "start", "join", "leave", "checkpoint", "stop"}
+    assert set(logged(err)) == {
+        "listening",
+        "settings",
+        "start",
+        "join",
+        "leave",
+        "checkpoint",
+        "stop",
+    }
     assert "alpha = 0.25 with beta = 0.5 slows learning" in err
     checkpoint = CheckpointFolder(out / "checkpoints").latest()
     assert checkpoint is not None
@@ -100,7 +121,10 @@ async def test_a_killed_parent_goes_on_from_its_checkpoint(toml: Path, tmp_path:
                 await asyncio.sleep(0.01)
         process.kill()
         await process.wait()
-    async with parent(toml, "--out", out) as (process, address), FakeChild(address, session="2") as child:
+    async with (
+        parent(toml, "--out", out) as (process, address),
+        FakeChild(address, session="2") as child,
+    ):
         assert (await child.enter()).version == 2
         await child.pushed(3.0)
         await child.leave()
@@ -109,13 +133,21 @@ async def test_a_killed_parent_goes_on_from_its_checkpoint(toml: Path, tmp_path:
     checkpoint = folder.latest()
     assert checkpoint is not None
     snapshot = checkpoint.snapshot
-    assert (snapshot.version, snapshot.exchanges, snapshot.episodes, snapshot.steps) == (3, 3, 2, 30)
+    assert (snapshot.version, snapshot.exchanges, snapshot.episodes, snapshot.steps) == (
+        3,
+        3,
+        2,
+        30,
+    )
     assert snapshot.children["pi"] == {"exchanges": 3, "episodes": 2, "steps": 30}
     np.testing.assert_array_equal(checkpoint.vector, vector(2.0))
 
 
 async def test_a_run_that_is_over_ends_the_process(toml: Path, tmp_path: Path) -> None:
-    async with parent(toml, "--out", tmp_path / "run", "--set", "stop.updates=1") as (process, address), FakeChild(address) as child:
+    async with (
+        parent(toml, "--out", tmp_path / "run", "--set", "stop.updates=1") as (process, address),
+        FakeChild(address) as child,
+    ):
         await child.enter()
         await child.pushed(1.0)
         await child.leave()
@@ -124,7 +156,10 @@ async def test_a_run_that_is_over_ends_the_process(toml: Path, tmp_path: Path) -
 
 async def test_the_end_of_standard_input_ends_the_process(toml: Path, tmp_path: Path) -> None:
     arguments = (toml, "--out", tmp_path / "run", "--until-eof")
-    async with parent(*arguments, stdin=subprocess.PIPE) as (process, address), FakeChild(address) as child:
+    async with (
+        parent(*arguments, stdin=subprocess.PIPE) as (process, address),
+        FakeChild(address) as child,
+    ):
         await child.enter()
         await child.pushed(1.0)
         assert process.stdin is not None
@@ -135,7 +170,10 @@ async def test_the_end_of_standard_input_ends_the_process(toml: Path, tmp_path: 
 
 
 async def test_a_second_signal_ends_the_process_at_once(toml: Path, tmp_path: Path) -> None:
-    async with parent(toml, "--out", tmp_path / "run") as (process, address), FakeChild(address) as child:
+    async with (
+        parent(toml, "--out", tmp_path / "run") as (process, address),
+        FakeChild(address) as child,
+    ):
         await child.enter()
         child.connection.transport.pause_reading()  # so that the parent waits for the closing handshake
         process.send_signal(signal.SIGTERM)
@@ -147,7 +185,9 @@ async def test_a_second_signal_ends_the_process_at_once(toml: Path, tmp_path: Pa
         child.connection.transport.resume_reading()
 
 
-async def test_systemd_is_told_how_it_goes(toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_systemd_is_told_how_it_goes(
+    toml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with service_manager() as manager:
         monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
         monkeypatch.setenv("WATCHDOG_USEC", "100000")
@@ -158,18 +198,25 @@ async def test_systemd_is_told_how_it_goes(toml: Path, tmp_path: Path, monkeypat
             for value in range(10):
                 await child.pushed(float(value), returns=[2.0])
             status = "STATUS=1 child, version 10, mean return 2.0, 10 %"
-            await eventually(lambda: status in manager.heard and manager.heard.count("WATCHDOG=1") >= 3)
+            await eventually(
+                lambda: status in manager.heard and manager.heard.count("WATCHDOG=1") >= 3
+            )
             process.send_signal(signal.SIGTERM)
             assert (await ended(process))[0] == 0
         said = [line for line in manager.heard if line != "WATCHDOG=1"]
     assert said.index("READY=1") < said.index(status) < said.index("STOPPING=1")
 
 
-async def test_who_may_join_and_what_it_shows_can_be_said_on_the_command_line(toml: Path, tmp_path: Path) -> None:
+async def test_who_may_join_and_what_it_shows_can_be_said_on_the_command_line(
+    toml: Path, tmp_path: Path
+) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("another token-of-another\n")
     tokens.chmod(0o600)
-    async with parent(toml, "--out", tmp_path / "run", "--tokens-file", tokens) as (process, address):
+    async with parent(toml, "--out", tmp_path / "run", "--tokens-file", tokens) as (
+        process,
+        address,
+    ):
         with pytest.raises(InvalidStatus, match="401"):
             await FakeChild(address).__aenter__()
         process.send_signal(signal.SIGTERM)
@@ -177,12 +224,28 @@ async def test_who_may_join_and_what_it_shows_can_be_said_on_the_command_line(to
     assert Experiment.load(tmp_path / "run" / "experiment.toml").parent.tokens_file == str(tokens)
 
 
-def test_a_certificate_that_cannot_be_used(toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = (toml, "--listen", "127.0.0.1:0", "--out", tmp_path / "run", "--certificate-file", "c.pem")
+def test_a_certificate_that_cannot_be_used(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (
+        toml,
+        "--listen",
+        "127.0.0.1:0",
+        "--out",
+        tmp_path / "run",
+        "--certificate-file",
+        "c.pem",
+    )
     both = "parent.certificate_file = 'c.pem', parent.key_file = ''"
-    assert fails(capsys, *given) == (2, f"error: {both}: wss:// needs both; give the other one too, or neither for ws://")
+    assert fails(capsys, *given) == (
+        2,
+        f"error: {both}: wss:// needs both; give the other one too, or neither for ws://",
+    )
     code, line = fails(capsys, *given, "--key-file", "k.pem")
-    assert (code, line) == (2, "error: parent.certificate_file = 'c.pem': cannot be read: No such file or directory")
+    assert (code, line) == (
+        2,
+        "error: parent.certificate_file = 'c.pem': cannot be read: No such file or directory",
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -212,9 +275,18 @@ def test_mistakes_in_the_experiment(toml: Path, capsys: pytest.CaptureFixture[st
     assert "parent.listen = 'nowhere'" in line
 
 
-def test_what_this_machine_cannot_do(toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_this_machine_cannot_do(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        code, line = fails(capsys, toml, "--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--out", tmp_path / "run")
+        code, line = fails(
+            capsys,
+            toml,
+            "--listen",
+            f"127.0.0.1:{taken.getsockname()[1]}",
+            "--out",
+            tmp_path / "run",
+        )
     assert code == 1
     assert "Address already in use" in line
     code, line = fails(capsys, toml, "--listen", "127.0.0.1:0", "--out", toml / "run")
@@ -223,7 +295,9 @@ def test_what_this_machine_cannot_do(toml: Path, tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_permission(toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_permission(
+    toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tmp_path.chmod(0o500)
     code, line = fails(capsys, toml, "--listen", "127.0.0.1:0", "--out", tmp_path / "run")
     tmp_path.chmod(0o700)

@@ -16,15 +16,24 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from genkidama import checkpoint as checkpoints
 from genkidama.child import client, uplink
 from genkidama.child.client import Child
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.hypertrick.rule import HyperTrick
 from genkidama.parent import Parent
-from genkidama.run import Run
-from tests.helpers import PATIENCE, ConstantBackend, Serving, constant, eventually, history, running, url
+from genkidama.system import checkpoint as checkpoints
+from genkidama.system.run import Run
+from tests.helpers import (
+    PATIENCE,
+    ConstantBackend,
+    Serving,
+    constant,
+    eventually,
+    history,
+    running,
+    url,
+)
 from tests.hypertrick.postgresql import running_postgresql
 
 SPACE: dict[str, Any] = {
@@ -56,7 +65,14 @@ class ScoringBackend(ConstantBackend):
 
 def searching(base: dict[str, Any] | None = None, **search: Any) -> Experiment:
     """Trials of 3 phases of 20 steps; each exchange is 10 steps."""
-    plan = {"trials": 8, "phases": 3, "phase_steps": 20, "eviction_rate": 0.5, "space": SPACE, **search}
+    plan = {
+        "trials": 8,
+        "phases": 3,
+        "phase_steps": 20,
+        "eviction_rate": 0.5,
+        "space": SPACE,
+        **search,
+    }
     sections = {"stop": {"window": 4}, **(base or {})}
     return constant(**sections, child={"backend": f"{__name__}:ScoringBackend"}, search=plan)
 
@@ -64,8 +80,8 @@ def searching(base: dict[str, Any] | None = None, **search: Any) -> Experiment:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uplink, "BACKOFF_SECONDS", (0.01, 0.05))
-    monkeypatch.setattr("genkidama.search._SOON_SECONDS", 0.01)
-    monkeypatch.setattr("genkidama.search._LATER_SECONDS", 0.02)
+    monkeypatch.setattr("genkidama.tuning.service._SOON_SECONDS", 0.01)
+    monkeypatch.setattr("genkidama.tuning.service._LATER_SECONDS", 0.02)
     monkeypatch.setattr("genkidama.parent.trials.RETRY_SECONDS", 0.1)
     monkeypatch.setattr("genkidama.parent.server.HOUSEKEEPING_SECONDS", 0.02)
 
@@ -105,7 +121,10 @@ def trials_of(out: Path) -> list[FrozenTrial]:
 
 async def over(parent: Parent, *tasks: asyncio.Task[None]) -> None:
     """Waits until the search is over and these children have ended by themselves."""
-    await eventually(lambda: parent.server.stop or any(task.done() and task.exception() for task in tasks), "the end")
+    await eventually(
+        lambda: parent.server.stop or any(task.done() and task.exception() for task in tasks),
+        "the end",
+    )
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*tasks)
 
@@ -121,7 +140,14 @@ def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
         eviction_rate=plan.eviction_rate,
         decide_after=plan.decide_after if plan.method == "hypertrick" else (),
     )
-    reports = sorted(((record["report"], trial, record) for trial in trials for record in trial.user_attrs["phases"]), key=lambda r: r[0])
+    reports = sorted(
+        (
+            (record["report"], trial, record)
+            for trial in trials
+            for record in trial.user_attrs["phases"]
+        ),
+        key=lambda r: r[0],
+    )
     assert [report for report, *_ in reports] == list(range(len(reports)))
     for _, trial, record in reports:
         metric = float("nan") if record["metric"] is None else record["metric"]
@@ -135,9 +161,14 @@ def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
         assert all(before["end"] <= after["start"] + 1e-9 for before, after in pairwise(phases))
         assert trial.intermediate_values.keys() == set(range(len(phases)))
         for record in phases:
-            np.testing.assert_equal(trial.intermediate_values[record["phase"]], np.nan if record["metric"] is None else record["metric"])
+            np.testing.assert_equal(
+                trial.intermediate_values[record["phase"]],
+                np.nan if record["metric"] is None else record["metric"],
+            )
         ends = {"stop": TrialState.PRUNED, "continue": TrialState.COMPLETE}
-        assert trial.state is (TrialState.FAIL if phases[-1]["metric"] is None else ends[phases[-1]["verdict"]])
+        assert trial.state is (
+            TrialState.FAIL if phases[-1]["metric"] is None else ends[phases[-1]["verdict"]]
+        )
         assert trial.user_attrs["reason"]
         if trial.state is TrialState.COMPLETE:
             assert len(phases) == plan.phases and trial.value == phases[-1]["metric"]
@@ -145,10 +176,15 @@ def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
             run = Run.open(out / "trials" / f"{trial.number:04d}")
             assert out / trial.user_attrs["checkpoint"] == run.final
             snapshot = run.load().snapshot
-            assert (snapshot.steps, snapshot.episodes) == (phases[-1]["steps"], phases[-1]["episodes"])
+            assert (snapshot.steps, snapshot.episodes) == (
+                phases[-1]["steps"],
+                phases[-1]["episodes"],
+            )
             assert Experiment.from_dict(snapshot.experiment) == run.experiment
             assert run.experiment.search is None
-            assert run.experiment.network.options.get("score") == trial.params.get("network.options.score")
+            assert run.experiment.network.options.get("score") == trial.params.get(
+                "network.options.score"
+            )
             assert run.experiment.optimizer.learning_rate == trial.params["optimizer.learning_rate"]
             if phases[0]["metric"] is not None:
                 assert run.best is not None
@@ -173,12 +209,19 @@ async def test_fast_and_slow_nodes_come_and_go(tmp_path: Path, opened: Counter[s
     trials = trials_of(out)
     check(out, trials, settings)
     assert [line["trial"] for line in history(out, "trial_failed")] == [0, 1, 2]
-    assert Counter(trial.state for trial in trials)[TrialState.FAIL] == 0  # each had another node left
-    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} >= {"quick", "slow"}
+    assert (
+        Counter(trial.state for trial in trials)[TrialState.FAIL] == 0
+    )  # each had another node left
+    assert {record["node"] for trial in trials for record in trial.user_attrs["phases"]} >= {
+        "quick",
+        "slow",
+    }
     assert opened.pop("broken") == 3
     assert set(opened.values()) == {1}  # one trial after another on the same connection
     assert [line["reason"] for line in history(out, "stop")] == [parent.server.stop]
-    assert all((out / "trials" / f"{number:04d}" / "experiment.toml").is_file() for number in range(12))
+    assert all(
+        (out / "trials" / f"{number:04d}" / "experiment.toml").is_file() for number in range(12)
+    )
 
 
 async def test_the_study_tells_what_was_searched(tmp_path: Path) -> None:
@@ -190,7 +233,10 @@ async def test_the_study_tells_what_was_searched(tmp_path: Path) -> None:
         about = study.user_attrs["genkidama"]
         assert study.direction is optuna.study.StudyDirection.MAXIMIZE
         trials = study.trials
-    assert {key: about[key] for key in ("method", "workers", "phases", "eviction_rate", "decide_after", "cohort")} == {
+    assert {
+        key: about[key]
+        for key in ("method", "workers", "phases", "eviction_rate", "decide_after", "cohort")
+    } == {
         "method": "hypertrick",
         "workers": 3,
         "phases": 2,
@@ -204,10 +250,16 @@ async def test_the_study_tells_what_was_searched(tmp_path: Path) -> None:
     assert Experiment.from_dict(about["experiment"]).name == "small"
     for trial in trials:
         assert set(trial.params) == set(SPACE)
-        assert trial.params["network.hidden"] in ("[8]", "[8,8]")  # Optuna's choices are plain values
+        assert trial.params["network.hidden"] in (
+            "[8]",
+            "[8,8]",
+        )  # Optuna's choices are plain values
         assert trial.params["algorithm.batch_size"] in (64, 96, 128)
         run = Run.open(out / "trials" / f"{trial.number:04d}")
-        assert list(run.experiment.network.hidden) == {"[8]": [8], "[8,8]": [8, 8]}[trial.params["network.hidden"]]
+        assert (
+            list(run.experiment.network.hidden)
+            == {"[8]": [8], "[8,8]": [8, 8]}[trial.params["network.hidden"]]
+        )
         assert run.experiment.optimizer.learning_rate == trial.params["optimizer.learning_rate"]
     check(out, trials, settings)
     assert Run.open(out).experiment == settings
@@ -224,10 +276,14 @@ async def test_a_trial_that_diverges_counts_as_the_worst(tmp_path: Path) -> None
         assert (trial.state is TrialState.FAIL) == (trial.params["network.options.gain"] > 1.0)
     failed = [trial for trial in trials if trial.state is TrialState.FAIL]
     assert failed and len(failed) < 8
-    assert {trial.user_attrs["reason"] for trial in failed} == {"its weights became NaN or infinite"}
+    assert {trial.user_attrs["reason"] for trial in failed} == {
+        "its weights became NaN or infinite"
+    }
 
 
-async def test_a_node_that_cannot_train_one_trial_trains_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_cannot_train_one_trial_trains_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = ConstantBackend.begin
 
     async def begin(backend: ScoringBackend, weights: Any, version: int = 0) -> None:
@@ -240,7 +296,9 @@ async def test_a_node_that_cannot_train_one_trial_trains_the_next(tmp_path: Path
     settings = searching(trials=6)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
-        await over(parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "b")))
+        await over(
+            parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "b"))
+        )
     trials = trials_of(out)
     check(out, trials, settings)
     for trial in trials:
@@ -248,16 +306,24 @@ async def test_a_node_that_cannot_train_one_trial_trains_the_next(tmp_path: Path
         assert (trial.state is TrialState.FAIL) == bad
         if bad:
             assert trial.user_attrs["reason"] == "no memory for this one"
-            nodes = [line["child"] for line in history(out, "trial_failed") if line["trial"] == trial.number]
+            nodes = [
+                line["child"]
+                for line in history(out, "trial_failed")
+                if line["trial"] == trial.number
+            ]
             assert len(nodes) == 2
     assert {trial.state for trial in trials} > {TrialState.FAIL}
 
 
-async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(tmp_path: Path, opened: Counter[str]) -> None:
+async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(
+    tmp_path: Path, opened: Counter[str]
+) -> None:
     settings = searching(trials=1, phase_steps=1_000_000)
     async with running(settings, tmp_path / "run") as parent, Serving(node(parent, "busy")) as busy:
         await busy.exchanged(1)
-        waiting = [Child(url(parent.address)) for _ in range(2)]  # named after this machine, both of them
+        waiting = [
+            Child(url(parent.address)) for _ in range(2)
+        ]  # named after this machine, both of them
         tasks = [asyncio.create_task(child.serve()) for child in waiting]
         await eventually(lambda: len(parent.server.connected) == 3, "nodes that wait")
         assert waiting[0].name != waiting[1].name
@@ -272,18 +338,25 @@ async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(t
         assert parent.server.search is not None and not parent.server.search._hungry
 
 
-async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_work(tmp_path: Path) -> None:
+async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_work(
+    tmp_path: Path,
+) -> None:
     settings = searching(trials=2, phase_steps=1_000_000)
     async with running(settings, tmp_path / "run") as parent:
         async with Serving(node(parent, "first")) as first:
             await first.exchanged(3)
         search = parent.server.search
         assert search is not None
-        assert (search.trials[0].state, search.trials[0].steps) == ("waiting", 10 * first.backend.exchanges)
+        assert (search.trials[0].state, search.trials[0].steps) == (
+            "waiting",
+            10 * first.backend.exchanges,
+        )
         async with Serving(node(parent, "second")) as second:
             await second.exchanged(1)
             assert (search.trials[0].owner, search.trials[0].state) == ("second", "running")
-    assert Run(tmp_path / "run" / "trials" / "0000").load().snapshot.steps == 10 * (first.backend.exchanges + second.backend.exchanges)
+    assert Run(tmp_path / "run" / "trials" / "0000").load().snapshot.steps == 10 * (
+        first.backend.exchanges + second.backend.exchanges
+    )
 
 
 async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Path) -> None:
@@ -297,7 +370,9 @@ async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Pat
         first.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first.task
-        await eventually(lambda: parent._connections.children.get("first") is not lost, "a lost connection")
+        await eventually(
+            lambda: parent._connections.children.get("first") is not lost, "a lost connection"
+        )
         vector = parent.server.search.trials[0].vector.copy()  # type: ignore[union-attr]
         async with Serving(node(parent, "second")) as second:
             await second.exchanged(1)
@@ -308,12 +383,16 @@ async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Pat
     assert [line["child"] for line in history(out, "trial")] == ["first", "second"]
 
 
-async def test_a_parent_that_is_started_again_goes_on_while_the_nodes_keep_running(tmp_path: Path) -> None:
+async def test_a_parent_that_is_started_again_goes_on_while_the_nodes_keep_running(
+    tmp_path: Path,
+) -> None:
     settings = searching(trials=10, phase_steps=100)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
         address = url(parent.address)
-        tasks = [asyncio.create_task(Child(address, name=name).serve()) for name in ("a", "b", "slow")]
+        tasks = [
+            asyncio.create_task(Child(address, name=name).serve()) for name in ("a", "b", "slow")
+        ]
         await eventually(lambda: len(history(out, "trial_end")) >= 3, "trials")
     before = trials_of(out)
     reports = sum(len(trial.user_attrs.get("phases", [])) for trial in before)
@@ -355,9 +434,14 @@ async def test_a_parent_that_is_killed_loses_only_the_phases_under_way(tmp_path:
     killed._records.close()
     before = trials_of(out)
     known = {trial.number: trial.user_attrs.get("phases", []) for trial in before}
-    for number, phases in known.items():  # a report that is in the study has its weights on the disk
+    for (
+        number,
+        phases,
+    ) in known.items():  # a report that is in the study has its weights on the disk
         if phases:
-            assert Run(out / "trials" / f"{number:04d}").load().snapshot.steps >= phases[-1]["steps"]
+            assert (
+                Run(out / "trials" / f"{number:04d}").load().snapshot.steps >= phases[-1]["steps"]
+            )
     async with running(settings, out, address.removeprefix("ws://")) as parent:
         await over(parent, *tasks)
     after = trials_of(out)
@@ -377,7 +461,16 @@ async def test_what_a_kill_left_half_written_is_mended(tmp_path: Path) -> None:
         half = study.ask()
         half.suggest_float("network.options.score", 0.0, 100.0)
         whole = study.trials[0]
-        record = {"phase": 0, "node": "a", "start": 0.0, "end": 1.0, "metric": 5.0, "order": 1, "worse": 0, "mode": "none"}
+        record = {
+            "phase": 0,
+            "node": "a",
+            "start": 0.0,
+            "end": 1.0,
+            "metric": 5.0,
+            "order": 1,
+            "worse": 0,
+            "mode": "none",
+        }
         record |= {"verdict": "continue", "steps": 20, "episodes": 2, "report": 0}
         study._storage.set_trial_user_attr(whole._trial_id, "phases", [record])
         study._storage.set_trial_intermediate_value(whole._trial_id, 0, 5.0)
@@ -387,7 +480,10 @@ async def test_what_a_kill_left_half_written_is_mended(tmp_path: Path) -> None:
     assert [set(trial.params) for trial in trials] == [set(SPACE)] * 3
     assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 3
     assert (trials[0].value, trials[0].user_attrs["phases"]) == (5.0, [record])
-    assert half.number == 1 and trials[1].params["network.options.score"] == half.params["network.options.score"]
+    assert (
+        half.number == 1
+        and trials[1].params["network.options.score"] == half.params["network.options.score"]
+    )
     assert not (out / "trials" / "0000").exists()
 
 
@@ -416,13 +512,22 @@ async def test_the_time_is_over(tmp_path: Path) -> None:
     out = tmp_path / "run"
     async with running(settings, out) as parent:
         slowest = asyncio.create_task(node(parent, "slowest").serve())
-        await eventually(lambda: history(out, "trial"), "the first trial, which takes 15 s, and with it the start of the time")
+        await eventually(
+            lambda: history(out, "trial"),
+            "the first trial, which takes 15 s, and with it the start of the time",
+        )
         await over(parent, slowest, asyncio.create_task(node(parent, "a").serve()))
     assert parent.server.stop.startswith("0.5 seconds are over")
     trials = trials_of(out)
     begun = {line["trial"] for line in history(out, "trial")}
-    assert len(begun) <= len(trials) <= len(begun) + 3  # no configurations are drawn that nobody will train
-    under_way = {trial.number for trial in trials if trial.state is TrialState.RUNNING and trial.number in begun}
+    assert (
+        len(begun) <= len(trials) <= len(begun) + 3
+    )  # no configurations are drawn that nobody will train
+    under_way = {
+        trial.number
+        for trial in trials
+        if trial.state is TrialState.RUNNING and trial.number in begun
+    }
     assert 0 in under_way
     for number in under_way:
         run = Run(out / "trials" / f"{number:04d}")
@@ -430,14 +535,19 @@ async def test_the_time_is_over(tmp_path: Path) -> None:
     # More time, and it goes on with them, whoever comes.
     again = searching(trials=1000, seconds=1000.0, phase_steps=50, return_seconds=0.0)
     async with running(again, out) as parent, Serving(node(parent, "a")):
-        await eventually(lambda: under_way <= {line["trial"] for line in history(out, "trial_end")}, "the ends of those under way")
+        await eventually(
+            lambda: under_way <= {line["trial"] for line in history(out, "trial_end")},
+            "the ends of those under way",
+        )
     assert all(trial.state.is_finished() for trial in trials_of(out) if trial.number in under_way)
 
 
 # Who does not belong here.
 
 
-async def refused(settings: Experiment, out: Path, kind: type[Exception] = ConfigurationError) -> str:
+async def refused(
+    settings: Experiment, out: Path, kind: type[Exception] = ConfigurationError
+) -> str:
     with pytest.raises(kind) as error:
         await Parent(settings, out=out, listen="127.0.0.1:0").startup()
     text = str(error.value)
@@ -451,31 +561,49 @@ async def test_a_search_and_a_plain_run_do_not_share_a_directory(tmp_path: Path)
     async with running(searching(), tmp_path / "search"):
         pass
     text = await refused(searching(), tmp_path / "plain")
-    assert text == f"{tmp_path}/plain: holds a plain run, and this is a search; choose another directory with --out"
+    assert (
+        text
+        == f"{tmp_path}/plain: holds a plain run, and this is a search; choose another directory with --out"
+    )
     assert not (tmp_path / "plain" / "study.db").exists()
     text = await refused(constant(), tmp_path / "search")
-    assert text == f"{tmp_path}/search: holds a search, and this is a plain run; choose another directory with --out"
+    assert (
+        text
+        == f"{tmp_path}/search: holds a search, and this is a plain run; choose another directory with --out"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
         (
-            {"space": {**SPACE, "optimizer.learning_rate": {"low": 1e-5, "high": 1.0, "log": True}}},
+            {
+                "space": {
+                    **SPACE,
+                    "optimizer.learning_rate": {"low": 1e-5, "high": 1.0, "log": True},
+                }
+            },
             "its space had optimizer.learning_rate = {'low': 1e-05, 'high': 0.01, 'log': True}, "
             "and now has {'low': 1e-05, 'high': 1.0, 'log': True}",
         ),
-        ({"space": {**SPACE, "algorithm.gamma": [0.9]}}, "its space had algorithm.gamma = None, and now has {'choices': [0.9]}"),
+        (
+            {"space": {**SPACE, "algorithm.gamma": [0.9]}},
+            "its space had algorithm.gamma = None, and now has {'choices': [0.9]}",
+        ),
         ({"phases": 5}, "its phases was 3, and now is 5"),
         ({"phase_steps": 40}, "its phase_length was 20, and now is 40"),
     ],
 )
-async def test_a_study_of_another_search_is_refused(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+async def test_a_study_of_another_search_is_refused(
+    tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
     async with running(searching(), tmp_path / "run"):
         pass
     text = await refused(searching(**changes), tmp_path / "run")
     assert problem in text
-    assert text.startswith("the study 'run' in 'sqlite:///") and text.endswith("choose another directory with --out")
+    assert text.startswith("the study 'run' in 'sqlite:///") and text.endswith(
+        "choose another directory with --out"
+    )
 
 
 async def test_a_searchs_size_may_change(tmp_path: Path) -> None:
@@ -493,7 +621,10 @@ async def test_a_shared_storage_holds_one_study_of_a_name(tmp_path: Path) -> Non
     async with running(settings, tmp_path / "run") as parent:
         await node(parent, "one").serve()
     text = await refused(settings, tmp_path / "elsewhere" / "run")
-    assert text == f"search.storage = {storage!r}: holds a study 'run' of another run; choose another directory name with --out"
+    assert (
+        text
+        == f"search.storage = {storage!r}: holds a study 'run' of another run; choose another directory name with --out"
+    )
     async with running(settings, tmp_path / "other") as parent:
         await node(parent, "one").serve()
     for name in ("run", "other"):
@@ -517,17 +648,33 @@ async def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("storage", "kind", "problem"),
     [
-        ("sqlite:////nonexistent/folder/study.db", EnvironmentFailure, "the study cannot be opened: "),
-        ("postgresql+psycopg://me@127.0.0.1:1/none", EnvironmentFailure, "the study cannot be opened: "),
+        (
+            "sqlite:////nonexistent/folder/study.db",
+            EnvironmentFailure,
+            "the study cannot be opened: ",
+        ),
+        (
+            "postgresql+psycopg://me@127.0.0.1:1/none",
+            EnvironmentFailure,
+            "the study cannot be opened: ",
+        ),
         ("nonsense", ConfigurationError, "search.storage = 'nonsense': "),
         ("nosuch://here", ConfigurationError, "search.storage = 'nosuch://here': "),
-        ("mysql+nodriver://here/there", ConfigurationError, "search.storage = 'mysql+nodriver://here/there': "),
+        (
+            "mysql+nodriver://here/there",
+            ConfigurationError,
+            "search.storage = 'mysql+nodriver://here/there': ",
+        ),
     ],
 )
-async def test_a_storage_that_cannot_be_opened(tmp_path: Path, storage: str, kind: type[Exception], problem: str) -> None:
+async def test_a_storage_that_cannot_be_opened(
+    tmp_path: Path, storage: str, kind: type[Exception], problem: str
+) -> None:
     text = await refused(searching(storage=storage), tmp_path / "run", kind)
     assert text.startswith(f"search.storage = {storage!r}: ") and problem in text
-    async with running(searching(), tmp_path / "run"):  # nothing was left behind that would be in the way
+    async with running(
+        searching(), tmp_path / "run"
+    ):  # nothing was left behind that would be in the way
         pass
 
 
@@ -544,7 +691,10 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     "search",
     [
         {"sampler": "tpe", "sampler_options": {"n_startup_trials": 3}},
-        {"sampler": "optuna.samplers:QMCSampler", "sampler_options": {"seed": 5, "warn_independent_sampling": False}},
+        {
+            "sampler": "optuna.samplers:QMCSampler",
+            "sampler_options": {"seed": 5, "warn_independent_sampling": False},
+        },
         {"method": "random"},
     ],
     ids=["tpe", "import string", "random search"],
@@ -552,7 +702,9 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> None:
     settings = searching(trials=8, **search)
     async with running(settings, tmp_path / "run") as parent:
-        await over(parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "b")))
+        await over(
+            parent, *(asyncio.create_task(node(parent, name).serve()) for name in ("a", "b"))
+        )
     trials = trials_of(tmp_path / "run")
     check(tmp_path / "run", trials, settings)
     assert len({trial.params["optimizer.learning_rate"] for trial in trials}) == 8
@@ -572,18 +724,29 @@ async def test_the_seed_gives_the_same_configurations_and_a_restart_others(tmp_p
     settings = searching(trials=8, phases=1).with_settings({"seed": 1})
     async with running(settings, tmp_path / "first") as parent:
         await node(parent, "one").serve()
-    assert len({trial.params["optimizer.learning_rate"] for trial in trials_of(tmp_path / "first")}) == 8
+    assert (
+        len({trial.params["optimizer.learning_rate"] for trial in trials_of(tmp_path / "first")})
+        == 8
+    )
 
 
 @pytest.mark.parametrize(
     ("search", "problem"),
     [
-        ({"sampler": "tpe", "sampler_options": {"sed": 1}}, "search.sampler = 'tpe' with search.sampler_options = "),
+        (
+            {"sampler": "tpe", "sampler_options": {"sed": 1}},
+            "search.sampler = 'tpe' with search.sampler_options = ",
+        ),
         ({"sampler": "no.such:Sampler"}, "search.sampler = 'no.such:Sampler'"),
-        ({"sampler": "collections:Counter"}, "search.sampler = 'collections:Counter': is no sampler of Optuna's"),
+        (
+            {"sampler": "collections:Counter"},
+            "search.sampler = 'collections:Counter': is no sampler of Optuna's",
+        ),
     ],
 )
-async def test_a_sampler_that_cannot_be_made(tmp_path: Path, search: dict[str, Any], problem: str) -> None:
+async def test_a_sampler_that_cannot_be_made(
+    tmp_path: Path, search: dict[str, Any], problem: str
+) -> None:
     assert problem in await refused(searching(**search), tmp_path / "run")
 
 
@@ -599,7 +762,9 @@ class MoodySampler(optuna.samplers.RandomSampler):
         return super().sample_independent(*arguments, **options)
 
 
-async def test_a_sampler_that_fails_is_asked_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_sampler_that_fails_is_asked_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     settings = searching(trials=2, phases=1, sampler=f"{__name__}:MoodySampler")
     MoodySampler.moods = 0
     async with running(settings, tmp_path / "run") as parent:
@@ -612,7 +777,7 @@ async def test_a_sampler_that_fails_is_asked_again(tmp_path: Path, capfd: pytest
 async def test_a_database_that_is_away_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("genkidama.parent.study._SQLITE_SECONDS", 0.1)
+    monkeypatch.setattr("genkidama.tuning.study._SQLITE_SECONDS", 0.1)
     settings = searching(trials=6, phase_steps=200)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
@@ -632,9 +797,17 @@ async def test_a_database_that_is_away_is_written_later(
 
             await eventually(complained, "a complaint")
             reports = search.reports
-            await eventually(lambda: search.reports > reports + 1 or not any(t.state == "running" for t in search.trials.values()), "more")
+            await eventually(
+                lambda: (
+                    search.reports > reports + 1
+                    or not any(t.state == "running" for t in search.trials.values())
+                ),
+                "more",
+            )
             with sqlite3.connect(out / "study.db", timeout=PATIENCE) as reading:
-                written = reading.execute("SELECT count(*) FROM trial_intermediate_values").fetchone()[0]
+                written = reading.execute(
+                    "SELECT count(*) FROM trial_intermediate_values"
+                ).fetchone()[0]
             reading.close()
             assert written < search.reports
         finally:
@@ -650,7 +823,10 @@ async def test_postgresql(tmp_path: Path) -> None:
         out = tmp_path / "run"
         async with running(settings, out) as parent:
             location = url(parent.address)
-            tasks = [asyncio.create_task(Child(location, name=name).serve()) for name in ("a", "b", "slow")]
+            tasks = [
+                asyncio.create_task(Child(location, name=name).serve())
+                for name in ("a", "b", "slow")
+            ]
             await eventually(lambda: len(history(out, "trial_end")) >= 2, "trials")
         async with running(settings, out, location.removeprefix("ws://")) as parent:
             await over(parent, *tasks)

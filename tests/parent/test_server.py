@@ -16,12 +16,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genkidama.checkpoint import CheckpointFolder, load
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.messages import HANDSHAKE_LIMIT, PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Request, Weights, Welcome, encode
+from genkidama.messages import (
+    HANDSHAKE_LIMIT,
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Request,
+    Weights,
+    Welcome,
+    encode,
+)
 from genkidama.parent import Parent, server
 from genkidama.parent.connections import Connections
+from genkidama.system.checkpoint import CheckpointFolder, load
 from genkidama.weights import Signature
 from tests.parent.fake_child import SIGNATURE, FakeChild, vector
 
@@ -82,7 +95,11 @@ async def test_the_first_push_is_taken_and_the_next_are_blended(parent: Parent) 
         np.testing.assert_array_equal(await child.pushed(4.0, returns=[7.0]), vector(3.0))
         await child.leave()
         assert await child.closed() == (1000, "")
-    assert (parent.server.trial.version, parent.server.trial.episodes, parent.server.trial.steps) == (2, 1, 20)
+    assert (
+        parent.server.trial.version,
+        parent.server.trial.episodes,
+        parent.server.trial.steps,
+    ) == (2, 1, 20)
     assert parent.server.connected == []
 
 
@@ -98,12 +115,17 @@ async def test_two_children_share_the_weights(parent: Parent) -> None:
 
 
 async def test_a_slow_child_keeps_nobody_waiting(parent: Parent) -> None:
-    async with FakeChild(parent.address, "slow") as slow, FakeChild(parent.address, "quick") as quick:
+    async with (
+        FakeChild(parent.address, "slow") as slow,
+        FakeChild(parent.address, "quick") as quick,
+    ):
         await slow.enter()
         await quick.enter()
         frame = encode(Push(version=0, sequence=1, vector=vector()))
         transport = slow.connection.transport
-        transport.write(bytes([0x82, 0x80 | len(frame)]) + bytes(4) + frame[: len(frame) // 2])  # half a frame, masked with zeros
+        transport.write(
+            bytes([0x82, 0x80 | len(frame)]) + bytes(4) + frame[: len(frame) // 2]
+        )  # half a frame, masked with zeros
         for _ in range(20):
             await quick.pushed(1.0)
         transport.write(bytes(frame[len(frame) // 2 :]))
@@ -155,7 +177,9 @@ async def test_a_repeated_push_is_counted_once(parent: Parent) -> None:
     assert parent.server.exchanges == 1
 
 
-async def test_a_push_is_answered_where_it_arrives(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_push_is_answered_where_it_arrives(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """That the short way is taken at all: it hangs on what websockets does inside."""
     short = []
 
@@ -177,7 +201,10 @@ async def test_a_push_is_answered_where_it_arrives(parent: Parent, monkeypatch: 
 async def test_replies_keep_the_order_of_the_requests(parent: Parent) -> None:
     async with FakeChild(parent.address) as child:
         await child.enter()
-        push, join = encode(Push(version=0, sequence=1, vector=vector())), encode(Join(signature=[("layer.weight", [1])]))
+        push, join = (
+            encode(Push(version=0, sequence=1, vector=vector())),
+            encode(Join(signature=[("layer.weight", [1])])),
+        )
         for frame in (push, join, push, push, join, join, push, encode(Leave())):
             await child.connection.send(frame)
         replies = [type(await child.hear()) for _ in range(8)]
@@ -202,7 +229,9 @@ async def test_a_child_that_does_not_read_is_not_read_either(parent: Parent) -> 
 
         async def send() -> None:
             for number in range(1, 13):
-                await child.connection.send(encode(Push(version=0, sequence=number, vector=vector(1.0, large))))
+                await child.connection.send(
+                    encode(Push(version=0, sequence=number, vector=vector(1.0, large)))
+                )
 
         sending = asyncio.create_task(send())
         connection = parent._connections.children["pi"]
@@ -286,7 +315,10 @@ async def test_another_protocol_version(parent: Parent) -> None:
 
 
 async def test_a_name_in_use(parent: Parent) -> None:
-    async with untouched(parent) as good, FakeChild(parent.address, good.name, session="another") as child:
+    async with (
+        untouched(parent) as good,
+        FakeChild(parent.address, good.name, session="another") as child,
+    ):
         reply = await child.hello()
         assert isinstance(reply, Refusal)
         assert reply.code == "name"
@@ -301,7 +333,10 @@ async def test_another_network_is_told_the_first_parameter_that_differs(parent: 
         reply = await child.join()
         assert isinstance(reply, Refusal)
         assert reply.code == "signature"
-        assert "parameter 1 is 'layer.offset' with shape [3], expected 'layer.bias' with shape [3]" in reply.reason
+        assert (
+            "parameter 1 is 'layer.offset' with shape [3], expected 'layer.bias' with shape [3]"
+            in reply.reason
+        )
         code, reason = await child.closed()
         assert code == 1008
         assert reason
@@ -330,11 +365,23 @@ async def test_a_push_before_the_join(parent: Parent) -> None:
 
 BAD_PUSHES: dict[str, tuple[Request, str]] = {
     "too short": (Push(version=0, sequence=1, vector=vector()[:-1]), "length"),
-    "too long": (Push(version=0, sequence=1, vector=np.zeros(SIGNATURE.size + 1, np.float32)), "length"),
+    "too long": (
+        Push(version=0, sequence=1, vector=np.zeros(SIGNATURE.size + 1, np.float32)),
+        "length",
+    ),
     "no vector": (Push(version=0, sequence=1), "length"),
-    "NaN": (Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [np.nan], np.float32)), "finite"),
-    "infinity": (Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [-np.inf], np.float32)), "finite"),
-    "a return of NaN": (Push(version=0, sequence=1, returns=[float("nan")], vector=vector()), "finite"),
+    "NaN": (
+        Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [np.nan], np.float32)),
+        "finite",
+    ),
+    "infinity": (
+        Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [-np.inf], np.float32)),
+        "finite",
+    ),
+    "a return of NaN": (
+        Push(version=0, sequence=1, returns=[float("nan")], vector=vector()),
+        "finite",
+    ),
     "from the future": (Push(version=99, sequence=1, vector=vector()), "order"),
     "a second hello": (Hello(protocol=PROTOCOL, name="pi", session="1"), "order"),
 }
@@ -370,12 +417,16 @@ async def test_a_message_over_the_handshakes_limit(parent: Parent) -> None:
 async def test_a_message_over_the_networks_limit(parent: Parent) -> None:
     async with untouched(parent), FakeChild(parent.address) as child:
         await child.enter()
-        await child.connection.send(bytes(300_000))  # more than such a small network needs, less than the handshake allows
+        await child.connection.send(
+            bytes(300_000)
+        )  # more than such a small network needs, less than the handshake allows
         assert (await child.closed())[0] == 1009
         await until(lambda: parent.server.refusals == {"length": 1})
     parent.stop()
     await parent.shutdown()
-    assert [(event["child"], event["code"]) for event in events(parent.out, "refused")] == [("pi", "length")]
+    assert [(event["child"], event["code"]) for event in events(parent.out, "refused")] == [
+        ("pi", "length")
+    ]
 
 
 async def test_a_network_as_large_as_the_handshake_does_not_hold(parent: Parent) -> None:
@@ -387,7 +438,10 @@ async def test_a_network_as_large_as_the_handshake_does_not_hold(parent: Parent)
 
 
 async def test_a_network_with_too_many_parameters(tmp_path: Path) -> None:
-    async with running(experiment(parent={"max_parameters": 8}), tmp_path) as parent, FakeChild(parent.address) as child:
+    async with (
+        running(experiment(parent={"max_parameters": 8}), tmp_path) as parent,
+        FakeChild(parent.address) as child,
+    ):
         await child.hello()
         reply = await child.join()
         assert isinstance(reply, Refusal)
@@ -395,7 +449,10 @@ async def test_a_network_with_too_many_parameters(tmp_path: Path) -> None:
 
 
 async def test_no_room_for_another_child(tmp_path: Path) -> None:
-    async with running(experiment(parent={"max_children": 1}), tmp_path) as parent, FakeChild(parent.address) as first:
+    async with (
+        running(experiment(parent={"max_children": 1}), tmp_path) as parent,
+        FakeChild(parent.address) as first,
+    ):
         await first.enter()
         async with FakeChild(parent.address, "second") as second:
             reply = await second.hello()
@@ -403,16 +460,24 @@ async def test_no_room_for_another_child(tmp_path: Path) -> None:
             assert reply.code == "full"
 
 
-async def test_a_connection_that_says_no_hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_says_no_hello(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Connections, "hello_seconds", 0.1)
-    async with running(experiment(), tmp_path) as parent, untouched(parent), FakeChild(parent.address) as child:
+    async with (
+        running(experiment(), tmp_path) as parent,
+        untouched(parent),
+        FakeChild(parent.address) as child,
+    ):
         reply = await child.hear()
         assert isinstance(reply, Refusal)
         assert reply.code == "silent"
         assert (await child.closed())[0] == 1008
 
 
-async def test_a_connection_that_does_not_even_ask_for_the_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_does_not_even_ask_for_the_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Connections, "open_seconds", 0.1)
     async with running(experiment(), tmp_path) as parent, untouched(parent):
         reader, writer = await asyncio.open_connection(*parent.address)
@@ -424,7 +489,11 @@ async def test_a_connection_that_does_not_even_ask_for_the_upgrade(tmp_path: Pat
 
 async def test_a_child_that_falls_silent(tmp_path: Path) -> None:
     settings = experiment(parent={"silence_seconds": 0.5})
-    async with running(settings, tmp_path) as parent, untouched(parent), FakeChild(parent.address) as child:
+    async with (
+        running(settings, tmp_path) as parent,
+        untouched(parent),
+        FakeChild(parent.address) as child,
+    ):
         await child.enter()
         child.connection.transport.pause_reading()  # answers no ping any more
         await until(lambda: "pi" not in parent.server.connected)
@@ -461,7 +530,15 @@ async def test_the_run_ends_when_all_have_left(tmp_path: Path) -> None:
         await child.leave()
     await asyncio.wait_for(serving, server.LEAVE_SECONDS / 2)
     await parent.shutdown()
-    assert [event["event"] for event in history(tmp_path)] == ["start", "join", "exchange", "exchange", "stop", "leave", "checkpoint"]
+    assert [event["event"] for event in history(tmp_path)] == [
+        "start",
+        "join",
+        "exchange",
+        "exchange",
+        "stop",
+        "leave",
+        "checkpoint",
+    ]
     checkpoint = CheckpointFolder(tmp_path / "checkpoints").latest()
     assert checkpoint is not None
     assert checkpoint.snapshot.version == 2
@@ -469,7 +546,9 @@ async def test_the_run_ends_when_all_have_left(tmp_path: Path) -> None:
     assert Experiment.load(tmp_path / "experiment.toml") == parent.experiment
 
 
-async def test_a_child_that_does_not_leave_is_told_that_the_run_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_that_does_not_leave_is_told_that_the_run_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(server, "LEAVE_SECONDS", 0.1)
     parent = Parent(experiment(stop={"updates": 1}), out=tmp_path, listen="127.0.0.1:0")
     await parent.startup()
@@ -530,13 +609,20 @@ async def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
         assert (trial.version, trial.episodes, trial.steps, trial.mean_return) == (2, 1, 20, 5.0)
         assert parent.server.children["pi"].exchanges == 2
     resume = events(tmp_path, "resume")
-    assert [(event["version"], event["file"]) for event in resume] == [(1, "version-0000000001.safetensors")]
+    assert [(event["version"], event["file"]) for event in resume] == [
+        (1, "version-0000000001.safetensors")
+    ]
     times = [event["time"] for event in history(tmp_path)]
     assert times == sorted(times)
 
 
-async def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    async with running(experiment(parent={"checkpoint_updates": 1}), tmp_path) as parent, FakeChild(parent.address) as child:
+async def test_a_broken_checkpoint_is_passed_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        running(experiment(parent={"checkpoint_updates": 1}), tmp_path) as parent,
+        FakeChild(parent.address) as child,
+    ):
         await child.enter()
         for number in range(2):
             await child.pushed(float(number))
@@ -552,7 +638,9 @@ async def test_a_run_of_another_network_is_not_taken_up(tmp_path: Path) -> None:
         await child.enter()
         await child.pushed(2.0)
     with pytest.raises(ConfigurationError, match="its checkpoints were made with network"):
-        await Parent(experiment(network={"hidden": [7]}), out=tmp_path, listen="127.0.0.1:0").startup()
+        await Parent(
+            experiment(network={"hidden": [7]}), out=tmp_path, listen="127.0.0.1:0"
+        ).startup()
 
 
 # Checkpoints on the way.
@@ -567,7 +655,9 @@ async def test_checkpoints_are_of_exactly_those_updates(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
     assert folder.versions() == [3, 6, 9, 10]
     for version in (3, 6, 9):
-        np.testing.assert_array_equal(load(folder.version_path(version)).vector, vector(float(version)))
+        np.testing.assert_array_equal(
+            load(folder.version_path(version)).vector, vector(float(version))
+        )
 
 
 async def test_of_many_due_checkpoints_the_kept_ones_are_written(tmp_path: Path) -> None:
@@ -584,7 +674,10 @@ async def test_of_many_due_checkpoints_the_kept_ones_are_written(tmp_path: Path)
 
 async def test_time_brings_checkpoints_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HOUSEKEEPING_SECONDS", 0.01)
-    async with running(experiment(parent={"checkpoint_seconds": 0.05}), tmp_path) as parent, FakeChild(parent.address) as child:
+    async with (
+        running(experiment(parent={"checkpoint_seconds": 0.05}), tmp_path) as parent,
+        FakeChild(parent.address) as child,
+    ):
         await child.enter()
         folder = CheckpointFolder(tmp_path / "checkpoints")
         while len(folder.versions()) < 2:
@@ -680,7 +773,10 @@ async def start(out: Path, listen: str) -> None:
 
 async def test_a_port_in_use(parent: Parent, tmp_path: Path) -> None:
     host, port = parent.address
-    with pytest.raises(EnvironmentFailure, match=f"cannot listen on {host}:{port}: Address already in use; choose another port"):
+    with pytest.raises(
+        EnvironmentFailure,
+        match=f"cannot listen on {host}:{port}: Address already in use; choose another port",
+    ):
         await start(tmp_path / "other", f"{host}:{port}")
     assert not (tmp_path / "other").exists()
 
@@ -691,7 +787,10 @@ async def test_an_address_of_another_machine(tmp_path: Path, listen: str) -> Non
         await start(tmp_path, listen)
 
 
-@pytest.mark.parametrize("listen", ["", "8765", ":8765", "host:", "host:70000", "::1:80", "[::1]", "fd://x", "ws://host:1"])
+@pytest.mark.parametrize(
+    "listen",
+    ["", "8765", ":8765", "host:", "host:70000", "::1:80", "[::1]", "fd://x", "ws://host:1"],
+)
 async def test_what_is_no_address(tmp_path: Path, listen: str) -> None:
     with pytest.raises(ConfigurationError, match=r"parent\.listen = .*expected HOST:PORT"):
         await start(tmp_path, listen)
@@ -716,13 +815,18 @@ async def test_an_inherited_socket(tmp_path: Path) -> None:
 
 
 async def test_an_inherited_socket_of_another_kind(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams, pytest.raises(EnvironmentFailure, match="no stream socket"):
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        pytest.raises(EnvironmentFailure, match="no stream socket"),
+    ):
         await start(tmp_path, f"fd://{datagrams.fileno()}")
 
 
 async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentFailure, match="Not a directory; choose another directory with --out"):
+    with pytest.raises(
+        EnvironmentFailure, match="Not a directory; choose another directory with --out"
+    ):
         await start(tmp_path / "file" / "run", "127.0.0.1:0")
 
 
@@ -732,7 +836,9 @@ async def test_a_directory_that_another_parent_uses(parent: Parent) -> None:
         await start(parent.out, "127.0.0.1:0")
 
 
-async def test_a_new_directory_for_every_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_directory_for_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = []
     for _ in range(2):

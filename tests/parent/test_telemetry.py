@@ -11,16 +11,22 @@ import structlog
 from structlog.testing import CapturingLogger
 
 from genkidama.child.backend import _BUILT_IN
-from genkidama.console import make_logger
 from genkidama.experiment import Experiment
 from genkidama.messages import PROTOCOL, Hello, Join, Push
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.telemetry import EventLog
+from genkidama.system.console import make_logger
 from genkidama.weights import DTYPE
 
 
 def refused(code: str = "finite", child: str = "pi") -> dict[str, Any]:
-    return {"time": 0.0, "event": "refused", "child": child, "code": code, "reason": f"{child} did it"}
+    return {
+        "time": 0.0,
+        "event": "refused",
+        "child": child,
+        "code": code,
+        "reason": f"{child} did it",
+    }
 
 
 @pytest.fixture
@@ -30,7 +36,9 @@ def capture() -> CapturingLogger:
 
 @pytest.fixture
 def log(capture: CapturingLogger) -> EventLog:
-    return EventLog(structlog.wrap_logger(capture, processors=[lambda logger, method, event: event]))
+    return EventLog(
+        structlog.wrap_logger(capture, processors=[lambda logger, method, event: event])
+    )
 
 
 def lines(capture: CapturingLogger) -> list[dict[str, Any]]:
@@ -38,7 +46,9 @@ def lines(capture: CapturingLogger) -> list[dict[str, Any]]:
 
 
 def test_exchanges_are_not_logged(log: EventLog, capture: CapturingLogger) -> None:
-    log.report([{"time": 0.0, "event": "exchange"}, {"time": 0.0, "event": "join", "child": "pi"}], 0.0)
+    log.report(
+        [{"time": 0.0, "event": "exchange"}, {"time": 0.0, "event": "join", "child": "pi"}], 0.0
+    )
     assert lines(capture) == [{"event": "join", "child": "pi"}]
 
 
@@ -48,26 +58,41 @@ def test_measures_are_not_logged(log: EventLog, capture: CapturingLogger, backen
     server = ParameterServer(experiment)
     server.handle("pi", Hello(protocol=PROTOCOL, name="pi", session="s"), 0.0)
     server.handle("pi", Join(signature=[("w", [1])]), 0.0)
-    server.handle("pi", Push(version=0, sequence=1, measures={"pps": 1.0}, vector=np.zeros(1, DTYPE)), 0.0)
+    server.handle(
+        "pi", Push(version=0, sequence=1, measures={"pps": 1.0}, vector=np.zeros(1, DTYPE)), 0.0
+    )
     events = server.take_events()
     assert [event["event"] for event in events] == ["join", "exchange", backend]
     log.report(events, 0.0)
     assert [line["event"] for line in lines(capture)] == ["join"]
 
 
-def test_the_first_refusal_of_a_code_is_logged_and_the_rest_summed_up(log: EventLog, capture: CapturingLogger) -> None:
+def test_the_first_refusal_of_a_code_is_logged_and_the_rest_summed_up(
+    log: EventLog, capture: CapturingLogger
+) -> None:
     log.report([refused(), refused(), refused("length"), refused(child="nuc")], 0.0)
     log.report([refused(child="nuc")], 0.5)
-    assert [(line["code"], line.get("count")) for line in lines(capture)] == [("finite", None), ("length", None)]
+    assert [(line["code"], line.get("count")) for line in lines(capture)] == [
+        ("finite", None),
+        ("length", None),
+    ]
     log.report([], 1.0)
-    assert lines(capture)[2] == {"event": "refused", "code": "finite", "count": 3, "last_child": "nuc", "last_reason": "nuc did it"}
+    assert lines(capture)[2] == {
+        "event": "refused",
+        "code": "finite",
+        "count": 3,
+        "last_child": "nuc",
+        "last_reason": "nuc did it",
+    }
     log.report([refused()], 1.5)  # a second after a summary is quiet, too
     assert len(capture.calls) == 3
     log.close()
     assert lines(capture)[3]["count"] == 1
 
 
-def test_after_a_quiet_second_a_refusal_is_logged_at_once_again(log: EventLog, capture: CapturingLogger) -> None:
+def test_after_a_quiet_second_a_refusal_is_logged_at_once_again(
+    log: EventLog, capture: CapturingLogger
+) -> None:
     for moment in (0.0, 1.0, 2.0):
         log.report([refused()], moment)
     assert [line.get("count") for line in lines(capture)] == [None, None, None]

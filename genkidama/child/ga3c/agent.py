@@ -30,7 +30,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.actions import converter
 from genkidama.learning.lanes import make_lanes
-from genkidama.machine import resident_bytes
+from genkidama.system.machine import resident_bytes
 
 __all__ = ["Agent", "run_agent"]
 
@@ -56,9 +56,21 @@ class Agent:
         seed: distinguishes this agent from every other one of the run, and from its own predecessors.
     """
 
-    def __init__(self, index: int, experiment: Experiment, slots: Slots, ends: Ends, line: Connection, seed: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        index: int,
+        experiment: Experiment,
+        slots: Slots,
+        ends: Ends,
+        line: Connection,
+        seed: tuple[int, ...],
+    ) -> None:
         self._index, self._slots, self._line = index, slots, line
-        self._predictions, self._training, self._bell = ends.predictions.fileno(), ends.training.fileno(), ends.bell.fileno()
+        self._predictions, self._training, self._bell = (
+            ends.predictions.fileno(),
+            ends.training.fileno(),
+            ends.bell.fileno(),
+        )
         self._lanes = make_lanes(experiment.environment, experiment.ga3c.environments)
         self._convert = converter(self._lanes.action_space)
         self._seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**31
@@ -204,15 +216,26 @@ class Agent:
             raise _Ended
 
 
-def run_agent(index: int, experiment: Experiment, slots: Slots, ends: Ends, line: Connection, seed: tuple[int, ...]) -> None:
+def run_agent(
+    index: int,
+    experiment: Experiment,
+    slots: Slots,
+    ends: Ends,
+    line: Connection,
+    seed: tuple[int, ...],
+) -> None:
     """The life of an agent process, from its fork to its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the orchestrator decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the orchestrator decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         code = Agent(index, experiment, slots, ends, line, seed).run()
     except Exception as error:  # the user's environment may raise anything: report it, do not hang
         if not isinstance(error, ConfigurationError):
             traceback.print_exc()
-        line.send_bytes(RECORD.pack(FAILED, 0.0, 0) + f"{type(error).__name__}: {error}".encode()[:1000])
+        line.send_bytes(
+            RECORD.pack(FAILED, 0.0, 0) + f"{type(error).__name__}: {error}".encode()[:1000]
+        )
         sys.exit(1)
     sys.exit(code)

@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.adjustment import Adjustment, Setting
-from genkidama.blending import blend
+from genkidama.averaging import blend
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import AGENTS
+from genkidama.child.ga3c.adjustment import Adjustment, Setting
 from genkidama.child.ga3c.launch import EngineProcess, pipe
 from genkidama.child.ga3c.queues import put, ring, take, waiting
 from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots, do_nothing, start_agent
-from genkidama.console import make_logger
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.system.console import make_logger
 from genkidama.weights import DTYPE, Signature, Vector
 
 __all__ = ["GA3C"]
@@ -74,7 +74,9 @@ class GA3C:
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
         for _, end in self._bells:
-            os.set_blocking(end.fileno(), False)  # an agent that hangs must not hold up who rings for it
+            os.set_blocking(
+                end.fileno(), False
+            )  # an agent that hangs must not hold up who rings for it
         self._engine: EngineProcess | None = None
         self._slots: Slots | None = None
         self._restart: asyncio.Task[None] | None = None
@@ -102,7 +104,9 @@ class GA3C:
             entries, vector, facts, device = await self._engine.describe(self.experiment)
             await asyncio.shield(warming)
         finally:
-            while not warming.done():  # whoever is told to stop, or cannot go on, does not wait for that
+            while (
+                not warming.done()
+            ):  # whoever is told to stop, or cannot go on, does not wait for that
                 with suppress(ProcessLookupError):
                     if (born := AGENTS.pid) is not None and born != nursery:
                         os.kill(born, signal.SIGKILL)
@@ -118,7 +122,11 @@ class GA3C:
                 steps=self.experiment.algorithm.batch_size,
                 size=self.signature.size,
                 # Threads that leave are counted in their rows to the end, while others take their places.
-                threads=2 * (max(settings.predictors, settings.max_predictors) + max(settings.trainers, settings.max_trainers)),
+                threads=2
+                * (
+                    max(settings.predictors, settings.max_predictors)
+                    + max(settings.trainers, settings.max_trainers)
+                ),
                 **facts,
             )
         )
@@ -127,7 +135,9 @@ class GA3C:
         return self.signature
 
     def _warm_up(self) -> None:
-        with suppress(EOFError, OSError):  # it died of the environment; agents will, too, and say so
+        with suppress(
+            EOFError, OSError
+        ):  # it died of the environment; agents will, too, and say so
             process = AGENTS.start(do_nothing, (), self.experiment)
             process.join()
             process.close()
@@ -143,8 +153,14 @@ class GA3C:
         await self._crew.begin(self.setting.agents, version, self.slots.semaphore)
         self._counted_at = time.monotonic()
         if self._settings.dynamic:
-            most = Setting(self._settings.max_predictors, self._settings.max_trainers, self._settings.max_agents)
-            self.adjustment = Adjustment(self.setting, most, np.random.default_rng((self.experiment.seed, version)))
+            most = Setting(
+                self._settings.max_predictors,
+                self._settings.max_trainers,
+                self._settings.max_agents,
+            )
+            self.adjustment = Adjustment(
+                self.setting, most, np.random.default_rng((self.experiment.seed, version))
+            )
             self._adjusting = asyncio.get_running_loop().create_task(self._adjust(self.adjustment))
 
     def _put_to_work(self) -> None:
@@ -155,7 +171,9 @@ class GA3C:
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         self.slots.stop[index] = False
         ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])
-        return AGENTS.start(start_agent, (index, self.experiment, self.slots, ends, line, seed), self.experiment)
+        return AGENTS.start(
+            start_agent, (index, self.experiment, self.slots, ends, line, seed), self.experiment
+        )
 
     # The engine.
 
@@ -167,7 +185,11 @@ class GA3C:
         if alive:
             self._crew.fail(EnvironmentFailure(f"training cannot go on: {reason}"))
         elif self._deaths >= _FATAL_DEATHS:
-            self._crew.fail(EnvironmentFailure(f"the process that holds the model died {self._deaths} times without an update: {reason}"))
+            self._crew.fail(
+                EnvironmentFailure(
+                    f"the process that holds the model died {self._deaths} times without an update: {reason}"
+                )
+            )
         else:
             log.warning("engine lost", reason=reason)
             self._restart = asyncio.get_running_loop().create_task(self._start_again())
@@ -185,7 +207,10 @@ class GA3C:
             self._engine_lost(str(error), True)
             return
         # What the lost one had taken from the queues is put there again. By now every agent sleeps, so nothing is put twice.
-        for (queue, _), size in ((self._predictions, len(slots.asked)), (self._training, len(slots.busy))):
+        for (queue, _), size in (
+            (self._predictions, len(slots.asked)),
+            (self._training, len(slots.busy)),
+        ):
             if waiting(queue.fileno()):
                 take(queue.fileno(), 2 * size)
         engine.attach(slots)
@@ -277,7 +302,11 @@ class GA3C:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         slots = self.slots
-        return {"weights": slots.weights.copy(), "state": slots.state.copy(), "clock": slots.clock.copy()}
+        return {
+            "weights": slots.weights.copy(),
+            "state": slots.state.copy(),
+            "clock": slots.clock.copy(),
+        }
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
         for name, array in state.items():
@@ -301,7 +330,11 @@ class GA3C:
         await self._crew.shutdown()
         if self._engine is not None:
             await self._engine.end()
-        for end in (*self._predictions, *self._training, *(end for bell in self._bells for end in bell)):
+        for end in (
+            *self._predictions,
+            *self._training,
+            *(end for bell in self._bells for end in bell),
+        ):
             end.close()
         if self._slots is not None:
             self._slots.close()

@@ -68,7 +68,13 @@ class Engine:
             "trainable": self._first.trainable,
             "state_rows": STATE_ROWS[self.experiment.optimizer.name],
         }
-        return "ok", self._first.signature.entries, self._first.numbers.tobytes(), facts, self.device.type
+        return (
+            "ok",
+            self._first.signature.entries,
+            self._first.numbers.tobytes(),
+            facts,
+            self.device.type,
+        )
 
     def attach(self, slots: Slots, pipes: tuple[int, int, int, int], bells: list[int]) -> None:
         """Takes over the memory, and the weights that lie in it."""
@@ -77,7 +83,9 @@ class Engine:
         if self.device.type != "cpu":
             weights, state = weights[: self._first.trainable].to(self.device), state.to(self.device)
         del self._first
-        self.shared = Shared(self.experiment, self.spaces, self.device, slots, weights, state, *pipes, bells=bells)
+        self.shared = Shared(
+            self.experiment, self.spaces, self.device, slots, weights, state, *pipes, bells=bells
+        )
 
     def resize(self, predictors: int, trainers: int) -> None:
         """Starts threads, or has some leave after what they are doing."""
@@ -135,11 +143,17 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if available else "cpu")
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count() if available else 0):
+    if device.type == "cuda" and (device.index or 0) >= (
+        count := torch.cuda.device_count() if available else 0
+    ):
         there = (
-            f"torch {torch.__version__} finds {count} CUDA devices here" if torch.version.cuda else f"torch {torch.__version__} has no CUDA"
+            f"torch {torch.__version__} finds {count} CUDA devices here"
+            if torch.version.cuda
+            else f"torch {torch.__version__} has no CUDA"
         )
-        raise ConfigurationError(f"ga3c.device = {name!r}: {there}; use 'cpu', or 'auto' for whatever a child has")
+        raise ConfigurationError(
+            f"ga3c.device = {name!r}: {there}; use 'cpu', or 'auto' for whatever a child has"
+        )
     return device
 
 
@@ -160,7 +174,11 @@ def main() -> int:
         predictions, predictions_in, training, training_in, *bells = descriptors
         engine.attach(slots, (predictions, predictions_in, training, training_in), bells)
         engine.serve()
-    except (EOFError, ConnectionResetError, BrokenPipeError):  # the child is gone, or needs no engine any more
+    except (
+        EOFError,
+        ConnectionResetError,
+        BrokenPipeError,
+    ):  # the child is gone, or needs no engine any more
         sys.stdout.flush()
         os._exit(0)  # threads that sleep in a read of a queue end with the process only
     return 0

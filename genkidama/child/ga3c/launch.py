@@ -45,7 +45,11 @@ class EngineProcess:
                     [sys.executable, "-m", "genkidama.child.ga3c.engine", *map(str, inherited)],
                     stdin=subprocess.DEVNULL,
                     pass_fds=inherited,
-                    env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                    env={
+                        **os.environ,
+                        **ONE_THREAD,
+                        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+                    },
                 )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -152,7 +152,14 @@ class Ends:
     bell: Connection
 
 
-def start_agent(index: int, experiment: Experiment, slots: Slots, ends: Ends, line: Connection, seed: tuple[int, ...]) -> None:
+def start_agent(
+    index: int,
+    experiment: Experiment,
+    slots: Slots,
+    ends: Ends,
+    line: Connection,
+    seed: tuple[int, ...],
+) -> None:
     """The first function of an agent process, which has come from the nursery with its environment imported."""
     from genkidama.child.ga3c.agent import run_agent
 

@@ -83,7 +83,9 @@ class _Thread(threading.Thread):
         failed: called with the error if it ends by one.
     """
 
-    def __init__(self, shared: Shared, row: int, seed: tuple[int, ...], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, shared: Shared, row: int, seed: tuple[int, ...], failed: Callable[[Exception], None]
+    ) -> None:
         super().__init__(daemon=True)
         self._shared, self._failed = shared, failed
         self._slots, self._device = shared.slots, shared.device
@@ -115,7 +117,12 @@ class Predictor(_Thread):
     def _work(self) -> None:
         if sys.platform == "linux":  # elsewhere threads have no niceness of their own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        shared, slots, model, experiment = self._shared, self._slots, self._model, self._shared.experiment
+        shared, slots, model, experiment = (
+            self._shared,
+            self._slots,
+            self._model,
+            self._shared.experiment,
+        )
         network, head, epsilon = model.network, model.head, experiment.algorithm.epsilon
         generator = torch.Generator(self._device).manual_seed(self._seed)
         most = experiment.ga3c.prediction_batch
@@ -125,7 +132,9 @@ class Predictor(_Thread):
             lanes = take(shared.predictions, most)
             if lanes[-1] == LEAVE or LEAVE in lanes:
                 leaving, lanes = True, _without_leave(lanes, shared.predictions_in)
-            lanes = lanes[slots.asked[lanes] != slots.answered[lanes]]  # a dead agent's question was its successor's too
+            lanes = lanes[
+                slots.asked[lanes] != slots.answered[lanes]
+            ]  # a dead agent's question was its successor's too
             if not len(lanes):
                 continue
             asked, rows = slots.asked[lanes], slots.position[lanes]
@@ -158,7 +167,9 @@ class Trainer(_Thread):
         settings, algorithm = experiment.optimizer, experiment.algorithm
         learner = make_learner(algorithm, model)
         generator = torch.Generator().manual_seed(self._seed)
-        optimizer = make_optimizer(settings, shared.vector[: model.trainable], shared.state, self._slots.clock)
+        optimizer = make_optimizer(
+            settings, shared.vector[: model.trainable], shared.state, self._slots.clock
+        )
         layout = self._slots.layout
         self._least = max(1, experiment.ga3c.training_batch)
         room = self._least + layout.steps
@@ -168,23 +179,39 @@ class Trainer(_Thread):
             rollout = self._collect()
             if rollout is None:
                 return
-            rate = SCHEDULES[settings.schedule](settings.learning_rate, settings.final_learning_rate, rollout.progress)
-            for _ in updates(learner.losses(rollout, generator), model, optimizer, rate, algorithm.max_gradient_norm):
+            rate = SCHEDULES[settings.schedule](
+                settings.learning_rate, settings.final_learning_rate, rollout.progress
+            )
+            for _ in updates(
+                learner.losses(rollout, generator),
+                model,
+                optimizer,
+                rate,
+                algorithm.max_gradient_norm,
+            ):
                 self._counters[Count.UPDATES] += 1
 
     def _collect(self) -> Rollout | None:
         """Rollouts of enough steps, copied, their slots given back; None if the thread is to leave before the first."""
-        slots, length, lanes_slots = self._slots, self._slots.layout.steps, self._slots.layout.rollouts
+        slots, length, lanes_slots = (
+            self._slots,
+            self._slots.layout.steps,
+            self._slots.layout.rollouts,
+        )
         steps = 0
         ends: list[int] = []
         cuts: list[int] = []
         bootstraps: list[float] = []
-        parts: dict[str, list[Array]] = {name: [] for name in ("actions", "rewards", "discounted", "log_mu", "born")}
+        parts: dict[str, list[Array]] = {
+            name: [] for name in ("actions", "rewards", "discounted", "log_mu", "born")
+        }
         while steps < self._least and not self._leaving:
             taken = take(self._shared.training, -(-(self._least - steps) // length))
             if LEAVE in taken:
                 self._leaving, taken = True, _without_leave(taken, self._shared.training_in)
-            taken = taken[slots.busy[taken]]  # after the engine was replaced, a slot may be in the queue twice
+            taken = taken[
+                slots.busy[taken]
+            ]  # after the engine was replaced, a slot may be in the queue twice
             for slot in taken.tolist():
                 n = int(slots.lengths[slot])
                 rows = slice(slot * length, slot * length + n)
@@ -207,7 +234,12 @@ class Trainer(_Thread):
         return self._rollout(self._observations[:steps], columns, ends, cuts, bootstraps)
 
     def _rollout(
-        self, observations: Array, columns: dict[str, Array], ends: list[int], cuts: list[int], bootstraps: list[float]
+        self,
+        observations: Array,
+        columns: dict[str, Array],
+        ends: list[int],
+        cuts: list[int],
+        bootstraps: list[float],
     ) -> Rollout:
         experiment, model, weights = self._shared.experiment, self._model, self._slots.weights
         normalize = self._normalizer()

@@ -40,13 +40,17 @@ class Numbered(gymnasium.Env[Array, Any]):
     ) -> None:
         self.observation_space = gymnasium.spaces.Box(0, 255, (3,), np.dtype(dtype).type)
         self.action_space: gymnasium.Space[Any] = (
-            gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32) if continuous else gymnasium.spaces.Discrete(5, start=2)
+            gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+            if continuous
+            else gymnasium.spaces.Discrete(5, start=2)
         )
         self._lengths, self._endings, self._leak = lengths, endings, leak
         self._kept: list[Array] = []
         self._number, self._episode, self._step = 0, -1, 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
             self._number = seed % 100
@@ -62,7 +66,13 @@ class Numbered(gymnasium.Env[Array, Any]):
             self._kept.append(np.ones(self._leak, np.uint8))
         over = self._step == self._lengths[(self._number + self._episode) % len(self._lengths)]
         ending = self._endings[self._episode % len(self._endings)] if over else ""
-        return self._observe(), reward, ending in ("terminated", "both"), ending in ("truncated", "both"), {}
+        return (
+            self._observe(),
+            reward,
+            ending in ("terminated", "both"),
+            ending in ("truncated", "both"),
+            {},
+        )
 
     def close(self) -> None:
         Numbered.closed += 1
@@ -75,7 +85,9 @@ class TorchFree(Numbered):
     """Raises an error that says which modules of torch's its process has imported."""
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        raise RuntimeError(f"torch: {[name for name in sys.modules if name.partition('.')[0] == 'torch']}")
+        raise RuntimeError(
+            f"torch: {[name for name in sys.modules if name.partition('.')[0] == 'torch']}"
+        )
 
 
 def action(observation: Array, continuous: bool) -> list[float]:
@@ -120,10 +132,16 @@ def story(number: int, steps: int, gamma: float, options: dict[str, Any]) -> lis
     observation, _ = environment.reset(seed=number)
     while len(noted) < steps:
         stored = action(observation, options.get("continuous", False))
-        taken = np.clip(np.float32(stored), -1.0, 1.0) if options.get("continuous") else int(stored[0]) + 2
+        taken = (
+            np.clip(np.float32(stored), -1.0, 1.0)
+            if options.get("continuous")
+            else int(stored[0]) + 2
+        )
         following, reward, terminated, truncated, _ = environment.step(taken)
         rewards.append(reward)
-        discounted = sum(gamma ** (len(rewards) - 1 - k) * reward for k, reward in enumerate(rewards))
+        discounted = sum(
+            gamma ** (len(rewards) - 1 - k) * reward for k, reward in enumerate(rewards)
+        )
         noted.append(
             Step(
                 observation.tolist(),

@@ -38,13 +38,17 @@ class Started:
         self.predictions, self.training, self.bells = pipe(), pipe(), [pipe() for _ in range(2)]
         ends = (*self.predictions, *self.training, *(bell for _, bell in self.bells))
         self.lost: list[tuple[str, bool]] = []
-        self.process = EngineProcess([end.fileno() for end in ends], lambda *words: self.lost.append(words))
+        self.process = EngineProcess(
+            [end.fileno() for end in ends], lambda *words: self.lost.append(words)
+        )
 
     async def put_to_work(self) -> tuple[Any, ...]:
         """Has a predictor and a trainer start; the engine's description."""
         description = entries, vector, facts, _ = await self.process.describe(EXPERIMENT)
         size = Signature.of(entries).size
-        self.slots = Slots(SlotLayout(agents=2, environments=1, rollouts=3, steps=4, size=size, threads=4, **facts))
+        self.slots = Slots(
+            SlotLayout(agents=2, environments=1, rollouts=3, steps=4, size=size, threads=4, **facts)
+        )
         self.slots.weights[:] = np.frombuffer(vector, DTYPE)
         self.process.attach(self.slots)
         self.process.tell("reset")
@@ -61,7 +65,11 @@ class Started:
 
     async def end(self) -> None:
         await self.process.end()
-        for end in (*self.predictions, *self.training, *(end for bell in self.bells for end in bell)):
+        for end in (
+            *self.predictions,
+            *self.training,
+            *(end for bell in self.bells for end in bell),
+        ):
             end.close()
 
 

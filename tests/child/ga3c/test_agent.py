@@ -64,7 +64,9 @@ def check_lane(rollouts: list[Submitted], true: list[Step], steps: int) -> int:
     return start
 
 
-def records(stories: list[list[Step]], steps: int, pauses: bool) -> list[tuple[int, float, int] | None]:
+def records(
+    stories: list[list[Step]], steps: int, pauses: bool
+) -> list[tuple[int, float, int] | None]:
     """What an agent says in so many steps of all of its environments; None where it waits at the semaphore."""
     said: list[tuple[int, float, int] | None] = [(READY, 0.0, 0)]
     said += [None] * pauses
@@ -114,7 +116,9 @@ def check(yard: Yard) -> None:
     options=st.fixed_dictionaries(
         {
             "lengths": st.lists(st.integers(1, 9), min_size=1, max_size=4),
-            "endings": st.lists(st.sampled_from(["terminated", "truncated", "both"]), min_size=1, max_size=3),
+            "endings": st.lists(
+                st.sampled_from(["terminated", "truncated", "both"]), min_size=1, max_size=3
+            ),
             "continuous": st.booleans(),
             "dtype": st.sampled_from(["float32", "uint8"]),
         }
@@ -135,7 +139,9 @@ def test_rollouts_put_together_are_what_has_happened_step_by_step(
     options: dict[str, Any], sizes: dict[str, Any], held: int, questions: int, seed: int | None
 ) -> None:
     """To the last reward of every episode; whatever is held back, rung for no reason, or answered that nobody asks any more."""
-    with acting(numbered(**options), mischief=None if seed is None else random.Random(seed), **sizes) as (yard, _):
+    with acting(
+        numbered(**options), mischief=None if seed is None else random.Random(seed), **sizes
+    ) as (yard, _):
         questions -= yard.serve(questions, keep=min(held, yard.rollouts - 2))
         while yard.paused:
             assert yard.slots.semaphore[yard.index] and not waiting(yard.predictions[0].fileno())
@@ -146,8 +152,13 @@ def test_rollouts_put_together_are_what_has_happened_step_by_step(
         check(yard)
 
 
-@pytest.mark.parametrize(("ending", "cut", "bootstrap"), [("terminated", False, 0.0), ("both", False, 0.0), ("truncated", True, 3.5)])
-def test_an_episode_that_fills_a_slot_exactly_ends_with_its_last_reward(ending: str, cut: bool, bootstrap: float) -> None:
+@pytest.mark.parametrize(
+    ("ending", "cut", "bootstrap"),
+    [("terminated", False, 0.0), ("both", False, 0.0), ("truncated", True, 3.5)],
+)
+def test_an_episode_that_fills_a_slot_exactly_ends_with_its_last_reward(
+    ending: str, cut: bool, bootstrap: float
+) -> None:
     with acting(numbered(lengths=[3], endings=[ending]), steps=3) as (yard, _):
         yard.serve(5)
         rollout = yard.submitted[0]
@@ -155,8 +166,12 @@ def test_an_episode_that_fills_a_slot_exactly_ends_with_its_last_reward(ending: 
         number = observations[0][0]
         assert observations == [[number, 0, step] for step in range(3)]
         # 1, 2 and 3, less an eighth of each action, which is counted from 2.
-        assert [reward + (stored + 2) / 8 for reward, (stored,) in zip(rewards, actions, strict=True)] == [1.0, 2.0, 3.0]
-        assert rollout.cut == cut and rollout.bootstrap == (4096 * number + bootstrap if bootstrap else 0.0)
+        assert [
+            reward + (stored + 2) / 8 for reward, (stored,) in zip(rewards, actions, strict=True)
+        ] == [1.0, 2.0, 3.0]
+        assert rollout.cut == cut and rollout.bootstrap == (
+            4096 * number + bootstrap if bootstrap else 0.0
+        )
 
 
 def test_steps_are_counted_once_also_those_of_episodes_that_go_on() -> None:
@@ -266,14 +281,18 @@ def until_it_sleeps(yard: Yard, where: str) -> None:
 def sleeping(where: str) -> dict[str, Any]:
     """An agent that comes to sleep there."""
     return {
-        "environment": numbered(lengths=[2], endings=["truncated"]) if where == "for a value" else numbered(**ENDLESS),
+        "environment": numbered(lengths=[2], endings=["truncated"])
+        if where == "for a value"
+        else numbered(**ENDLESS),
         "rollouts": 2,
         "steps": 2,
         "exchange": "episode" if where == "at the semaphore" else "free",
     }
 
 
-@pytest.mark.parametrize("where", ["for an action", "for a value", "for a slot", "at the semaphore"])
+@pytest.mark.parametrize(
+    "where", ["for an action", "for a value", "for a slot", "at the semaphore"]
+)
 def test_it_ends_where_it_sleeps_when_it_is_told_to(where: str) -> None:
     before = Numbered.closed
     with acting(**sleeping(where)) as (yard, agent):
@@ -287,7 +306,9 @@ def test_it_ends_where_it_sleeps_when_it_is_told_to(where: str) -> None:
         assert Numbered.closed == before + 1
 
 
-@pytest.mark.parametrize("where", ["for an action", "for a value", "for a slot", "at the semaphore"])
+@pytest.mark.parametrize(
+    "where", ["for an action", "for a value", "for a slot", "at the semaphore"]
+)
 def test_it_ends_with_the_child(where: str) -> None:
     """Whose end is that of all pipes to it, the one that it sleeps in among them."""
     before = Numbered.closed
@@ -304,7 +325,9 @@ def test_it_ends_when_it_meets_the_childs_end_before_it_sleeps(gone: str) -> Non
     """It is awake meanwhile, and finds at its next word that nobody reads it."""
     with acting(numbered(lengths=[3]), steps=3) as (yard, agent):
         yard.serve(2)
-        {"predictions": yard.predictions[0], "training": yard.training[0], "line": yard.line}[gone].close()
+        {"predictions": yard.predictions[0], "training": yard.training[0], "line": yard.line}[
+            gone
+        ].close()
         yard.answer()
         assert agent.ended() == 0
 
@@ -363,7 +386,10 @@ def test_a_process_acts_whatever_is_typed_and_ends_when_it_is_told_to() -> None:
     [
         # Which also says that it has no torch.
         ({"id": "tests.child.ga3c.numbered:TorchFree"}, "RuntimeError: torch: []"),
-        ({"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "reset"}}, "ValueError: the cable\nis loose"),
+        (
+            {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "reset"}},
+            "ValueError: the cable\nis loose",
+        ),
         (
             {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "construct"}},
             "ConfigurationError: environment.id = 'tests.tiny:Faulty': cannot be built: ValueError: the cable\nis loose",
@@ -380,7 +406,10 @@ def test_one_whose_environment_raises_says_why_and_ends(
             yard.answer()
         assert yard.line.poll(PATIENCE)
         record = yard.line.recv_bytes()
-        assert RECORD.unpack_from(record) == (FAILED, 0.0, 0) and record[RECORD.size :].decode() == reason
+        assert (
+            RECORD.unpack_from(record) == (FAILED, 0.0, 0)
+            and record[RECORD.size :].decode() == reason
+        )
         agent.join(PATIENCE)
         assert agent.exitcode == 1
     traceback = capfd.readouterr().err

@@ -26,10 +26,16 @@ from tests.helpers import eventually, shared_memory, starting, until
 EXCHANGES = pytest.mark.parametrize("exchange", ["episode", "free"])
 
 
-def experiment(environment: str, options: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Experiment:
+def experiment(
+    environment: str, options: dict[str, Any] | None = None, **sections: dict[str, Any]
+) -> Experiment:
     """GA3C with a tiny network; sections are merged key by key."""
     settings: dict[str, Any] = {
-        "environment": {"id": environment if ":" in environment or "-" in environment else f"tests.environments:{environment}"},
+        "environment": {
+            "id": environment
+            if ":" in environment or "-" in environment
+            else f"tests.environments:{environment}"
+        },
         "network": {"hidden": [16]},
         "algorithm": {"name": "a3c", "batch_size": 5},
         "child": {"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.1},
@@ -104,8 +110,14 @@ async def test_agents_find_the_best_action_of_every_context(exchange: str) -> No
 @pytest.mark.parametrize(
     ("algorithm", "ga3c"),
     [
-        ({"name": "a3c", "batch_size": 16, "vtrace": True}, {"agents": 1, "environments": 4, "predictors": 2, "trainers": 2}),
-        ({"name": "ppo", "batch_size": 16, "minibatch_size": 16, "gae_lambda": 0.95}, {"agents": 2, "environments": 2}),
+        (
+            {"name": "a3c", "batch_size": 16, "vtrace": True},
+            {"agents": 1, "environments": 4, "predictors": 2, "trainers": 2},
+        ),
+        (
+            {"name": "ppo", "batch_size": 16, "minibatch_size": 16, "gae_lambda": 0.95},
+            {"agents": 2, "environments": 2},
+        ),
     ],
     ids=["vtrace, two threads of each", "ppo"],
 )
@@ -133,7 +145,11 @@ async def test_a_reward_that_comes_with_the_last_step_alone_is_learned() -> None
 
 
 async def test_with_episodes_each_agent_plays_one_between_two_exchanges() -> None:
-    settings = experiment("Corridor", child={"backend": "ga3c", "exchange": "episode"}, ga3c={"agents": 3, "dynamic": False})
+    settings = experiment(
+        "Corridor",
+        child={"backend": "ga3c", "exchange": "episode"},
+        ga3c={"agents": 3, "dynamic": False},
+    )
     async with training(settings) as backend, asyncio.timeout(60):
         found = [len((await exchange(backend)).returns) for _ in range(50)]
     assert found[0] == 0  # at the start all wait for all
@@ -142,7 +158,14 @@ async def test_with_episodes_each_agent_plays_one_between_two_exchanges() -> Non
 
 async def test_a_free_exchange_is_due_after_so_many_steps_though_no_episode_ends() -> None:
     settings = experiment(
-        "tests.tiny:Faulty", {"length": 0}, child={"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.0, "exchange_steps": 2000}
+        "tests.tiny:Faulty",
+        {"length": 0},
+        child={
+            "backend": "ga3c",
+            "exchange": "free",
+            "exchange_seconds": 0.0,
+            "exchange_steps": 2000,
+        },
     )
     async with training(settings) as backend, asyncio.timeout(60):
         work = await exchange(backend)
@@ -186,11 +209,18 @@ async def test_it_goes_on_from_a_state_of_its_own() -> None:
 
 async def test_a_balanced_run_predicts_t_max_times_as_often_as_it_trains() -> None:
     """PPS ≈ TPS × t_max, where episodes do not cut rollouts short (Babaeizadeh et al. 2017, §4)."""
-    settings = experiment("tests.tiny:Faulty", {"length": 0}, ga3c={"agents": 4, "dynamic": False, "training_batch": 20})
+    settings = experiment(
+        "tests.tiny:Faulty",
+        {"length": 0},
+        ga3c={"agents": 4, "dynamic": False, "training_batch": 20},
+    )
     async with training(settings) as backend, asyncio.timeout(60):
         await train(backend, lambda _: updates(backend) > 50)
         await exchange(backend)
-        backend._counted_at, backend._counted = 0.0, backend.slots.counters.sum(0)  # a window that begins now
+        backend._counted_at, backend._counted = (
+            0.0,
+            backend.slots.counters.sum(0),
+        )  # a window that begins now
         predictions = rollouts = 0.0
         while rollouts < 2000:
             await backend.due()
@@ -203,7 +233,11 @@ async def test_a_balanced_run_predicts_t_max_times_as_often_as_it_trains() -> No
     assert measures["training_batch"] == pytest.approx(20, abs=0.5)
     assert 1 <= measures["prediction_batch"] <= 4
     assert 0 <= measures["lag"] <= 12
-    assert {name: measures[name] for name in ("predictors", "trainers", "agents")} == {"predictors": 1, "trainers": 1, "agents": 4}
+    assert {name: measures[name] for name in ("predictors", "trainers", "agents")} == {
+        "predictors": 1,
+        "trainers": 1,
+        "agents": 4,
+    }
 
 
 async def test_an_agent_has_no_torch_and_little_memory_of_its_own() -> None:
@@ -216,7 +250,15 @@ async def test_an_agent_has_no_torch_and_little_memory_of_its_own() -> None:
 
 async def test_threads_and_agents_are_adjusted_while_it_runs() -> None:
     settings = experiment(
-        "Corridor", ga3c={"dynamic": True, "agents": 2, "window_seconds": 0.2, "max_predictors": 2, "max_trainers": 2, "max_agents": 3}
+        "Corridor",
+        ga3c={
+            "dynamic": True,
+            "agents": 2,
+            "window_seconds": 0.2,
+            "max_predictors": 2,
+            "max_trainers": 2,
+            "max_agents": 3,
+        },
     )
     async with training(settings) as backend:
         tried: set[tuple[int, ...]] = set()
@@ -250,7 +292,9 @@ async def test_an_agent_that_is_killed_is_replaced_and_learning_goes_on(exchange
         await train(backend, solved)
 
 
-async def test_an_engine_that_is_killed_is_replaced_and_nothing_is_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_engine_that_is_killed_is_replaced_and_nothing_is_forgotten(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     settings = bandit()
     solved = bandit_solved(settings)
     async with training(settings) as backend:
@@ -275,13 +319,17 @@ async def test_an_engine_that_dies_again_and_again_ends_the_child() -> None:
             assert backend._engine is not None
             backend._engine.kill()
 
-        with pytest.raises(EnvironmentFailure, match="died 3 times without an update: exit code -9"):
+        with pytest.raises(
+            EnvironmentFailure, match="died 3 times without an update: exit code -9"
+        ):
             await train(backend, kill)
 
 
 async def test_an_agent_whose_environment_raises_ends_the_child_by_name() -> None:
     async with training(faulty(fault="raise")) as backend:
-        with pytest.raises(EnvironmentFailure, match=r"agent \d died 3 times .*ValueError: the cable\nis loose"):
+        with pytest.raises(
+            EnvironmentFailure, match=r"agent \d died 3 times .*ValueError: the cable\nis loose"
+        ):
             await train(backend, lambda _: False)
 
 
@@ -294,14 +342,32 @@ async def test_an_agent_that_fails_now_and_then_does_not_end_the_child() -> None
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"ga3c.device": "cuda"}, ConfigurationError, r"ga3c.device = 'cuda': .*use 'cpu', or 'auto'"),
+        (
+            {"ga3c.device": "cuda"},
+            ConfigurationError,
+            r"ga3c.device = 'cuda': .*use 'cpu', or 'auto'",
+        ),
         ({"network.name": "convolutional"}, ConfigurationError, "network.name = 'convolutional'"),
-        ({"network.name": "tests.helpers:nothing"}, ConfigurationError, "network.name = 'tests.helpers:nothing'"),
-        ({"environment.options": {"fault": "raise", "where": "construct"}}, ConfigurationError, "the cable"),
-        ({"environment.options": {"fault": "kill", "where": "construct"}}, EnvironmentFailure, "exit code -9"),
+        (
+            {"network.name": "tests.helpers:nothing"},
+            ConfigurationError,
+            "network.name = 'tests.helpers:nothing'",
+        ),
+        (
+            {"environment.options": {"fault": "raise", "where": "construct"}},
+            ConfigurationError,
+            "the cable",
+        ),
+        (
+            {"environment.options": {"fault": "kill", "where": "construct"}},
+            EnvironmentFailure,
+            "exit code -9",
+        ),
     ],
 )
-async def test_what_cannot_be_built_is_told(changes: dict[str, Any], error: type[GenkidamaError], words: str) -> None:
+async def test_what_cannot_be_built_is_told(
+    changes: dict[str, Any], error: type[GenkidamaError], words: str
+) -> None:
     backend = GA3C(faulty().with_settings(changes), 1)
     try:
         with pytest.raises(error, match=words):
@@ -373,7 +439,9 @@ asyncio.run(main())
 
 
 def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT.replace("from tests.child.ga3c.test_backend import bandit", CHILDS_EXPERIMENT))
+    (tmp_path / "script.py").write_text(
+        SCRIPT.replace("from tests.child.ga3c.test_backend import bandit", CHILDS_EXPERIMENT)
+    )
     with starting(tmp_path) as start:
         child = start("script")
         until(lambda: "trains" in child.out, "it trains")

@@ -24,10 +24,11 @@ from genkidama.child.ga3c.queues import put
 from genkidama.child.ga3c.slots import Count, SlotLayout, Slots
 from genkidama.child.ga3c.threads import Predictor, Trainer
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Algorithm, Experiment
+from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
+from genkidama.settings import Algorithm
 from genkidama.weights import Signature
 from tests.child.ga3c.starter import EXPERIMENT, Started
 from tests.helpers import PATIENCE, ROOT, eventually, starting, until
@@ -90,8 +91,14 @@ class Crooked(Network):
     ("changes", "words"),
     [
         ({"environment.id": "tests.nowhere:Nothing"}, "environment.id = 'tests.nowhere:Nothing': "),
-        ({"environment.options": {"size": 3}}, "environment.id = 'tests.environments:Bandit': cannot be built: TypeError: "),
-        ({"network.name": f"{__name__}:Crooked"}, f"network.name = '{__name__}:Crooked': gives outputs [2, 2] and values [2] for 2 "),
+        (
+            {"environment.options": {"size": 3}},
+            "environment.id = 'tests.environments:Bandit': cannot be built: TypeError: ",
+        ),
+        (
+            {"network.name": f"{__name__}:Crooked"},
+            f"network.name = '{__name__}:Crooked': gives outputs [2, 2] and values [2] for 2 ",
+        ),
         ({"network.name": "convolutional"}, "network.name = 'convolutional': "),
         ({"algorithm.name": f"{__name__}:Nothing"}, f"algorithm.name = '{__name__}:Nothing': "),
         pytest.param(
@@ -129,11 +136,21 @@ class Bench:
         self.engine = Engine(experiment, self.theirs)
         _, entries, vector, facts, _ = self.engine.description()
         size = Signature.of(entries).size
-        self.slots = Slots(SlotLayout(agents=2, environments=1, rollouts=3, steps=4, size=size, threads=16, **facts))
+        self.slots = Slots(
+            SlotLayout(
+                agents=2, environments=1, rollouts=3, steps=4, size=size, threads=16, **facts
+            )
+        )
         self.slots.weights[:] = np.frombuffer(vector, np.float32)
         self.predictions, self.training, self.bells = pipe(), pipe(), [pipe() for _ in range(2)]
-        predictions, predictions_in, training, training_in = (end.fileno() for end in (*self.predictions, *self.training))
-        self.engine.attach(self.slots, (predictions, predictions_in, training, training_in), [bell.fileno() for _, bell in self.bells])
+        predictions, predictions_in, training, training_in = (
+            end.fileno() for end in (*self.predictions, *self.training)
+        )
+        self.engine.attach(
+            self.slots,
+            (predictions, predictions_in, training, training_in),
+            [bell.fileno() for _, bell in self.bells],
+        )
 
     def at_work(self, kind: type[Predictor] | type[Trainer]) -> list[int]:
         """The rows of the threads of this kind that live."""
@@ -146,12 +163,23 @@ class Bench:
         put(self.predictions[1].fileno(), (1,))
         self.slots.lengths[4], self.slots.busy[4] = 2, True
         put(self.training[1].fileno(), (4,))
-        until(lambda: (self.slots.counters.sum(0) - before)[[Count.PREDICTIONS, Count.UPDATES]].tolist() == [1, 1])
+        until(
+            lambda: (
+                (self.slots.counters.sum(0) - before)[[Count.PREDICTIONS, Count.UPDATES]].tolist()
+                == [1, 1]
+            )
+        )
 
     def close(self) -> None:
         self.engine.resize(0, 0)
         until(lambda: not self.at_work(Predictor) and not self.at_work(Trainer))
-        for end in (*self.predictions, *self.training, *(end for bell in self.bells for end in bell), self.control, self.theirs):
+        for end in (
+            *self.predictions,
+            *self.training,
+            *(end for bell in self.bells for end in bell),
+            self.control,
+            self.theirs,
+        ):
             end.close()
         self.slots.close()
 
@@ -169,7 +197,11 @@ def test_threads_come_and_go_and_no_two_that_live_count_in_one_row() -> None:
     with bench() as at_hand:
         for predictors, trainers in ((1, 1), (2, 3), (2, 1), (4, 4), (1, 2), (3, 1), (1, 1)):
             at_hand.engine.resize(predictors, trainers)
-            until(lambda kinds=(predictors, trainers): (len(at_hand.at_work(Predictor)), len(at_hand.at_work(Trainer))) == kinds)
+            until(
+                lambda kinds=(predictors, trainers): (
+                    (len(at_hand.at_work(Predictor)), len(at_hand.at_work(Trainer))) == kinds
+                )
+            )
             rows = at_hand.at_work(Predictor) + at_hand.at_work(Trainer)
             assert len(set(rows)) == predictors + trainers
             at_hand.use()
@@ -187,7 +219,9 @@ def test_a_thread_that_fails_is_said_to_have(capsys: pytest.CaptureFixture[str])
         at_hand.engine._counts[Trainer] = 0
 
 
-def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_over_as_it_is_told() -> None:
+def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_over_as_it_is_told() -> (
+    None
+):
     """The device's memory is another vector here. Running statistics are not in it."""
     with bench(EXPERIMENT.with_settings({"environment.normalize_observations": True})) as at_hand:
         slots, shared = at_hand.slots, at_hand.engine.shared
@@ -208,7 +242,9 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
         def published() -> float:
             at_hand.control.send(("publish",))
             assert at_hand.control.poll(PATIENCE) and at_hand.control.recv() == ("published",)
-            assert (slots.weights[trainable:] == 9.0).all() and (slots.weights[:trainable] == slots.weights[0]).all()
+            assert (slots.weights[trainable:] == 9.0).all() and (
+                slots.weights[:trainable] == slots.weights[0]
+            ).all()
             return float(slots.weights[0])
 
         assert published() == 1.0 and (slots.state == 2.0).all()
@@ -229,13 +265,21 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
 # A process of its own.
 
 
-async def test_a_process_says_what_its_network_is_predicts_learns_and_ends_when_nobody_talks_to_it_any_more() -> None:
+async def test_a_process_says_what_its_network_is_predicts_learns_and_ends_when_nobody_talks_to_it_any_more() -> (
+    None
+):
     model = Model(EXPERIMENT, make_environment(EXPERIMENT.environment))
     started = Started()
     try:
         async with asyncio.timeout(PATIENCE):
             description = await started.put_to_work()
-            facts = {"observation_shape": (3,), "observation_type": "float32", "action_columns": 1, "trainable": 76, "state_rows": 1}
+            facts = {
+                "observation_shape": (3,),
+                "observation_type": "float32",
+                "action_columns": 1,
+                "trainable": 76,
+                "state_rows": 1,
+            }
             assert description == (model.signature.entries, model.numbers.tobytes(), facts, "cpu")
             slots = started.slots
             slots.observations[12] = [0.5, -1.0, 2.0]
@@ -243,7 +287,9 @@ async def test_a_process_says_what_its_network_is_predicts_learns_and_ends_when_
             with torch.no_grad():
                 _, value = model.network(torch.tensor([[0.5, -1.0, 2.0]]))
             assert slots.values[12] == pytest.approx(value.item())
-            os.kill(started.process.popen.pid, signal.SIGINT)  # as Ctrl-C, which is the orchestrator's business
+            os.kill(
+                started.process.popen.pid, signal.SIGINT
+            )  # as Ctrl-C, which is the orchestrator's business
             slots.rewards[12], slots.lengths[3], slots.busy[3] = 5.0, 1, True
             put(started.training[1].fileno(), (3,))
             await eventually(lambda: slots.updates == 1)
@@ -259,8 +305,12 @@ async def test_a_process_that_cannot_build_what_it_is_told_says_why_and_ends() -
     started = Started()
     try:
         async with asyncio.timeout(PATIENCE):
-            with pytest.raises(ConfigurationError, match=r"^environment.id = 'tests.nowhere:Nothing': "):
-                await started.process.describe(EXPERIMENT.with_settings({"environment.id": "tests.nowhere:Nothing"}))
+            with pytest.raises(
+                ConfigurationError, match=r"^environment.id = 'tests.nowhere:Nothing': "
+            ):
+                await started.process.describe(
+                    EXPERIMENT.with_settings({"environment.id": "tests.nowhere:Nothing"})
+                )
             await eventually(lambda: started.process.popen.poll() is not None)
             assert started.process.popen.returncode == 1
     finally:
@@ -270,7 +320,10 @@ async def test_a_process_that_cannot_build_what_it_is_told_says_why_and_ends() -
 def test_nothing_is_left_of_an_engine_whose_starter_is_killed(tmp_path: Path) -> None:
     """Whether it is still importing torch, waits for the memory, or has threads that sleep in their queues."""
     with starting(tmp_path) as start:
-        processes = {stage: start("tests.child.ga3c.starter", stage) for stage in ("started", "described", "at work")}
+        processes = {
+            stage: start("tests.child.ga3c.starter", stage)
+            for stage in ("started", "described", "at work")
+        }
         for stage, process in processes.items():
             until(lambda process=process: process.out.endswith("\n"), stage)
             assert int(process.out) in [member.pid for member in process.family()]
@@ -280,7 +333,9 @@ def test_nothing_is_left_of_an_engine_whose_starter_is_killed(tmp_path: Path) ->
             assert stage == "started" or process.err == ""
 
 
-async def test_one_that_nobody_talks_to_ends_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_one_that_nobody_talks_to_ends_without_a_word(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """As one whose starter has died, or been told to stop, while torch was imported."""
     started = Started()
     try:

@@ -54,7 +54,9 @@ def queue() -> Iterator[tuple[int, int]]:
         max_size=30,
     )
 )
-def test_what_is_taken_is_what_was_put_whole_and_in_order_and_no_more_than_asked(plan: list[list[int] | int]) -> None:
+def test_what_is_taken_is_what_was_put_whole_and_in_order_and_no_more_than_asked(
+    plan: list[list[int] | int],
+) -> None:
     with queue() as (reader, writer):
         expected: deque[int] = deque()
         for step in plan:
@@ -64,7 +66,9 @@ def test_what_is_taken_is_what_was_put_whole_and_in_order_and_no_more_than_asked
             elif expected:
                 taken = take(reader, step)
                 assert taken.dtype == np.uint32
-                assert taken.tolist() == [expected.popleft() for _ in range(min(step, len(expected)))]
+                assert taken.tolist() == [
+                    expected.popleft() for _ in range(min(step, len(expected)))
+                ]
             assert waiting(reader) == len(expected)
 
 
@@ -83,11 +87,15 @@ def _write_as_a_process(connection: Connection, number: int) -> None:
     _write(connection.fileno(), number)
 
 
-def test_several_threads_and_a_process_put_into_one_queue_and_each_arrives_whole_and_in_order() -> None:
+def test_several_threads_and_a_process_put_into_one_queue_and_each_arrives_whole_and_in_order() -> (
+    None
+):
     reader, writer = pipe()
     with reader, writer:
         process = CONTEXT.Process(target=_write_as_a_process, args=(writer, 3), daemon=True)
-        threads = [threading.Thread(target=_write, args=(writer.fileno(), number)) for number in range(3)]
+        threads = [
+            threading.Thread(target=_write, args=(writer.fileno(), number)) for number in range(3)
+        ]
         for started in (process, *threads):
             started.start()
         sizes = [1, 2, 7, 64, 128]
@@ -101,7 +109,9 @@ def test_several_threads_and_a_process_put_into_one_queue_and_each_arrives_whole
     groups = np.array(taken).reshape(-1, 3)
     for number in range(4):
         own = groups[groups[:, 0] == number]
-        assert own[:, 1].tolist() == list(range(GROUPS)) and own[:, 2].tolist() == [LEAVE - group for group in range(GROUPS)]
+        assert own[:, 1].tolist() == list(range(GROUPS)) and own[:, 2].tolist() == [
+            LEAVE - group for group in range(GROUPS)
+        ]
 
 
 def test_several_takers_get_each_index_once() -> None:
@@ -126,7 +136,9 @@ def test_several_takers_get_each_index_once() -> None:
         assert all(own == sorted(own) for own in taken)
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="looks at a thread's state in /proc")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self/task"), reason="looks at a thread's state in /proc"
+)
 def test_taking_sleeps_while_there_is_nothing() -> None:
     with queue() as (reader, writer):
         taken: list[int] = []

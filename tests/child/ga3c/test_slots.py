@@ -66,7 +66,10 @@ def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
         "stop": ((2,), "bool"),
         "progress": ((1,), "float64"),
     }
-    assert {name: (getattr(slots, name).shape, getattr(slots, name).dtype.name) for name in LAYOUT.parts()} == shapes
+    assert {
+        name: (getattr(slots, name).shape, getattr(slots, name).dtype.name)
+        for name in LAYOUT.parts()
+    } == shapes
     assert not any(getattr(slots, name).any() for name in shapes)
     slots.close()
 
@@ -94,7 +97,9 @@ def test_each_step_of_each_slot_of_each_lane_has_a_row_of_its_own(layout: SlotLa
     """The row is (lane · K + slot) · T + t. From it follow its slot, and from that its lane and its agent."""
     slots = Slots(layout)
     try:
-        rows = np.arange(len(slots.values)).reshape(layout.agents, layout.environments, layout.rollouts, layout.steps)
+        rows = np.arange(len(slots.values)).reshape(
+            layout.agents, layout.environments, layout.rollouts, layout.steps
+        )
         for agent, environment, rollout, t in np.ndindex(rows.shape):
             lane = agent * layout.environments + environment
             slot = lane * layout.rollouts + rollout
@@ -109,7 +114,10 @@ def test_each_step_of_each_slot_of_each_lane_has_a_row_of_its_own(layout: SlotLa
         # Everything was reached, and nothing was written over.
         for part in (slots.lengths, slots.busy, slots.stop):
             assert part.all()
-        assert (slots.observations.reshape(len(slots.values), -1) == np.arange(len(slots.values))[:, None] % 251).all()
+        assert (
+            slots.observations.reshape(len(slots.values), -1)
+            == np.arange(len(slots.values))[:, None] % 251
+        ).all()
         assert (slots.actions == np.arange(len(slots.values))[:, None]).all()
         assert slots.position.tolist() == rows[:, :, -1, -1].reshape(-1).tolist()
         assert not slots.weights.any() and not slots.counters.any()
@@ -121,7 +129,9 @@ def test_updates_are_those_of_all_threads() -> None:
     slots = Slots(LAYOUT)
     assert slots.updates == 0
     slots.counters[:, Count.UPDATES] = [1, 0, 2**40, 0, 5, 0, 0]
-    slots.counters[3, [Count.PREDICTIONS, Count.PREDICTION_BATCHES, Count.ROLLOUTS, Count.STEPS, Count.LAG]] = 99
+    slots.counters[
+        3, [Count.PREDICTIONS, Count.PREDICTION_BATCHES, Count.ROLLOUTS, Count.STEPS, Count.LAG]
+    ] = 99
     assert slots.updates == 2**40 + 6
     slots.close()
 
@@ -129,7 +139,9 @@ def test_updates_are_those_of_all_threads() -> None:
 def _answer(slots: Slots, line: Connection) -> None:
     """The other process: sends what it sees, and writes."""
     with line:
-        line.send((slots.layout, slots.weights.tolist(), slots.observations[-1].tolist(), slots.updates))
+        line.send(
+            (slots.layout, slots.weights.tolist(), slots.observations[-1].tolist(), slots.updates)
+        )
         slots.observations[7] = 250
         slots.counters[2, Count.UPDATES] = 30
         slots.busy[-1] = True
@@ -149,7 +161,12 @@ def test_a_process_that_is_handed_slots_has_the_same_memory() -> None:
     process.start()
     theirs.close()
     with ours:
-        assert ours.recv() == (LAYOUT, list(map(float, range(23))), np.arange(4 * 7 * 6).reshape(4, 7, 6).tolist(), 4)
+        assert ours.recv() == (
+            LAYOUT,
+            list(map(float, range(23))),
+            np.arange(4 * 7 * 6).reshape(4, 7, 6).tolist(),
+            4,
+        )
         assert ours.recv() == "written"
         assert (slots.observations[7] == 250).all() and not slots.observations[[6, 8]].any()
         assert slots.updates == 34

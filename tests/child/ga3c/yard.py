@@ -73,7 +73,12 @@ class Yard:
         mischief: random.Random | None = None,
     ) -> None:
         options = environment.get("options", {})
-        self.environments, self.rollouts, self.steps, self._mischief = environments, rollouts, steps, mischief
+        self.environments, self.rollouts, self.steps, self._mischief = (
+            environments,
+            rollouts,
+            steps,
+            mischief,
+        )
         self.continuous: bool = options.get("continuous", False)
         self.experiment = Experiment.from_dict(
             {
@@ -127,14 +132,18 @@ class Yard:
             (1, ("stop", "semaphore")),
             (lanes, ("position", "asked", "answered")),
             (lanes * self.rollouts, ("lengths", "bootstraps", "cut", "busy")),
-            (lanes * self.rollouts * self.steps, ("observations", "actions", "values", "log_mu", "born", "rewards", "discounted")),
+            (
+                lanes * self.rollouts * self.steps,
+                ("observations", "actions", "values", "log_mu", "born", "rewards", "discounted"),
+            ),
         ):
             for name in names:
                 yield getattr(slots, name), slice(self.index * size, (self.index + 1) * size)
 
     def foreign_is_untouched(self) -> bool:
         return all(
-            (part[: own.start] == part.dtype.type(_FOREIGN)).all() and (part[own.stop :] == part.dtype.type(_FOREIGN)).all()
+            (part[: own.start] == part.dtype.type(_FOREIGN)).all()
+            and (part[own.stop :] == part.dtype.type(_FOREIGN)).all()
             for part, own in self._foreign()
         )
 
@@ -159,7 +168,9 @@ class Yard:
 
     def wait(self) -> bool:
         """Until the agent says something: takes in its rollouts and records, all that came before its question if it asks one."""
-        ready = select.select([self.predictions[0], self.training[0], self.line], [], [], PATIENCE)[0]
+        ready = select.select([self.predictions[0], self.training[0], self.line], [], [], PATIENCE)[
+            0
+        ]
         assert ready, "the agent neither asks nor submits nor says anything"
         self.listen()
         return self.predictions[0] in ready
@@ -180,8 +191,21 @@ class Yard:
     def _copy(self, slot: int) -> Submitted:
         slots, length = self.slots, int(self.slots.lengths[slot])
         rows = slice(slot * self.steps, slot * self.steps + length)
-        parts = (slots.observations, slots.actions, slots.values, slots.log_mu, slots.rewards, slots.discounted)
-        return Submitted(slot, length, float(slots.bootstraps[slot]), bool(slots.cut[slot]), [part[rows].tolist() for part in parts])
+        parts = (
+            slots.observations,
+            slots.actions,
+            slots.values,
+            slots.log_mu,
+            slots.rewards,
+            slots.discounted,
+        )
+        return Submitted(
+            slot,
+            length,
+            float(slots.bootstraps[slot]),
+            bool(slots.cut[slot]),
+            [part[rows].tolist() for part in parts],
+        )
 
     def give_back(self, keep: int = 0) -> None:
         """Gives slots back, but for the last `keep` of each lane. The agent must have left them alone."""
@@ -210,7 +234,9 @@ class Yard:
                 self.open = take(self.predictions[0].fileno(), 64).tolist()
                 assert set(self.open) <= set(self.lanes)
                 for lane in self.open:
-                    self.numbers.setdefault(lane, int(self.slots.observations[self.slots.position[lane], 0]))
+                    self.numbers.setdefault(
+                        lane, int(self.slots.observations[self.slots.position[lane], 0])
+                    )
         return answered
 
     def release(self) -> None:
@@ -228,7 +254,10 @@ class Yard:
             if self._mischief is not None:
                 self._disturb(self._mischief, lane, row)
             observation = slots.observations[row]
-            slots.actions[row], slots.values[row] = action(observation, self.continuous), value(observation)
+            slots.actions[row], slots.values[row] = (
+                action(observation, self.continuous),
+                value(observation),
+            )
             slots.log_mu[row] = -slots.values[row]
             slots.answered[lane] = slots.asked[lane]
             self.ring()
@@ -253,7 +282,9 @@ class Acting:
     """An agent that acts in a thread of this process."""
 
     def __init__(self, yard: Yard) -> None:
-        agent = Agent(yard.index, yard.experiment, yard.slots, yard.ends, yard.their_line, (1, 2, 3))
+        agent = Agent(
+            yard.index, yard.experiment, yard.slots, yard.ends, yard.their_line, (1, 2, 3)
+        )
         self.code: int | None = None
 
         def run() -> None:

@@ -1,0 +1,148 @@
+"""How plain values from TOML or the wire become checked settings, and how a mistake in them is worded. Pure.
+
+Unknown keys are errors and ranges are part of the types. An error names the source, the key as a user
+writes it, the value that stands there, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from genkidama.errors import ConfigurationError
+
+__all__ = [
+    "NAME",
+    "Count",
+    "Finite",
+    "Fraction",
+    "Meta",
+    "Natural",
+    "NotNegative",
+    "Positive",
+    "Section",
+    "convert",
+    "plug",
+]
+
+Meta = msgspec.Meta
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+Positive = Annotated[float, Meta(gt=0.0, le=1e30)]
+NotNegative = Annotated[float, Meta(ge=0.0, le=1e30)]
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Natural = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+def plug(*names: str) -> msgspec.Meta:
+    """One of our own by name, or a plug of the user's: `"package.module:Name"`."""
+    pattern = "|".join((*names, r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))
+    expected = f"one of {', '.join(map(repr, names))}, or an import string 'module:Name'"
+    return Meta(pattern=rf"^({pattern})\Z", extra={"expected": expected})
+
+
+NAME = "letters, digits, '.', '_' and '-', a letter or digit first"
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of all sections: frozen, and unknown keys are errors."""
+
+
+_Settings = TypeVar("_Settings", bound=Section)
+
+
+def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Settings:
+    """These plain values as a section.
+
+    Args:
+        source: where they come from, as an error names it.
+
+    Raises:
+        ConfigurationError: a key, a type or a range is wrong.
+    """
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(_explain(settings, kind, source, str(error))) from None
+
+
+def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str) -> str:
+    """msgspec's words, with the key as a user writes it, the value found there and the known keys."""
+    problem, _, place = error.partition(" - at `")
+    keys = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place)
+    value: Any = settings
+    owner: Any = kind
+    path = ""
+    for name, position in keys:
+        path += f".{name}" if name else f"[{position}]"
+        try:
+            value = value[name] if name else value[int(position)]
+        except (KeyError, IndexError, TypeError, ValueError):
+            value = None
+        owner = _sections(owner).get(name) if name else None
+    path = path.lstrip(".")
+    unknown = re.match(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
+    if unknown:
+        known = sorted(field.encode_name for field in msgspec.structs.fields(owner or kind))
+        name = (
+            unknown[1] if unknown[1].isprintable() else ascii(unknown[1])
+        )  # TOML allows a line break in a quoted key
+        full = f"{path}.{name}" if path else name
+        near = difflib.get_close_matches(unknown[1], known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        found = value.get(unknown[1]) if isinstance(value, dict) else None
+        return (
+            f"{source}: {full} = {found!r}: no such setting; {hint}known here: {', '.join(known)}"
+        )
+    return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
+
+
+def _sections(kind: Any) -> dict[str, Any]:
+    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
+        return {}
+    return {field.encode_name: _section_of(field.type) for field in msgspec.structs.fields(kind)}
+
+
+def _section_of(kind: Any) -> Any:
+    """A section that may be absent, as the section itself."""
+    return next(
+        (
+            part
+            for part in _parts(kind)
+            if isinstance(part, type) and issubclass(part, msgspec.Struct)
+        ),
+        kind,
+    )
+
+
+def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
+    """`Invalid enum value` and a regex say too little; the field's own type says which words are allowed."""
+    owner = kind
+    for name, _ in keys:
+        owner = _sections(owner).get(name, owner) if name else owner
+    parts = _parts(owner)
+    if problem.startswith(
+        ("Invalid enum value", "Expected `str` matching regex", "Expected `int | str`")
+    ):
+        for part in parts:
+            if typing.get_origin(part) is Literal:
+                number = ", or int >= 1" if Natural in parts else ""
+                return f"expected one of {', '.join(map(repr, typing.get_args(part)))}{number}"
+            for meta in getattr(part, "__metadata__", ()):
+                if meta.extra:
+                    return f"expected {meta.extra['expected']}"
+    problem = problem.replace("`object`", "a table").replace(" | null", "").replace("`", "")
+    return problem[0].lower() + problem[1:]
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return (
+        typing.get_args(kind)
+        if typing.get_origin(kind) in (typing.Union, types.UnionType)
+        else (kind,)
+    )

@@ -1,0 +1,128 @@
+"""`[search]`: the section that makes a run a search for hyperparameters, and what no single field of it can say. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from genkidama.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
+from genkidama.errors import ConfigurationError
+from genkidama.hypertrick.rule import geometric_phases
+from genkidama.hypertrick.space import parse_space
+
+if TYPE_CHECKING:
+    from genkidama.experiment import Experiment
+
+__all__ = ["SearchSettings", "check_search"]
+
+
+class SearchSettings(Section, frozen=True):
+    """`[search]`: makes the run a search for hyperparameters, in which each child trains one trial after another."""
+
+    method: Literal["hypertrick", "random"] = "hypertrick"
+    """`"hypertrick"` stops the trials that do worse; `"random"` lets every trial run to its end."""
+    trials: Natural = 16
+    """W₀: trials to start in all."""
+    phases: Natural = 10
+    """N_p: phases of a trial; it reports after each."""
+    phase_steps: Natural | None = None
+    """Length of a phase in environment steps."""
+    phase_episodes: Natural | None = None
+    """Length of a phase in episodes, instead."""
+    phase_seconds: Positive | None = None
+    """Length of a phase in seconds of a node's time, instead."""
+    eviction_rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.25
+    """r: the share of trials that is meant to be stopped after each phase in which anything is decided."""
+    decisions: Literal["every", "geometric"] = "every"
+    """After which phases trials are stopped: every one but the last, or after 1, `factor`, `factor`², … of them."""
+    factor: Annotated[int, Meta(ge=2)] = 3
+    """`geometric`: the factor from one decision to the next."""
+    cohort: Count = 0
+    """W₀ of equation 2, if it is not `trials`: how many trials collect data, in a search with as many as there is time for."""
+    adaptive: bool = False
+    """Whether the rule stops more when fewer than expected were stopped so far."""
+    sampler: Annotated[str, plug("random", "tpe")] = "random"
+    """Where new trials' settings come from: `"random"`, `"tpe"`, or `"module:Class"`, a sampler of Optuna's."""
+    sampler_options: dict[str, Any] = {}
+    """Keyword arguments for the sampler."""
+    seconds: Positive | None = None
+    """Wall-clock time of the whole search, from the first trial's start; trials under way then are cut off."""
+    retries: Count = 1
+    """How often a trial is given to another node after its node has failed, before it counts as the worst."""
+    return_seconds: NotNegative = 30.0
+    """How long a node that has vanished may take to return to its trial before another node goes on with it."""
+    storage: str = ""
+    """Optuna's storage URL, as `postgresql+psycopg://…`; empty means a SQLite file in the run's directory."""
+    space: dict[str, Any] = {}
+    """Settings to vary: `{ low, high, log, step }` or a list of choices for each dotted key."""
+
+    @property
+    def unit(self) -> Literal["steps", "episodes", "seconds"]:
+        """What a phase is measured in."""
+        return "steps" if self.phase_steps else "episodes" if self.phase_episodes else "seconds"
+
+    @property
+    def length(self) -> float:
+        """Length of a phase in its unit."""
+        return self.phase_steps or self.phase_episodes or self.phase_seconds or 0
+
+    @property
+    def decide_after(self) -> tuple[int, ...]:
+        """The phases, from 0, after which trials may be stopped."""
+        return (
+            geometric_phases(self.phases, self.factor)
+            if self.decisions == "geometric"
+            else tuple(range(self.phases - 1))
+        )
+
+
+#: What a trial cannot have its own value of: it belongs to the run, or to all trials.
+_NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
+
+
+def check_search(experiment: Experiment, search: SearchSettings, source: str) -> None:
+    """That the search has a length, and a space of which every trial could be run.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    lengths = {
+        key: value
+        for key in ("phase_steps", "phase_episodes", "phase_seconds")
+        if (value := getattr(search, key)) is not None
+    }
+    if len(lengths) != 1:
+        given = (
+            ", ".join(f"search.{key} = {value!r}" for key, value in lengths.items())
+            or "search.phase_steps is absent"
+        )
+        raise ConfigurationError(
+            f"{source}: {given}: give exactly one of phase_steps, phase_episodes and phase_seconds"
+        )
+    stop = {
+        key: value
+        for key in ("updates", "episodes", "seconds", "mean_return")
+        if (value := getattr(experiment.stop, key)) is not None
+    }
+    for key, value in stop.items():
+        raise ConfigurationError(
+            f"{source}: stop.{key} = {value!r}: a search ends after search.trials or search.seconds; take this setting out"
+        )
+    plain = msgspec.structs.replace(experiment, search=None)
+    prefix = f"{source}: search.space"
+    space = parse_space(search.space, prefix)
+    for key, dimension in space.items():
+        if key.partition(".")[0] in _NOT_SEARCHABLE:
+            raise ConfigurationError(
+                f"{prefix}: {key}: belongs to the whole run and cannot differ between trials"
+            )
+        for value in dimension.extremes:
+            try:
+                plain.with_settings({key: value}, source=prefix)
+            except ConfigurationError as error:
+                problem = str(error).removeprefix(prefix)
+                if not any(
+                    f" {other} = " in problem for other in space if other != key
+                ):  # otherwise that dimension's value may make it fit
+                    raise

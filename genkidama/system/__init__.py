@@ -1,0 +1,11 @@
+"""What touches this machine: its files, its memory, its terminal, its service manager. Nothing here decides.
+
+checkpoint.py   a weight vector and all that a run needs to go on, as one file
+run.py          a run's directory: what lies where, and how to read it
+history.py      history.jsonl: one line for each thing that happened
+plugs.py        what an import string or a Gymnasium id names
+machine.py      cores, memory, signals, the event loop
+console.py      the log, and the one line of an error
+systemd.py      what the service manager is told
+address.py      HOST:PORT and fd://N
+"""

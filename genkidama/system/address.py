@@ -1,0 +1,77 @@
+"""Where a parent listens: `HOST:PORT`, `[::1]:PORT`, or `fd://N`, a socket that somebody else opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from typing import TypedDict
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+
+__all__ = ["Binding", "explain", "parse_listen"]
+
+_FD = re.compile(r"fd://(\d{1,6})\Z")
+_HOST_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]/\s]+)):(\d{1,5})\Z")
+
+
+class Binding(TypedDict, total=False):
+    """What `websockets.asyncio.server.serve` is told: either a host and a port or a socket."""
+
+    host: str
+    port: int
+    sock: socket.socket
+
+
+def parse_listen(listen: str) -> Binding:
+    """What to listen on. Port 0 lets the system choose one.
+
+    Args:
+        listen: `HOST:PORT`, `[IPV6]:PORT`, or `fd://N` for an inherited stream socket, as systemd's
+            socket activation gives it; the parent then owns it.
+
+    Raises:
+        ConfigurationError: it is none of these.
+        EnvironmentFailure: the inherited descriptor is no stream socket.
+    """
+    if (inherited := _FD.match(listen)) is not None:
+        return {"sock": _inherit(int(inherited[1]), listen)}
+    found = _HOST_PORT.match(listen)
+    if found is None or int(found[3]) > 65535:
+        raise ConfigurationError(
+            f"parent.listen = {listen!r}: expected HOST:PORT with a port from 0 to 65535, as 0.0.0.0:8765 or [::1]:8765, or fd://N"
+        )
+    return {"host": found[1] or found[2], "port": int(found[3])}
+
+
+def _inherit(number: int, listen: str) -> socket.socket:
+    try:
+        inherited = socket.socket(fileno=number)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"cannot listen on {listen}: descriptor {number}: {error.strerror}; was a socket passed on?"
+        ) from None
+    if inherited.type != socket.SOCK_STREAM:
+        inherited.detach()
+        raise EnvironmentFailure(
+            f"cannot listen on {listen}: descriptor {number} is no stream socket"
+        )
+    inherited.setblocking(False)
+    return inherited
+
+
+def explain(listen: str, error: OSError) -> EnvironmentFailure:
+    """Why nobody can listen there, and the way out."""
+    if isinstance(error, socket.gaierror):
+        return EnvironmentFailure(
+            f"cannot listen on {listen}: {error.strerror}; use an address of this machine, as 0.0.0.0"
+        )
+    number = error.errno or 0
+    ways = {
+        errno.EADDRINUSE: "choose another port with --listen, or stop the program that uses this one",
+        errno.EADDRNOTAVAIL: "use an address of this machine, as 0.0.0.0",
+        errno.EACCES: "ports below 1024 need privileges; choose a higher one",
+    }
+    way = ways.get(number, "choose another address with --listen")
+    return EnvironmentFailure(f"cannot listen on {listen}: {os.strerror(number)}; {way}")

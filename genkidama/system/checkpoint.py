@@ -1,0 +1,250 @@
+"""Checkpoints: a weight vector and all that a run needs to go on, as one safetensors file.
+
+Laws of this file:
+- A file is complete or absent: it is written beside its name, flushed to the disk, and then renamed.
+  What goes wrong on the way leaves the file that was there before untouched.
+- The tensors carry their names and shapes, so that any reader of safetensors can load them as a
+  `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
+- Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`.
+- The last few checkpoints are kept, and the best one beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+import genkidama
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.experiment import Experiment
+from genkidama.parameter_server import Snapshot
+from genkidama.weights import DTYPE, Signature, Vector, unflatten
+
+__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "load", "save", "write_atomically"]
+
+#: What the metadata's `format` says; a change that old readers cannot ignore raises the number.
+FORMAT = "genkidama-1"
+
+_SUFFIX = ".safetensors"
+_VERSION = re.compile(r"version-(\d{10,})\.safetensors\Z")
+_FIELDS = Snapshot.__struct_fields__
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint file holds."""
+
+    path: Path | None
+    signature: Signature
+    #: float32, shape (signature.size,), writable, shared with nobody.
+    vector: Vector
+    snapshot: Snapshot
+
+    @property
+    def experiment(self) -> Experiment:
+        """The settings of the run that wrote it.
+
+        Raises:
+            ConfigurationError: this version of the software does not know or allow one of them.
+        """
+        return Experiment.from_dict(
+            self.snapshot.experiment, source=str(self.path or "the checkpoint")
+        )
+
+
+def save(path: str | Path, signature: Signature, vector: Vector, snapshot: Snapshot) -> None:
+    """Writes a checkpoint, replacing the file at `path` if there is one.
+
+    Args:
+        signature: what the vector's numbers mean.
+        vector: float32, shape (signature.size,), only read.
+
+    Raises:
+        EnvironmentFailure: the disk is full, the folder is not writable, …; the old file is untouched.
+        ValueError: the vector does not fit the signature.
+    """
+    metadata = {name: msgspec.json.encode(getattr(snapshot, name)).decode() for name in _FIELDS}
+    # safetensors sorts its tensors, so their order must be told.
+    metadata["signature"] = msgspec.json.encode(signature.entries).decode()
+    metadata["format"] = FORMAT
+    metadata["software"] = genkidama.__version__
+    write_atomically(Path(path), safetensors.numpy.save(unflatten(vector, signature), metadata))
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Reads a checkpoint.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is damaged or no checkpoint of ours; the
+            message is one line that names the file and the way out.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{path}: no such checkpoint; name a {_SUFFIX} file or a run's directory"
+        )
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            signature, snapshot = _metadata(file.metadata() or {})
+            for name, shape in signature.entries:  # all before the vector's memory is asked for
+                found = file.get_slice(name)
+                if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
+                    raise ValueError(
+                        f"{name!r} is {found.get_dtype()} {list(found.get_shape())}, expected F32 {list(shape)}"
+                    )
+            vector = np.empty(signature.size, DTYPE)
+            for name, part in unflatten(vector, signature).items():
+                part[...] = file.get_tensor(name)
+    except (
+        safetensors.SafetensorError,
+        msgspec.DecodeError,
+        ValueError,
+        KeyError,
+        OSError,
+    ) as error:
+        problem = f"{error}".splitlines()[0]
+        raise ConfigurationError(
+            f"{path}: not a readable checkpoint: {problem}; use another checkpoint or delete this one"
+        ) from None
+    return Checkpoint(path, signature, vector, snapshot)
+
+
+def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"its format is {metadata.get('format')!r}, expected {FORMAT!r}")
+    entries = msgspec.json.decode(
+        metadata.get("signature", "null"), type=list[tuple[str, list[int]]]
+    )
+    signature = Signature.of(entries)
+    if any(n < 0 for _, shape in signature.entries for n in shape):
+        raise ValueError("its signature has a negative dimension")
+    fields: dict[str, Any] = {
+        name: msgspec.json.decode(metadata[name]) for name in _FIELDS if name in metadata
+    }
+    return signature, msgspec.convert(fields, Snapshot)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces the file at `path` by `content`; after a crash the old or the new content is there, whole.
+
+    Raises:
+        EnvironmentFailure: it could not be written; the old file is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name too must survive a power cut
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path}: cannot be written: {error.strerror}; free space or choose another directory"
+        ) from None
+
+
+def _ignore(problem: str) -> None:
+    pass
+
+
+class CheckpointFolder:
+    """A run's `checkpoints/`: the last `keep` versions and the best.
+
+    Args:
+        path: the folder; `prepare` makes it.
+        keep: how many of the last versions stay, at least 1.
+    """
+
+    def __init__(self, path: str | Path, keep: int = 5) -> None:
+        self.path = Path(path)
+        self.keep = keep
+
+    @property
+    def best_path(self) -> Path:
+        return self.path / f"best{_SUFFIX}"
+
+    def version_path(self, version: int) -> Path:
+        return self.path / f"version-{version:010d}{_SUFFIX}"
+
+    def prepare(self) -> None:
+        """Makes the folder, and removes what a process that was killed had begun to write.
+
+        Raises:
+            EnvironmentFailure: the folder cannot be made or written to.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for leftover in self.path.glob(".*.tmp"):
+                leftover.unlink()
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{self.path}: cannot be written: {error.strerror}; choose another directory"
+            ) from None
+
+    def versions(self) -> list[int]:
+        """The versions that have a file, ascending; none if there is no folder."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(
+                int(found[1]) for name in os.listdir(self.path) if (found := _VERSION.match(name))
+            )
+        return []
+
+    def save_latest(self, signature: Signature, vector: Vector, snapshot: Snapshot) -> Path:
+        """Writes `version-N.safetensors` and deletes all but the last `keep` versions up to N.
+
+        Newer ones stay: they are unreadable, or this run would have started from them.
+
+        Raises:
+            EnvironmentFailure: as `save`; nothing is deleted then.
+        """
+        path = self.version_path(snapshot.version)
+        save(path, signature, vector, snapshot)
+        for version in [version for version in self.versions() if version <= snapshot.version][
+            : -self.keep
+        ]:
+            with suppress(OSError):
+                self.version_path(version).unlink()
+        return path
+
+    def save_best(self, signature: Signature, vector: Vector, snapshot: Snapshot) -> Path:
+        """Writes `best.safetensors`.
+
+        Raises:
+            EnvironmentFailure: as `save`.
+        """
+        save(self.best_path, signature, vector, snapshot)
+        return self.best_path
+
+    def latest(self, unreadable: Callable[[str], None] = _ignore) -> Checkpoint | None:
+        """The newest checkpoint that can be read, else the best one, else None.
+
+        Args:
+            unreadable: called with one line for each file that had to be passed over.
+        """
+        paths = [self.version_path(version) for version in reversed(self.versions())]
+        for path in [*paths, self.best_path] if self.best_path.exists() else paths:
+            try:
+                return load(path)
+            except GenkidamaError as error:
+                unreadable(str(error))
+        return None

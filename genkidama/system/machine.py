@@ -1,0 +1,201 @@
+"""What this machine offers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = [
+    "available_bytes",
+    "available_cores",
+    "forget_peak",
+    "loop_factory",
+    "on_signals",
+    "private_bytes",
+    "resident_bytes",
+    "since_peak_bytes",
+]
+
+_ROOT = Path("/")
+
+
+def available_cores() -> int:
+    """How many CPU cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop where it is installed; None, meaning asyncio's own, elsewhere."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+@contextmanager
+def on_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Meanwhile SIGTERM and SIGINT call `handle` in the running event loop, which is the main thread's; afterwards they do
+    what they did before: who embeds a parent or a child wants Ctrl-C back."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        loop.add_signal_handler(number, handle, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def resident_bytes() -> int:
+    """This process' memory in RAM now; elsewhere than on Linux, the most that it ever was."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
+
+
+def available_bytes(root: Path = _ROOT) -> int | None:
+    """How much memory this process and what it starts may still take before something must go: of the machine's, and of what
+    each control group that it is in (a container, a unit with `MemoryMax`) is allowed. May be less than nothing.
+
+    None where the system does not say, which is anything but Linux.
+
+    Args:
+        root: where `/proc` and the control groups are found.
+    """
+    rooms = _machines_room(root) + _groups_rooms(root)
+    return min(rooms) if rooms else None
+
+
+def _machines_room(root: Path) -> list[int]:
+    with suppress(OSError):
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return [int(line.split()[1]) * 1024]
+    return []
+
+
+#: By version of the control groups' interface: the files with a group's limits and its usage, and the keys in `memory.stat` of what
+#: the kernel can have back: pages of files, counted as `MemAvailable` counts them. (In version 1, `inactive_file` without `total_`
+#: leaves out the groups below.)
+_GROUP_FILES = {
+    2: (("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file")),
+    1: (
+        ("memory.limit_in_bytes",),
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+}
+
+#: Version 1 writes that there is no limit as a number near 2⁶³.
+_NO_LIMIT = 1 << 60
+
+#: In version 1, `memory.stat` has the smallest limit of all groups above, those that a container cannot see too.
+_HIERARCHY = "hierarchical_memory_limit"
+
+
+def _groups_rooms(root: Path) -> list[int]:
+    """What is left in each control group that this process is in and that has a limit."""
+    rooms = []
+    for version, group, top in _groups(root):
+        while True:
+            rooms += _groups_room(group, version)
+            if group == top:
+                break
+            group = group.parent
+    return rooms
+
+
+def _groups_room(group: Path, version: int) -> list[int]:
+    limits, usage, reclaimable = _GROUP_FILES[version]
+    try:
+        used = int((group / usage).read_text())
+        lines = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        statistics = {key: int(value) for key, value in lines}
+    except (OSError, ValueError):  # the topmost group has none of these files
+        return []
+    found = [statistics[_HIERARCHY]] if _HIERARCHY in statistics else []
+    for name in limits:
+        with suppress(OSError, ValueError):  # ValueError: "max", no limit
+            found.append(int((group / name).read_text()))
+    if not found or min(found) >= _NO_LIMIT:
+        return []
+    return [min(found) - used + sum(statistics.get(key, 0) for key in reclaimable)]
+
+
+def _groups(root: Path) -> Iterator[tuple[int, Path, Path]]:
+    """Version, folder and topmost folder of each control group of this process that may limit memory."""
+    try:
+        mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
+        lines = [
+            line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()
+        ]
+    except OSError:
+        return
+    memberships = {
+        2 if number == "0" else 1: path
+        for number, controllers, path in lines
+        if number == "0" or "memory" in controllers.split(",")
+    }
+    for fields in mounts:
+        kind, _, options = fields[fields.index("-") + 1 :][:3]
+        version = (
+            2
+            if kind == "cgroup2"
+            else 1
+            if kind == "cgroup" and "memory" in options.split(",")
+            else 0
+        )
+        if version not in memberships:
+            continue
+        # A container may see only a part of the hierarchy, and be told of its place in the whole.
+        top = root / fields[4].lstrip("/")
+        below = os.path.relpath(memberships[version], fields[3])
+        folder = top if below == "." or below.startswith("..") else top / below
+        yield version, folder if folder.is_dir() else top, top
+
+
+def private_bytes(root: Path = _ROOT) -> int | None:
+    """How much of this process' memory it has written and shares with nobody; None where the system does not say."""
+    for name in ("smaps_rollup", "smaps"):  # the sum, since Linux 4.14, and what it is the sum of
+        with suppress(OSError):
+            lines = (root / "proc/self" / name).read_text().splitlines()
+            sizes = [int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")]
+            if sizes:
+                return sum(sizes) * 1024
+    return None
+
+
+def forget_peak() -> None:
+    """From now on, `since_peak_bytes` counts from the largest that this process will have been since. Not everywhere."""
+    with suppress(OSError), open("/proc/self/clear_refs", "wb") as file:
+        file.write(b"5")
+
+
+def since_peak_bytes(root: Path = _ROOT) -> int:
+    """By how much this process' memory in RAM has shrunk since it was largest; 0 where the system does not say."""
+    try:
+        lines = (line.split() for line in (root / "proc/self/status").read_text().splitlines())
+        sizes = {
+            fields[0]: int(fields[1])
+            for fields in lines
+            if fields and fields[0] in ("VmHWM:", "VmRSS:")
+        }
+        return max(0, sizes["VmHWM:"] - sizes["VmRSS:"]) * 1024
+    except (OSError, KeyError):
+        return 0

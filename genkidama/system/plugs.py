@@ -1,0 +1,181 @@
+"""Plugs: things of the user's own, named by an import string `"package.module:Name"`; and what Gymnasium knows by a name."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from genkidama.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from genkidama.experiment import Experiment
+    from genkidama.settings import Environment, Wrapper
+
+__all__ = [
+    "check_environment",
+    "environment_spec",
+    "is_plug",
+    "load_plug",
+    "load_wrapper",
+    "vectorized_spec",
+]
+
+_INSTALL_ATARI = "pip install 'genkidama[atari]'"
+
+#: Wrappers of Gymnasium's that need OpenCV, which Gymnasium itself does not.
+_NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")
+
+
+def is_plug(name: str) -> bool:
+    """Whether `name` is an import string rather than the name of something built in."""
+    return ":" in name and "/" not in name
+
+
+def load_plug(name: str, key: str) -> Any:
+    """What an import string names. Only what is installed or on `sys.path` is ever imported.
+
+    Args:
+        name: `"package.module:Name"`.
+        key: the setting that holds it, for the error.
+
+    Raises:
+        ConfigurationError: there is no such module, it fails to import, or it lacks the name.
+    """
+    module_name, _, attribute = name.partition(":")
+    module = _import(module_name, name, key)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise ConfigurationError(
+            f"{key} = {name!r}: module {module_name!r} has no {attribute!r}"
+        ) from None
+
+
+def _import(module_name: str, name: str, key: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{key} = {name!r}: cannot import {module_name!r}: {error}; is it installed or on PYTHONPATH?"
+        ) from error
+    except (
+        Exception
+    ) as error:  # whatever the user's module raises while it is imported is the user's to mend
+        raise ConfigurationError(
+            f"{key} = {name!r}: importing {module_name!r} fails: {type(error).__name__}: {error}"
+        ) from error
+
+
+def load_wrapper(wrapper: Wrapper, key: str) -> Any:
+    """The class that one of `environment.wrappers` names.
+
+    Args:
+        key: where it stands, as `"environment.wrappers[0]"`, for the error.
+
+    Raises:
+        ConfigurationError: there is no such class, it is no wrapper, it does not take the options, or it needs OpenCV, which is absent.
+    """
+    name = wrapper.name
+    gymnasium = importlib.import_module("gymnasium")
+    kind = load_plug(name, key) if is_plug(name) else _own_wrapper(name, key)
+    if not isinstance(kind, type) or not issubclass(kind, gymnasium.Wrapper):
+        raise ConfigurationError(
+            f"{key} = {name!r}: is no subclass of gymnasium.Wrapper; name one as 'module:Class'"
+        )
+    if name in _NEED_OPENCV and importlib.util.find_spec("cv2") is None:
+        raise ConfigurationError(
+            f"{key} = {name!r}: needs OpenCV, which is not installed: {_INSTALL_ATARI}"
+        )
+    signature = inspect.signature(kind)
+    try:
+        signature.bind(None, **wrapper.options)  # the environment comes first
+    except TypeError as error:
+        takes = ", ".join(list(signature.parameters)[1:]) or "none"
+        raise ConfigurationError(
+            f"{key} = {name!r}: options = {wrapper.options!r}: {error}; its options: {takes}"
+        ) from None
+    return kind
+
+
+def _own_wrapper(name: str, key: str) -> Any:
+    wrappers = importlib.import_module("gymnasium.wrappers")
+    known = sorted(set(wrappers.__all__) - {"vector"})
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 3)
+        hint = (
+            f"did you mean {' or '.join(map(repr, near))}?"
+            if near
+            else f"it has {', '.join(known)}; one of your own is 'module:Class'"
+        )
+        raise ConfigurationError(f"{key} = {name!r}: no wrapper of Gymnasium's; {hint}")
+    try:
+        return getattr(wrappers, name)
+    except (
+        Exception
+    ) as error:  # some are imported only now, and need packages that Gymnasium does not
+        raise ConfigurationError(f"{key} = {name!r}: cannot be imported: {error}") from error
+
+
+def environment_spec(name: str) -> Any:
+    """What Gymnasium knows about an id, as `"LunarLander-v3"`, `"ALE/Pong-v5"` or `"module:Namespace/Name-v0"`, which imports the module.
+
+    The Arcade Learning Environment is made known here, and its banner silent.
+
+    Raises:
+        ConfigurationError: Gymnasium does not know it, or what must be imported for it is not there.
+    """
+    module_name, _, known = name.rpartition(":")
+    if known.startswith("ALE/"):
+        try:
+            ale_py = importlib.import_module(
+                "ale_py"
+            )  # registers its environments as it is imported
+        except ImportError as error:
+            problem = f"needs the Arcade Learning Environment: {error}: {_INSTALL_ATARI}"
+            raise ConfigurationError(f"environment.id = {name!r}: {problem}") from error
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    if module_name:
+        _import(module_name, name, "environment.id")
+    gymnasium = importlib.import_module("gymnasium")
+    try:
+        return gymnasium.spec(known)
+    except gymnasium.error.Error as error:
+        raise ConfigurationError(
+            f"environment.id = {name!r}: Gymnasium does not know it: {error}"
+        ) from None
+
+
+def vectorized_spec(settings: Environment) -> Any:
+    """`environment_spec` of an environment that has a vectorized form of its own.
+
+    Raises:
+        ConfigurationError: it has none, or as `environment_spec`.
+    """
+    spec = None if is_plug(settings.id) else environment_spec(settings.id)
+    if spec is None or spec.vector_entry_point is None:
+        raise ConfigurationError(
+            f"environment.vectorized = True: {settings.id!r} is not registered with a vectorized form of its own; set it to false"
+        )
+    return spec
+
+
+def check_environment(experiment: Experiment) -> None:
+    """Says early that an environment or a wrapper does not exist, before any process starts. Imports no torch.
+
+    Raises:
+        ConfigurationError: Gymnasium does not know the id, it has no vectorized form though one is asked for,
+            an import string leads nowhere, or a wrapper is wrong (`load_wrapper`).
+    """
+    settings = experiment.environment
+    if is_plug(settings.id):
+        load_plug(settings.id, "environment.id")
+    else:
+        environment_spec(settings.id)
+    if settings.vectorized:
+        vectorized_spec(settings)
+    for position, wrapper in enumerate(settings.wrappers):
+        load_wrapper(wrapper, f"environment.wrappers[{position}]")

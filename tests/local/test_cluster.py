@@ -1,0 +1,240 @@
+"""`train`: what it makes of a directory, and what it does about processes that die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.local import cluster
+from genkidama.local.cluster import search, summary, train
+from genkidama.local.evaluation import Evaluation
+from genkidama.system.run import Run
+from tests.helpers import ROOT, constant, history, small, until, untrained
+
+
+@pytest.fixture(autouse=True)
+def _importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+class Watch:
+    """Notes the history that `train` passes on, and acts once when an event of a kind comes."""
+
+    def __init__(self, event: str = "", action: Any = None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._event, self._action = event, action
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+        if event["event"] == self._event and self._action is not None:
+            action, self._action = self._action, None
+            action()
+
+
+def of(module: str) -> list[psutil.Process]:
+    """The processes of this one that run a module."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):  # it has just ended
+            if module in process.cmdline():
+                found.append(process)
+    return found
+
+
+@pytest.fixture
+def leftovers() -> Iterator[None]:
+    yield
+    assert not of("genkidama.parent") and not of("genkidama.child")
+
+
+# Directories.
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_run_without_a_directory_gets_one_under_runs(tmp_path: Path) -> None:
+    watch = Watch()
+    run = train(constant(stop={"updates": 3}), children=2, episodes=0, watch=watch)
+    assert run.path.parent == Path("runs") and run.path.name.startswith("small-")
+    assert [event["reason"] for event in run.history() if event["event"] == "stop"] == [
+        "3 updates done"
+    ]
+    assert run.load().snapshot.version >= 3
+    assert run.evaluation is None
+    assert sorted(path.name for path in (run.path / "logs").glob("*.log")) == [
+        "child-1.log",
+        "child-2.log",
+        "parent.log",
+    ]
+    assert [event["event"] for event in watch.events] == [event["event"] for event in run.history()]
+
+
+def test_what_an_experiment_asks_of_machines_in_a_network_keeps_out_no_child_of_this_one() -> None:
+    asked = {"tokens_file": "tokens", "certificate_file": "certificate.pem", "key_file": "key.pem"}
+    run = train(constant(parent=asked, stop={"updates": 3}), children=1, episodes=0)
+    assert list(history(run.path, "exchange"))
+    with pytest.raises(ConfigurationError, match=r"nodes = 1: .* --nodes 0"):
+        search(
+            constant(
+                parent=asked, search={"space": {"optimizer.learning_rate": [0.1]}, "phase_steps": 1}
+            ),
+            nodes=1,
+            listen="127.0.0.1:1",
+        )
+
+
+def test_two_runs_in_one_second_get_two_directories(tmp_path: Path) -> None:
+    first = cluster._fresh(tmp_path, "small")
+    first.mkdir()
+    assert cluster._fresh(tmp_path, "small") != first
+
+
+def test_what_a_crash_has_torn_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    assert cluster.whole_lines(path) == 0
+    path.write_bytes(b"")
+    assert cluster.whole_lines(path) == 0
+    path.write_bytes(b"{}\n{}\n{torn")
+    assert cluster.whole_lines(path) == 6
+    path.write_bytes(b"x" * 100_000 + b"\n" + b"y" * 10)
+    assert cluster.whole_lines(path) == 100_001
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"children": 0}, "children = 0"),
+        ({"cores": 0}, "cores = 0"),
+        ({"episodes": -1}, "episodes = -1"),
+        ({"resume": "nowhere"}, "holds no run"),
+    ],
+)
+def test_options_are_checked_before_anything_is_made(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        train(constant(), out=None if "resume" in options else "out", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_summary_counts_what_this_command_has_added(tmp_path: Path) -> None:
+    run = untrained(tmp_path, small(), version=4)  # 50 steps and 1.5 s each
+    whole = summary(run)
+    assert whole == {
+        "run": str(tmp_path),
+        "updates": 4.0,
+        "episodes": 8,
+        "steps": 200,
+        "seconds": 6.0,
+        "steps_per_second": pytest.approx(200 / 6),
+        "evaluation": None,
+    }
+    assert summary(run, {"steps": 150, "seconds": 5.0})["steps_per_second"] == 50.0
+    assert summary(run, {"steps": 200, "seconds": 6.0})["steps_per_second"] == 0.0
+
+
+def test_the_final_evaluation_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def evaluate(target: Run, *, episodes: int, seed: int) -> Evaluation | None:
+        asked.append((target, episodes, seed))
+        return None
+
+    monkeypatch.setattr(cluster, "evaluate", evaluate)
+    run = train(
+        constant(stop={"updates": 2}).with_settings({"seed": 5}), children=1, episodes=7, out="run"
+    )
+    assert asked == [(run, 7, 5)]
+
+
+# Processes that die.
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_whoever_is_killed_is_started_again(tmp_path: Path) -> None:
+    """Both parent and child, one after the other; the run reaches its end."""
+    settings = constant(
+        stop={"updates": 40},
+        parent={"checkpoint_updates": 5},
+        network={"options": {"seconds": 0.05}},
+    )
+    killed: list[int] = []
+
+    def kill() -> None:
+        for process in (of("genkidama.child")[0], of("genkidama.parent")[0]):
+            killed.append(process.pid)
+            process.kill()
+
+    watch = Watch("checkpoint", kill)
+    run = train(settings, children=1, out="run", episodes=0, watch=watch)
+    assert len(killed) == 2
+    assert run.load().snapshot.updates >= 40.0
+    resumed = history(tmp_path / "run", "resume")
+    assert len(resumed) == 1 and resumed[0]["version"] >= 5
+    versions = [event["version"] for event in history(tmp_path / "run", "exchange")]
+    assert versions[-1] >= 40
+    assert {"join", "stop"} <= {event["event"] for event in history(tmp_path / "run")}
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_who_is_killed_over_and_over_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_MOST_RESTARTS", 1)
+    ended = threading.Event()
+
+    def hunt() -> None:
+        while not ended.wait(0.05):
+            for process in of("genkidama.child"):
+                process.kill()
+
+    hunter = threading.Thread(target=hunt)
+    hunter.start()
+    try:
+        with pytest.raises(
+            EnvironmentFailure,
+            match=r"child-1 was killed 2 times within a minute; see run/logs/child-1.log",
+        ):
+            train(constant(stop={"seconds": 60.0}), children=1, out="run")
+    finally:
+        ended.set()
+        hunter.join()
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_child_that_cannot_go_on_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    settings = small(environment={"id": "tests.tiny:Faulty", "options": {"fault": "raise"}})
+    with pytest.raises(EnvironmentFailure) as raised:
+        train(settings, children=1, cores=1, out="run")
+    assert (
+        str(raised.value)
+        == "core 0 died 3 times without ending an episode: ValueError: the cable is loose"
+    )
+    assert (
+        "Traceback" in (tmp_path / "run" / "logs" / "child-1.log").read_text()
+    )  # for whoever wrote the environment
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_what_a_child_cannot_build_is_the_users_mistake() -> None:
+    with pytest.raises(ConfigurationError, match=r"child.backend = 'tests.helpers:Nothing'"):
+        train(constant(child={"backend": "tests.helpers:Nothing"}), children=1, out="run")
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_interrupted_it_ends_all_and_leaves_a_checkpoint(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(constant(), children=2, out="run", watch=Watch("exchange", interrupt))
+    last = history(tmp_path / "run", "checkpoint")[-1]["version"]
+    assert Run(tmp_path / "run").load().snapshot.version == last
+    until(lambda: [event["reason"] for event in history(tmp_path / "run", "stop")] == ["SIGTERM"])

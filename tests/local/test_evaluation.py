@@ -1,0 +1,172 @@
+"""Evaluations: of weights that nobody trained, by real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.local.evaluation import Evaluation, evaluate
+from genkidama.system.run import Run
+from tests.helpers import command, small, untrained
+
+
+def of(*returns: float, threshold: float | None = None, greedy: bool = False) -> Evaluation:
+    return Evaluation(np.array(returns), Path("best.safetensors"), threshold, greedy, 0)
+
+
+def test_the_figures_are_those_of_the_returns() -> None:
+    found = of(1.0, 2.0, 3.0, 6.0)
+    assert (found.mean, found.minimum) == (3.0, 1.0)
+    assert found.std == pytest.approx(np.sqrt(3.5))
+    assert found.quantiles == {
+        "5%": pytest.approx(1.15),
+        "25%": 1.75,
+        "50%": 2.5,
+        "75%": 3.75,
+        "95%": pytest.approx(5.55),
+    }
+
+
+@pytest.mark.parametrize(("threshold", "solved"), [(None, None), (3.0, True), (3.1, False)])
+def test_solved_is_a_mean_that_reaches_the_threshold(
+    threshold: float | None, solved: bool | None
+) -> None:
+    assert of(2.0, 4.0, threshold=threshold).solved is solved
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (of(2.0, 4.0, threshold=3.0), "3.0 ± 1.0 over 2 episodes, sampled: solved (at least 3)"),
+        (
+            of(2.0, 4.0, threshold=200.0, greedy=True),
+            "3.0 ± 1.0 over 2 episodes, greedy: not solved (below 200)",
+        ),
+        (of(2.0, 4.0), "3.0 ± 1.0 over 2 episodes, sampled: no threshold"),
+    ],
+)
+def test_it_reads_well(found: Evaluation, words: str) -> None:
+    assert str(found).splitlines()[0] == words
+
+
+def test_the_dictionary_is_plain() -> None:
+    assert json.loads(json.dumps(of(1.0, threshold=0.5).to_dict())) == {
+        "mean": 1.0,
+        "std": 0.0,
+        "minimum": 1.0,
+        "quantiles": {"5%": 1.0, "25%": 1.0, "50%": 1.0, "75%": 1.0, "95%": 1.0},
+        "solved": True,
+        "threshold": 0.5,
+        "episodes": 1,
+        "greedy": False,
+        "seed": 0,
+        "checkpoint": "best.safetensors",
+    }
+
+
+def test_the_result_does_not_depend_on_who_plays(tmp_path: Path) -> None:
+    run = untrained(tmp_path, small())
+    alone = evaluate(run.final, episodes=5, seed=3, cores=1)
+    assert run.evaluation is None  # a checkpoint's evaluation is nobody's but the caller's
+    together = evaluate(run, episodes=5, seed=3, cores=2)
+    np.testing.assert_array_equal(alone.returns, together.returns)
+    assert alone.returns.shape == (5,)
+    assert alone.threshold == 475.0
+    assert run.evaluation == together.to_dict()
+    assert [line["mean_return"] for line in run.history()] == [together.mean]
+
+
+@pytest.mark.slow
+def test_greedy_episodes_take_the_most_probable_action(tmp_path: Path) -> None:
+    run = untrained(tmp_path, small(network={"initialization": "normal", "initial_deviation": 3.0}))
+    sampled, greedy = (
+        evaluate(run, episodes=3, cores=1, greedy=greedy) for greedy in (False, True)
+    )
+    assert greedy.greedy and not sampled.greedy
+    assert (sampled.returns != greedy.returns).any()
+
+
+def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path: Path) -> None:
+    run = untrained(
+        tmp_path / "run",
+        small(environment={"id": "tests.tiny:Faulty", "options": {"fault": "print"}}),
+    )
+    said = command(
+        tmp_path, "genkidama", "evaluate", run.path, "--episodes", 2, "--seed", 7, "--json"
+    )
+    assert (said.code, said.err) == (0, "")
+    assert json.loads(said.out) == {
+        "mean": 10.0,
+        "std": 0.0,
+        "minimum": 10.0,
+        "quantiles": {"5%": 10.0, "25%": 10.0, "50%": 10.0, "75%": 10.0, "95%": 10.0},
+        "solved": None,
+        "threshold": None,
+        "episodes": 2,
+        "greedy": False,
+        "seed": 7,
+        "checkpoint": str(run.final),
+    }
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            "raise",
+            "a process that plays evaluation episodes ended with exit code 1: ValueError: the cable is loose",
+        ),
+        (
+            "kill",
+            "a process that plays evaluation episodes ended with exit code -9: it said nothing",
+        ),
+    ],
+)
+def test_an_environment_that_fails_is_an_error_of_one_line(
+    tmp_path: Path, fault: str, words: str
+) -> None:
+    environment = {"id": "tests.tiny:Faulty", "options": {"fault": fault, "after": 1}}
+    run = untrained(tmp_path / "run", small(environment=environment))
+    with pytest.raises(EnvironmentFailure) as raised:
+        evaluate(run, episodes=4, cores=1)
+    assert str(raised.value) == words
+
+
+@pytest.mark.slow
+def test_an_environment_that_is_gone_is_the_users_mistake(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", small(environment={"id": "tests.tiny:Faulty"}))
+    text = run.final.read_bytes()
+    run.final.write_bytes(text.replace(b"tests.tiny:Faulty", b"tests.tiny:Sturdy"))
+    with pytest.raises(ConfigurationError, match=r"module 'tests.tiny' has no 'Sturdy'"):
+        evaluate(run.final, episodes=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"episodes": 0}, "episodes = 0"), ({"seed": -1}, "seed = -1"), ({"cores": 0}, "cores = 0")],
+)
+def test_numbers_out_of_range_are_the_users_mistake(
+    tmp_path: Path, options: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        evaluate(tmp_path, **options)  # type: ignore[arg-type]
+
+
+def test_what_is_no_run_and_no_checkpoint_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"nowhere: no such checkpoint; name a .safetensors file or a run's directory",
+    ):
+        evaluate(tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match="holds no run"):
+        evaluate(tmp_path)
+    (tmp_path / "experiment.toml").write_text("")
+    with pytest.raises(ConfigurationError, match="holds no checkpoint yet"):
+        evaluate(Run(tmp_path))
+    (tmp_path / "some.safetensors").write_text("no weights")
+    with pytest.raises(ConfigurationError, match="not a readable checkpoint"):
+        evaluate(tmp_path / "some.safetensors")

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
+from genkidama.settings import Environment, Wrapper
+from genkidama.system.plugs import check_environment, is_plug, load_plug, load_wrapper
+
+
+@pytest.mark.parametrize(
+    ("name", "plug"),
+    [
+        ("package.module:Name", True),
+        ("LunarLander-v3", False),
+        ("ALE/Pong-v5", False),
+        ("ale_py:ALE/Pong-v5", False),
+        ("", False),
+    ],
+)
+def test_an_import_string_has_a_colon(name: str, plug: bool) -> None:
+    assert is_plug(name) is plug
+
+
+def test_what_is_named_is_loaded() -> None:
+    assert load_plug("collections:OrderedDict", "network.name") is OrderedDict
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plug_raises.py").write_text("raise RuntimeError('no luck')\n")
+    (tmp_path / "plug_wrong.py").write_text("def broken(:\n")
+    (tmp_path / "plug_needs.py").write_text("import plug_absent\n")
+    (tmp_path / "plug_fine.py").write_text("answer = 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "plug_absent:X",
+            "cannot import 'plug_absent': No module named 'plug_absent'; is it installed or on PYTHONPATH?",
+        ),
+        (
+            "plug_needs:X",
+            "cannot import 'plug_needs': No module named 'plug_absent'; is it installed or on PYTHONPATH?",
+        ),
+        ("plug_raises:X", "importing 'plug_raises' fails: RuntimeError: no luck"),
+        (
+            "plug_wrong:X",
+            "importing 'plug_wrong' fails: SyntaxError: invalid syntax (plug_wrong.py, line 1)",
+        ),
+        ("plug_fine:question", "module 'plug_fine' has no 'question'"),
+        ("plug_fine:", "module 'plug_fine' has no ''"),
+        (":X", "importing '' fails: ValueError: Empty module name"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_in_one_line(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_plug(name, "network.name")
+    assert str(caught.value) == f"network.name = {name!r}: {sentence}"
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("name", ["LunarLander-v3", "CartPole-v1", "plug_fine:answer"])
+def test_an_environment_that_exists_is_accepted(name: str) -> None:
+    check_environment(Experiment(environment=Environment(id=name)))
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "beginning"),
+    [
+        ("MoonLander-v3", "environment.id = 'MoonLander-v3': Gymnasium does not know it: "),
+        ("LunarLander-v99", "environment.id = 'LunarLander-v99': Gymnasium does not know it: "),
+        ("not an id", "environment.id = 'not an id': Gymnasium does not know it: "),
+        ("plug_absent:Some/Thing-v0", "environment.id = 'plug_absent:Some/Thing-v0': "),
+        ("plug_fine:make", "environment.id = 'plug_fine:make': module 'plug_fine' has no 'make'"),
+    ],
+)
+def test_an_environment_that_does_not_exist_is_told_in_one_line(name: str, beginning: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_environment(Experiment(environment=Environment(id=name)))
+    assert str(caught.value).startswith(beginning)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+class Bare(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes no options."""
+
+    def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind"),
+    [
+        ("FrameStackObservation", {"stack_size": 4}, gymnasium.wrappers.FrameStackObservation),
+        (
+            "AtariPreprocessing",
+            {"noop_max": 0, "frame_skip": 2},
+            gymnasium.wrappers.AtariPreprocessing,
+        ),
+        ("gymnasium.wrappers:TimeLimit", {"max_episode_steps": 1}, gymnasium.wrappers.TimeLimit),
+        (f"{__name__}:Bare", {}, Bare),
+    ],
+)
+def test_a_wrapper_is_gymnasiums_or_ones_own(
+    name: str, options: dict[str, Any], kind: type[Any]
+) -> None:
+    wrapper = Wrapper(name=name, options=options)
+    assert load_wrapper(wrapper, "environment.wrappers[0]") is kind
+    check_environment(Experiment(environment=Environment(id="CartPole-v1", wrappers=(wrapper,))))
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("FrameStack", {}, "no wrapper of Gymnasium's; did you mean 'FrameStackObservation'?"),
+        (
+            "ScaleObservation",
+            {},
+            "no wrapper of Gymnasium's; did you mean 'RescaleObservation' or 'GrayscaleObservation' or ",
+        ),
+        ("vector", {}, "no wrapper of Gymnasium's; it has AddRenderObservation, "),
+        (
+            "plug_absent:Mine",
+            {},
+            "cannot import 'plug_absent': No module named 'plug_absent'; is it installed or on PYTHONPATH?",
+        ),
+        ("plug_fine:Mine", {}, "module 'plug_fine' has no 'Mine'"),
+        ("plug_fine:answer", {}, "is no subclass of gymnasium.Wrapper; name one as 'module:Class'"),
+        (
+            "collections:OrderedDict",
+            {},
+            "is no subclass of gymnasium.Wrapper; name one as 'module:Class'",
+        ),
+        (
+            "FrameStackObservation",
+            {"stack": 4},
+            "options = {'stack': 4}: missing a required argument: 'stack_size'; its options: stack_size, padding_type",
+        ),
+        (
+            "FrameStackObservation",
+            {"stack_size": 4, "padding": "zero"},
+            "options = {'stack_size': 4, 'padding': 'zero'}: got an unexpected keyword argument 'padding'; its options: stack_size, ",
+        ),
+        (
+            f"{__name__}:Bare",
+            {"a": 1},
+            "options = {'a': 1}: got an unexpected keyword argument 'a'; its options: none",
+        ),
+    ],
+)
+def test_what_is_no_wrapper_or_does_not_take_its_options_is_told_in_one_line(
+    name: str, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_wrapper(Wrapper(name=name, options=options), "environment.wrappers[3]")
+    assert str(caught.value).startswith(f"environment.wrappers[3] = {name!r}: {sentence}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_wrapper_that_is_wrong_is_told_with_its_place() -> None:
+    wrappers = (
+        Wrapper(name="TimeLimit", options={"max_episode_steps": 9}),
+        Wrapper(name="TimeLimits"),
+    )
+    with pytest.raises(ConfigurationError, match=r"^environment\.wrappers\[1\] = 'TimeLimits': "):
+        check_environment(Experiment(environment=Environment(id="CartPole-v1", wrappers=wrappers)))
+
+
+def test_where_something_is_not_installed_the_line_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    atari = Experiment(
+        environment=Environment(id="ALE/Pong-v5", wrappers=(Wrapper(name="AtariPreprocessing"),))
+    )
+    check_environment(atari)
+    monkeypatch.setitem(sys.modules, "cv2", None)  # as Python notes that there is no such module
+    with pytest.raises(ConfigurationError) as caught:
+        check_environment(atari)
+    assert str(caught.value) == (
+        "environment.wrappers[0] = 'AtariPreprocessing': needs OpenCV, which is not installed: pip install 'genkidama[atari]'"
+    )
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    for name in ("ALE/Pong-v5", "ale_py:ALE/Pong-v5"):
+        with pytest.raises(ConfigurationError) as caught:
+            check_environment(Experiment(environment=Environment(id=name)))
+        assert str(caught.value).startswith(
+            f"environment.id = {name!r}: needs the Arcade Learning Environment: "
+        )
+        assert str(caught.value).endswith(": pip install 'genkidama[atari]'")
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_has_no_vectorized_form_of_its_own_is_told_early() -> None:
+    check_environment(Experiment(environment=Environment(id="ALE/Pong-v5", vectorized=True)))
+    for name in ("LunarLander-v3", "collections:OrderedDict"):
+        with pytest.raises(ConfigurationError) as caught:
+            check_environment(Experiment(environment=Environment(id=name, vectorized=True)))
+        assert str(caught.value) == (
+            f"environment.vectorized = True: {name!r} is not registered with a vectorized form of its own; set it to false"
+        )

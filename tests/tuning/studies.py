@@ -1,0 +1,190 @@
+"""Real Optuna studies, as a search leaves them: the real rule over a made-up problem, on nodes in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import TrialState
+
+from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
+
+#: As a search file might have it, with a choice of texts.
+SPACE: dict[str, dict[str, Any]] = {
+    "optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True},
+    "algorithm.batch_size": {"low": 2, "high": 100, "log": True, "step": 1},
+    "algorithm.gamma": {"choices": [0.9, 0.95, 0.99, 0.995, 0.999]},
+    "optimizer.name": {"choices": ["adam", "rmsprop", "sgd"]},
+}
+
+
+def lander(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
+    """A score that saturates: the learning rate matters most, then γ, the optimizer a little, the batch size hardly."""
+    off = abs(math.log10(params["optimizer.learning_rate"]) + 3.2)
+    best = (
+        260
+        - 190 * off**1.5
+        - {0.9: 120, 0.95: 70, 0.99: 20, 0.995: 0, 0.999: 10}[params["algorithm.gamma"]]
+    )
+    best -= {"adam": 0, "rmsprop": 10, "sgd": 40}[params["optimizer.name"]]
+    return float(-200 + (best + 200) * (1 - math.exp(-(phase + 1) / 3)) + rng.normal(0, 12))
+
+
+def url_of(folder: Path) -> str:
+    return f"sqlite:///{folder / 'study.db'}"
+
+
+def distribution(dimension: dict[str, Any]) -> BaseDistribution:
+    if "choices" in dimension:
+        return CategoricalDistribution(
+            [
+                c if isinstance(c, str | int | float) else msgspec.json.encode(c).decode()
+                for c in dimension["choices"]
+            ]
+        )
+    kind: Any = IntDistribution if isinstance(dimension["low"], int) else FloatDistribution
+    return kind(
+        dimension["low"],
+        dimension["high"],
+        log=dimension.get("log", False),
+        step=dimension.get("step", 1 if kind is IntDistribution else None),
+    )
+
+
+def make_study(
+    folder: Path | None = None,
+    *,
+    trials: int = 24,
+    phases: int = 5,
+    nodes: int = 4,
+    eviction_rate: float = 0.25,
+    method: str = "hypertrick",
+    space: dict[str, dict[str, Any]] | None = None,
+    score: Callable[[dict[str, Any], int, np.random.Generator], float] = lander,
+    failing: tuple[int, ...] = (5, 11),
+    not_a_number: tuple[int, ...] = (8,),
+    until: float = math.inf,
+    seed: int = 7,
+    settings: dict[str, Any] | None = None,
+) -> optuna.Study:
+    """A search in `folder`/study.db, called "search", following the study's schema.
+
+    Args:
+        folder: where; in memory if absent, which is quicker.
+        failing: trials that crash in their second phase.
+        not_a_number: trials whose second metric is NaN.
+        until: search time at which the search is looked at; what is under way then is RUNNING.
+        settings: replaces entries of the study's attribute.
+    """
+    rng = np.random.default_rng(seed)
+    space = SPACE if space is None else space
+    study = optuna.create_study(
+        storage=None if folder is None else url_of(folder),
+        study_name="search",
+        direction="maximize",
+    )
+    decide_after = list(range(phases - 1)) if method == "hypertrick" else []
+    about = {
+        "version": "0.1.0",
+        "method": method,
+        "workers": trials,
+        "phases": phases,
+        "eviction_rate": eviction_rate,
+        "decide_after": decide_after,
+        "cohort": None,
+        "phase_unit": "episodes",
+        "phase_length": 500,
+        "space": space,
+        "experiment": {"name": "lander", "environment": {"id": "LunarLander-v3"}},
+    } | (settings or {})
+    study.set_user_attr("genkidama", about)
+    rule = HyperTrick(
+        workers=trials,
+        phases=phases,
+        eviction_rate=eviction_rate,
+        decide_after=about["decide_after"],
+        cohort=about["cohort"],
+    )
+    distributions = {key: distribution(dimension) for key, dimension in space.items()}
+    study.sampler = optuna.samplers.RandomSampler(seed=seed)
+    speeds = rng.uniform(0.7, 1.4, nodes)
+
+    # (time of the report, node, trial, its phases so far); a node starts a trial as soon as it is free.
+    events: list[tuple[float, int, Any, list[dict[str, Any]], float]] = []
+    started = reported = 0
+
+    def begin(node: int, now: float) -> None:
+        nonlocal started
+        if started < trials and now < until:
+            started += 1
+            trial = study.ask(distributions)
+            heapq.heappush(events, (now + duration(node, trial), node, trial, [], now))
+
+    def duration(node: int, trial: Any) -> float:
+        return float(
+            speeds[node]
+            * (40 + 0.4 * trial.params.get("algorithm.batch_size", 20))
+            * rng.uniform(0.85, 1.2)
+        )
+
+    for node in range(nodes):
+        begin(node, 3.0 * node)
+    while events and events[0][0] <= until:
+        now, node, trial, record, start = heapq.heappop(events)
+        phase = len(record)
+        crashed = trial.number in failing and phase == 1
+        metric = (
+            math.nan
+            if crashed or (trial.number in not_a_number and phase == 1)
+            else score(trial.params, phase, rng)
+        )
+        decision = rule.decide(trial.number, phase, metric)
+        record.append(
+            {
+                "phase": phase,
+                "node": f"child-{node + 1}",
+                "start": start,
+                "end": now,
+                "metric": None if math.isnan(metric) else metric,
+                "order": decision.order,
+                "worse": decision.worse,
+                "mode": decision.mode.value,
+                "verdict": decision.verdict.value,
+                "steps": 50_000 * (phase + 1),
+                "episodes": 500 * (phase + 1),
+                "report": reported,
+            }
+        )
+        reported += 1
+        trial.report(metric, phase)
+        trial.set_user_attr("phases", record)
+        trial.set_user_attr(
+            "checkpoint", f"trials/{trial.number:04d}/checkpoints/latest.safetensors"
+        )
+        if decision.verdict is Verdict.CONTINUE and phase + 1 < phases:
+            heapq.heappush(events, (now + duration(node, trial), node, trial, record, now))
+            continue
+        if decision.mode is Mode.FAILURE:
+            trial.set_user_attr(
+                "reason",
+                "the process ended with code 1" if crashed else "the metric is not a number",
+            )
+            study.tell(trial, state=TrialState.FAIL)
+        elif decision.verdict is Verdict.STOP:
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, metric)
+        begin(node, now)
+    return study
