@@ -7,8 +7,13 @@ import signal
 
 from hypothesis import settings
 
+from genkidama.system.console import configure_logging
+
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("ci")
 
 # A shell without job control starts what runs in its background deaf to Ctrl-C, and so would be every process of a test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Log lines go to standard error, as they do in every command.
+configure_logging()

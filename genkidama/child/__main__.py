@@ -12,7 +12,7 @@ import msgspec
 from genkidama.child.client import Child
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.role import Role
-from genkidama.system.console import fail, stop_at_eof
+from genkidama.system.console import configure_logging, fail, stop_at_eof
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.until_eof:
             stop_at_eof()
         _spare_the_resource_tracker()
+        configure_logging()
         child.run()
     except GenkidamaError as error:
         return fail(error)

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy.typing as npt
+import structlog
 from websockets.asyncio.client import ClientConnection
 from websockets.frames import CloseCode
 
@@ -34,7 +35,6 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaEr
 from genkidama.experiment import Experiment
 from genkidama.messages import Leave, Push, Refusal, Weights, Welcome, permitted_measures
 from genkidama.role import Role
-from genkidama.system.console import make_logger
 from genkidama.system.machine import available_cores, loop_factory, on_signals
 from genkidama.system.systemd import supervised
 from genkidama.weights import Signature, Vector
@@ -58,7 +58,7 @@ _MOST_FAILURES = 3
 
 T = TypeVar("T")
 
-log = make_logger()
+log = structlog.get_logger()
 
 
 class Child:

@@ -24,13 +24,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.records import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.system.console import make_logger
 
 __all__ = ["Crew", "Fork"]
 
@@ -47,7 +47,7 @@ _RETRY_SECONDS = 0.2
 #: How long processes get to end by themselves before they are killed.
 _GRACE_SECONDS = 1.0
 
-log = make_logger()
+log = structlog.get_logger()
 
 
 @dataclass

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from genkidama.averaging import blend
 from genkidama.capacity import (
@@ -35,7 +36,6 @@ from genkidama.child.nursery import describe
 from genkidama.child.records import start_core
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.system.console import make_logger
 from genkidama.system.machine import available_bytes
 from genkidama.weights import DTYPE, Signature, Vector
 
@@ -44,7 +44,7 @@ __all__ = ["CoreOrchestrator"]
 #: What a core costs is measured for no longer than this: an environment may hang, or wait for something.
 _REHEARSAL_SECONDS = 5.0
 
-log = make_logger()
+log = structlog.get_logger()
 
 
 class CoreOrchestrator:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy.typing as npt
 import safetensors
 import safetensors.numpy
+import structlog
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.console import make_logger
 
 __all__ = ["load_state", "save_state"]
 
-log = make_logger()
+log = structlog.get_logger()
 
 
 def save_state(path: Path, digest: str, arrays: dict[str, npt.NDArray[Any]]) -> None:

@@ -21,6 +21,7 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import structlog
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -41,7 +42,6 @@ from genkidama.messages import (
     size_limit,
 )
 from genkidama.role import Role
-from genkidama.system.console import make_logger
 from genkidama.tokens import TOKEN, is_loopback, is_token
 from genkidama.weights import Signature, is_finite
 
@@ -74,7 +74,7 @@ BACKOFF_SECONDS = (0.5, 30.0)
 #: What a connection can fail with. The child trains on, and tries again.
 FAILURES = (OSError, websockets.WebSocketException, TimeoutError, ProtocolError)
 
-log = make_logger()
+log = structlog.get_logger()
 
 
 class Refused(GenkidamaError):

@@ -12,7 +12,7 @@ from genkidama.errors import GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
 from genkidama.parent.server import Parent
-from genkidama.system.console import fail, stop_at_eof
+from genkidama.system.console import configure_logging, fail, stop_at_eof
 from genkidama.system.plugs import check_environment
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.until_eof:
             stop_at_eof()
+        configure_logging()
         parent.run()
     except GenkidamaError as error:
         return fail(error)

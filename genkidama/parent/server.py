@@ -19,6 +19,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
+from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
@@ -31,7 +33,6 @@ from genkidama.parent.connections import Connections
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.telemetry import describe
 from genkidama.system.address import explain, parse_listen
-from genkidama.system.console import make_logger
 from genkidama.system.machine import loop_factory, on_signals
 from genkidama.system.systemd import Notify, supervised
 from genkidama.tokens import is_loopback
@@ -74,7 +75,7 @@ class Parent:
         self.listen = experiment.parent.listen if listen is None else listen
         #: What is decided and known: the trial, its children, the refusals' counts.
         self.server = ParameterServer(experiment)
-        self._log = make_logger()
+        self._log: FilteringBoundLogger = structlog.get_logger()
         self._connections = Connections(self.server, self.now, self._pushed, self._ended)
         self._websockets: Server | None = None
         self._records: Records | None = None

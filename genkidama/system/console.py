@@ -10,11 +10,11 @@ import threading
 from contextlib import suppress
 
 import structlog
-from structlog.typing import FilteringBoundLogger, Processor
+from structlog.typing import Processor
 
 from genkidama.errors import GenkidamaError
 
-__all__ = ["fail", "make_logger", "stop_at_eof"]
+__all__ = ["configure_logging", "fail", "stop_at_eof"]
 
 
 class _StandardError:
@@ -29,10 +29,11 @@ class _StandardError:
             sys.stderr.flush()
 
 
-def make_logger() -> FilteringBoundLogger:
-    """A structlog logger to standard error: console lines on a terminal, JSON lines otherwise.
+def configure_logging() -> None:
+    """Has every log line go to standard error: console lines on a terminal, JSON lines otherwise.
 
-    Nothing global is configured, so a program that embeds a `Parent` or a `Child` keeps its own logging.
+    Only commands call this. The library asks structlog for its loggers and configures none, so a program
+    that embeds a `Parent` or a `Child` keeps its own logging.
     """
     terminal = sys.stderr.isatty()
     processors: list[Processor] = [
@@ -42,10 +43,11 @@ def make_logger() -> FilteringBoundLogger:
         else structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
     ]
-    wrapper = structlog.make_filtering_bound_logger(logging.INFO)
-    writer = structlog.WriteLogger(_StandardError())  # type: ignore[arg-type]
-    logger: FilteringBoundLogger = structlog.wrap_logger(writer, processors, wrapper)
-    return logger
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
+    )
 
 
 def fail(error: GenkidamaError) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 from websockets.frames import CloseCode
@@ -23,7 +24,6 @@ from genkidama.messages import PROTOCOL, Refusal, Weights, Welcome
 from genkidama.parent import Parent
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
-from genkidama.system.console import make_logger
 from genkidama.tokens import ANY
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import PATIENCE, constant, eventually, history, running
@@ -283,7 +283,7 @@ def test_a_file_that_everybody_may_read_is_spoken_of_once(
     tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens.chmod(0o644)
-    admission = Admission(str(tokens), make_logger())
+    admission = Admission(str(tokens), structlog.get_logger())
     assert admission.name_of(ANYBODY) == ANY
     (said,) = warnings(capsys.readouterr().err, "everybody on this machine may read the tokens")
     assert (said["file"], said["way_out"]) == (str(tokens), f"chmod o-r {tokens}")

@@ -15,7 +15,6 @@ from genkidama.experiment import Experiment
 from genkidama.messages import PROTOCOL, Hello, Join, Push
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.telemetry import EventLog
-from genkidama.system.console import make_logger
 from genkidama.weights import DTYPE
 
 
@@ -105,7 +104,7 @@ def test_advice_is_given_once(log: EventLog, capture: CapturingLogger) -> None:
 
 
 def test_lines_are_json_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    make_logger().info("join", child="pi")
+    structlog.get_logger().info("join", child="pi")
     captured = capsys.readouterr()
     assert captured.out == ""
     assert json.loads(captured.err)["child"] == "pi"

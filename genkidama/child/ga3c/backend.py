@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from genkidama.averaging import blend
 from genkidama.child.backend import Work
@@ -33,7 +34,6 @@ from genkidama.child.ga3c.queues import put, ring, take, waiting
 from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots, do_nothing, start_agent
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.system.console import make_logger
 from genkidama.weights import DTYPE, Signature, Vector
 
 __all__ = ["GA3C"]
@@ -47,7 +47,7 @@ _FATAL_DEATHS = 3
 #: What a change has stirred up, agents that start above all, settles for this share of a window before that begins.
 _SETTLING = 0.25
 
-log = make_logger()
+log = structlog.get_logger()
 
 
 class GA3C:
