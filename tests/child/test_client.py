@@ -631,7 +631,7 @@ async def test_it_stops_while_nobody_listens(capsys: pytest.CaptureFixture[str])
 
     def complained() -> bool:
         said.append(capsys.readouterr().err)
-        return "not reachable, trying on" in "".join(said)
+        return "not reachable, still trying" in "".join(said)
 
     assert await seconds_to_stop(child, complained) < 1.0
 

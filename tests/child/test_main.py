@@ -124,9 +124,9 @@ async def test_its_own_file_says_where_the_parent_is_and_the_command_line_what_d
     assert child.out == ""
 
 
-def test_it_tries_on_where_nobody_listens_until_it_is_told_to_stop(start: Start) -> None:
+def test_it_keeps_trying_where_nobody_listens_until_it_is_told_to_stop(start: Start) -> None:
     child = start("--parent", "ws://127.0.0.1:9", "--name", "pi")
-    until(lambda: "not reachable, trying on" in child.err)
+    until(lambda: "not reachable, still trying" in child.err)
     child.signal(signal.SIGTERM)
     child.vanish(5.0)
     assert child.wait() == 0

@@ -15,11 +15,16 @@ import pytest
 
 from genkidama.child import uplink
 from genkidama.child.client import Child
-from genkidama.child.uplink import FAILURES, Refused, Uplink, explain, read_token
+from genkidama.child.conversation import Conversation
+from genkidama.child.credentials import read_token
+from genkidama.child.explanations import explain
+from genkidama.child.uplink import FAILURES, Uplink, ask
+from genkidama.decisions import Refused
 from genkidama.errors import ConfigurationError
 from genkidama.messages import Welcome
 from genkidama.parent import Parent
 from genkidama.role import Role
+from genkidama.session import Session
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import PATIENCE, Serving, constant, eventually, history, running, url
 
@@ -54,9 +59,13 @@ def over_tls(parent: Parent, host: str = "127.0.0.1") -> str:
     return f"wss://{host}:{parent.address[1]}"
 
 
+def session_of(there: Uplink) -> Session:
+    return Session("pi", "word", parent=there.parent)
+
+
 async def why_not(address: str, **options: Any) -> str:
     """What a child is told about a parent that it cannot reach."""
-    there = Uplink(address, "pi", **options)
+    there = Uplink(address, **options)
     with pytest.raises(FAILURES) as caught:
         await there.open()
     return explain(caught.value, there)
@@ -105,12 +114,12 @@ async def test_a_child_exchanges_over_tls_with_its_token(
 
 async def test_an_open_uplink_has_said_nothing_yet(tmp_path: Path, tokens: Path) -> None:
     async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
-        there = Uplink(url(parent.address), "pi", token=TOKEN)
+        there = Uplink(url(parent.address), token=TOKEN)
         connection = await there.open()
         assert connection.response is not None
         assert connection.response.headers["Server"].startswith("genkidama/")
         assert not parent.server.children
-        assert isinstance(await there.greet(connection), Welcome)
+        assert isinstance(await ask(connection, session_of(there).hello()), Welcome)
         await connection.close()
 
 
@@ -121,7 +130,7 @@ async def test_a_child_whose_token_is_not_known_yet_is_let_in_when_it_is(
     tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens.write_text(f"another {OTHER}\n")
-    said = Said(capsys, "parent not reachable, trying on")
+    said = Said(capsys, "parent not reachable, still trying")
     async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
         child = Child(url(parent.address), name="pi", token=TOKEN)
         async with Serving(child) as serving:
@@ -139,7 +148,7 @@ async def test_a_child_whose_token_is_not_known_yet_is_let_in_when_it_is(
 async def test_a_child_is_let_in_when_the_certificate_is_right_and_says_what_is_wrong_until_then(
     tmp_path: Path, authority: Authority, signed: Signed, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = Said(capsys, "parent not reachable, trying on")
+    said = Said(capsys, "parent not reachable, still trying")
     today = time.strftime("%Y-%m-%d", time.gmtime())
     reasons = [
         f"the parent's certificate has expired: renew it, if this machine's clock, which says {today}, is right",
@@ -409,13 +418,13 @@ async def test_a_token_that_leaves_the_machine_unencrypted_is_spoken_of_once(
 ) -> None:
     said = Said(capsys, "the token travels readable; use wss://")
     async with running(constant(), tmp_path / "run") as parent:
-        there = Uplink(
-            f"ws://{host}:{parent.address[1]}", "pi", token=token
-        )  # to 0.0.0.0 is to this machine
+        # A connection to 0.0.0.0 is one to this machine.
+        there = Uplink(f"ws://{host}:{parent.address[1]}", token=token)
+        talk = Conversation(there, session_of(there), lambda: None)
         for _ in range(2):
             async with asyncio.timeout(PATIENCE):
-                connection, _ = await there.connect()
-            await connection.close()
+                await talk.begin()
+            await talk.close()
             await eventually(lambda: not parent.server.connected)
     assert len(said.reasons()) == warned
 
@@ -424,7 +433,7 @@ async def test_a_token_that_leaves_the_machine_unencrypted_is_spoken_of_once(
 
 
 async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = Said(capsys, "parent not reachable, trying on")
+    said = Said(capsys, "parent not reachable, still trying")
     settings = constant()
     async with running(settings, tmp_path / "run") as parent:
         where = url(parent.address)
