@@ -23,7 +23,7 @@ import yaml
 
 import genkidama
 from genkidama import capacity
-from genkidama.child import client, crew, uplink
+from genkidama.child import client, credentials, crew
 from genkidama.experiment import Experiment
 from genkidama.parent import server
 from genkidama.tokens import parse_tokens
@@ -279,7 +279,7 @@ def test_the_environment_is_what_somebody_reads(folder: Path) -> None:
     for role in ("parent", "child"):
         found = container(assembled(folder), role)
         read = set(re.findall(r"\$\((\w+)\)", " ".join(found["args"]))) | (
-            {uplink.TOKEN_VARIABLE} if role == "child" else set()
+            {credentials.TOKEN_VARIABLE} if role == "child" else set()
         )
         assert {each["name"] for each in found.get("env", [])} == read
 
@@ -461,7 +461,7 @@ def test_what_it_starts_answers_its_probes_and_exchanges_weights(
         environment = {
             "POD_NAME": "genkidama-child-7d9f8b6c5d-abcde",
             "CORES": "1",
-            uplink.TOKEN_VARIABLE: TOKEN,
+            credentials.TOKEN_VARIABLE: TOKEN,
         }
         for each in child["env"]:
             monkeypatch.setenv(each["name"], environment[each["name"]])

@@ -11,7 +11,7 @@ import pytest
 
 from genkidama.child import uplink
 from genkidama.child.client import Child
-from genkidama.child.uplink import read_token
+from genkidama.child.credentials import read_token
 from genkidama.role import Role
 from tests.certificates import needs_openssl
 from tests.helpers import ROOT, Serving, command, constant, running
@@ -29,7 +29,7 @@ async def test_what_is_made_by_hand_works(tmp_path: Path, monkeypatch: pytest.Mo
     assert done.returncode == 0, done.stderr
     assert "certificate.pem: OK" in done.stdout
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
-    make = uplink._make_context
+    make = uplink.make_context
 
     def strict(ca_file: str) -> ssl.SSLContext:
         """As Python does by itself from 3.13 on."""
@@ -37,7 +37,7 @@ async def test_what_is_made_by_hand_works(tmp_path: Path, monkeypatch: pytest.Mo
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
 
-    monkeypatch.setattr(uplink, "_make_context", strict)
+    monkeypatch.setattr(uplink, "make_context", strict)
     files = {
         f"{key}_file": str(tmp_path / name)
         for key, name in (

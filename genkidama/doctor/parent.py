@@ -261,7 +261,9 @@ def _ask_unverified(target: Target) -> Greeting | None:
 def admit(role: Role) -> Check:
     """Whether the parent opens a websocket to this machine, with its token if it has one."""
     try:
-        from genkidama.child.uplink import FAILURES, Uplink, explain, read_token
+        from genkidama.child.credentials import read_token
+        from genkidama.child.explanations import explain
+        from genkidama.child.uplink import FAILURES, Uplink
         from genkidama.tokens import is_loopback
     except Exception as error:
         return Check("token", "skipped", f"a package is missing or broken: {error}")
@@ -271,7 +273,7 @@ def admit(role: Role) -> Check:
         await connection.close()
 
     try:
-        uplink = Uplink(role.parent, role.name, token=read_token(role), ca_file=role.ca_file)
+        uplink = Uplink(role.parent, token=read_token(role), ca_file=role.ca_file)
         asyncio.run(knock(uplink))
     except ConfigurationError as error:
         return Check("token", "failed", *_split(str(error), "; "))
@@ -292,7 +294,8 @@ def admit(role: Role) -> Check:
 def _explain(error: OSError, role: Role) -> tuple[str, str]:
     """What TLS has failed with: found and advice."""
     try:
-        from genkidama.child.uplink import Uplink, explain
+        from genkidama.child.explanations import explain
+        from genkidama.child.uplink import Uplink
     except Exception:
         return str(error), "see docs/doctor.md"
     return _split(explain(error, Uplink(role.parent, ca_file=role.ca_file)), ": ")

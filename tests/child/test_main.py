@@ -1,4 +1,4 @@
-"""`python -m genkidama.child` as a process of its own: what it says, how it ends, and what it leaves behind."""
+"""`python -m genkidama.child` as a process: what it says, how it ends, what it leaves behind."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
         ),
         (
             ["--parent", "ws://pi:99999"],
-            "error: parent = 'ws://pi:99999': expected ws://HOST:PORT or wss://HOST:PORT: Port out of range 0-65535\n",
+            "error: parent = 'ws://pi:99999': expected ws://HOST:PORT or wss://HOST:PORT: "
+            "Port out of range 0-65535\n",
         ),
         (
             ["--parent", "ws://pi:1", "--cores", "0"],
@@ -70,7 +71,8 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
         ),
         (
             ["--parent", "ws://pi:1", "--cores", "²"],
-            "error: the command line: cores = '²': expected one of 'auto', 'experiment', or int >= 1\n",
+            "error: the command line: cores = '²': "
+            "expected one of 'auto', 'experiment', or int >= 1\n",
         ),
         (
             ["--parent", "ws://pi:1", "--name", "my pi"],
@@ -124,9 +126,9 @@ async def test_its_own_file_says_where_the_parent_is_and_the_command_line_what_d
     assert child.out == ""
 
 
-def test_it_tries_on_where_nobody_listens_until_it_is_told_to_stop(start: Start) -> None:
+def test_it_keeps_trying_where_nobody_listens_until_it_is_told_to_stop(start: Start) -> None:
     child = start("--parent", "ws://127.0.0.1:9", "--name", "pi")
-    until(lambda: "not reachable, trying on" in child.err)
+    until(lambda: "not reachable, still trying" in child.err)
     child.signal(signal.SIGTERM)
     child.vanish(5.0)
     assert child.wait() == 0
@@ -139,7 +141,10 @@ async def test_a_name_in_use_ends_it(tmp_path: Path, start: Start) -> None:
         await eventually(lambda: parent.server.connected == ["pi"])
         second = start("--parent", url(parent.address), "--name", "pi")
         assert await ended(second) == 1
-        words = "error: the parent refuses this child: the name 'pi' is in use by another child; give this one another name"
+        words = (
+            "error: the parent refuses this child: "
+            "the name 'pi' is in use by another child; give this one another name"
+        )
         assert second.err.splitlines()[-1] == words
         assert "Traceback" not in second.err
         version = parent.server.trial.version
@@ -151,7 +156,8 @@ async def test_a_name_in_use_ends_it(tmp_path: Path, start: Start) -> None:
 async def test_another_protocol_version_ends_it(start: Start) -> None:
     refusal = Refusal(
         code="version",
-        reason=f"child 'pi' speaks protocol {PROTOCOL}, this parent protocol 9; install the same version on both",
+        reason=f"child 'pi' speaks protocol {PROTOCOL}, this parent protocol 9; "
+        "install the same version on both",
     )
     async with FakeParent(lambda request: refusal) as parent:
         child = start("--parent", parent.url, "--name", "pi")
@@ -195,7 +201,7 @@ async def test_an_environment_that_cannot_be_built_ends_it(
 async def test_a_service_with_a_token_over_tls(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a shelf does, in real processes: systemd is told, and what the child starts cannot speak for it."""
+    """What a shelf does, in real processes. Systemd is told, by no process but the child's own."""
     authority = Authority(tmp_path / "authority")
     signed, token = authority.sign("IP:127.0.0.1"), "token-of-the-pi-01"
     for name, content in (("tokens", f"pi {token}\n"), ("token", f"{token}\n")):
@@ -254,7 +260,7 @@ def prefixed(settings: dict[str, str]) -> dict[str, str]:
 async def test_stopped_while_the_nursery_warms_up_it_leaves_nothing(
     tmp_path: Path, start: Start, number: int
 ) -> None:
-    """The environment takes a minute to build. As Ctrl-C does, SIGINT here reaches the whole group."""
+    """The environment takes a minute to build. As with Ctrl-C, SIGINT reaches the whole group."""
     async with running(faulty(fault="sleep", where="construct"), tmp_path / "run") as parent:
         child = start("--parent", url(parent.address), "--name", "pi")
         await asyncio.to_thread(

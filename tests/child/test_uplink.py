@@ -1,4 +1,7 @@
-"""How a child reaches a real Parent that asks for its token and shows a certificate, and what it says when it cannot."""
+"""How a child reaches a real Parent that asks for its token and shows a certificate.
+
+And what it says when it cannot.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ import pytest
 
 from genkidama.child import uplink
 from genkidama.child.client import Child
-from genkidama.child.uplink import FAILURES, Refused, Uplink, explain, read_token
-from genkidama.errors import ConfigurationError
+from genkidama.child.conversation import Conversation
+from genkidama.child.explanations import explain
+from genkidama.child.uplink import FAILURES, Uplink, ask
+from genkidama.decisions import Refused
 from genkidama.messages import Welcome
 from genkidama.parent import Parent
-from genkidama.role import Role
+from genkidama.session import Session
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import PATIENCE, Serving, constant, eventually, history, running, url
 
@@ -54,9 +59,13 @@ def over_tls(parent: Parent, host: str = "127.0.0.1") -> str:
     return f"wss://{host}:{parent.address[1]}"
 
 
+def session_of(there: Uplink) -> Session:
+    return Session("pi", "word", parent=there.parent)
+
+
 async def why_not(address: str, **options: Any) -> str:
     """What a child is told about a parent that it cannot reach."""
-    there = Uplink(address, "pi", **options)
+    there = Uplink(address, **options)
     with pytest.raises(FAILURES) as caught:
         await there.open()
     return explain(caught.value, there)
@@ -105,12 +114,12 @@ async def test_a_child_exchanges_over_tls_with_its_token(
 
 async def test_an_open_uplink_has_said_nothing_yet(tmp_path: Path, tokens: Path) -> None:
     async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
-        there = Uplink(url(parent.address), "pi", token=TOKEN)
+        there = Uplink(url(parent.address), token=TOKEN)
         connection = await there.open()
         assert connection.response is not None
         assert connection.response.headers["Server"].startswith("genkidama/")
         assert not parent.server.children
-        assert isinstance(await there.greet(connection), Welcome)
+        assert isinstance(await ask(connection, session_of(there).hello()), Welcome)
         await connection.close()
 
 
@@ -121,12 +130,15 @@ async def test_a_child_whose_token_is_not_known_yet_is_let_in_when_it_is(
     tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tokens.write_text(f"another {OTHER}\n")
-    said = Said(capsys, "parent not reachable, trying on")
+    said = Said(capsys, "parent not reachable, still trying")
     async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
         child = Child(url(parent.address), name="pi", token=TOKEN)
         async with Serving(child) as serving:
             await eventually(lambda: parent.server.refusals["token"] >= 3)
-            reason = "the parent does not know this child's token: compare the child's token_file with the parent's tokens_file"
+            reason = (
+                "the parent does not know this child's token: "
+                "compare the child's token_file with the parent's tokens_file"
+            )
             assert said.reasons() == [reason]
             assert child.status == f"waiting for {child.parent}: {reason}"
             tokens.write_text(f"another {OTHER}\npi {TOKEN}\n")
@@ -139,11 +151,13 @@ async def test_a_child_whose_token_is_not_known_yet_is_let_in_when_it_is(
 async def test_a_child_is_let_in_when_the_certificate_is_right_and_says_what_is_wrong_until_then(
     tmp_path: Path, authority: Authority, signed: Signed, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = Said(capsys, "parent not reachable, trying on")
+    said = Said(capsys, "parent not reachable, still trying")
     today = time.strftime("%Y-%m-%d", time.gmtime())
     reasons = [
-        f"the parent's certificate has expired: renew it, if this machine's clock, which says {today}, is right",
-        "the parent's certificate is for other names than 127.0.0.1: use one of those, or make a certificate for 127.0.0.1",
+        "the parent's certificate has expired: "
+        f"renew it, if this machine's clock, which says {today}, is right",
+        "the parent's certificate is for other names than 127.0.0.1: "
+        "use one of those, or make a certificate for 127.0.0.1",
     ]
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"
@@ -192,7 +206,8 @@ async def test_a_certificate_that_cannot_be_trusted(tmp_path: Path, authority: A
         (
             authority.sign("DNS:parent.local", "IP:127.0.0.2"),
             trusted,
-            "is for other names than 127.0.0.1: use one of those, or make a certificate for 127.0.0.1",
+            "is for other names than 127.0.0.1: "
+            "use one of those, or make a certificate for 127.0.0.1",
         ),
         (
             authority.sign(here),
@@ -242,9 +257,13 @@ async def test_a_token_that_is_missing_or_unknown(tmp_path: Path, tokens: Path) 
     async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
         where = url(parent.address)
         assert await why_not(where) == (
-            "the parent asks for a token and this child has none: give it one with token_file, and the parent a line in tokens_file"
+            "the parent asks for a token and this child has none: "
+            "give it one with token_file, and the parent a line in tokens_file"
         )
-        unknown = "the parent does not know this child's token: compare the child's token_file with the parent's tokens_file"
+        unknown = (
+            "the parent does not know this child's token: "
+            "compare the child's token_file with the parent's tokens_file"
+        )
         assert await why_not(where, token=OTHER) == unknown
 
 
@@ -263,9 +282,9 @@ async def speaking(answer: bytes) -> AsyncIterator[str]:
 
 async def test_somebody_else_listens_there() -> None:
     async with speaking(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as where:
-        assert (
-            await why_not(where)
-            == "the answer is HTTP 404, and a parent's would be 101: does a parent listen at this address?"
+        assert await why_not(where) == (
+            "the answer is HTTP 404, and a parent's would be 101: "
+            "does a parent listen at this address?"
         )
     async with speaking(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n") as where:
         assert await why_not(where) == "the parent is shutting down"
@@ -312,89 +331,9 @@ async def test_a_numbered_name_does_not_fit_the_token(
     assert caught.value.code == "token"
     assert str(caught.value) == (
         "the parent refuses this child: "
-        "this token is for 'pi', and this child says it is 'pi-2'; name it 'pi', or give it a token of its own"
+        "this token is for 'pi', and this child says it is 'pi-2'; "
+        "name it 'pi', or give it a token of its own"
     )
-
-
-# Reading the token.
-
-
-def written(path: Path, content: str | bytes, mode: int = 0o600) -> Role:
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    path.chmod(mode)
-    return Role(token_file=str(path))
-
-
-def test_the_token_is_in_the_file_or_in_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert read_token(Role()) == ""
-    role = written(tmp_path / "token", f"{TOKEN}\n")
-    assert read_token(role) == TOKEN
-    monkeypatch.setenv("GENKIDAMA_TOKEN", f" {OTHER}\n")
-    assert read_token(role) == OTHER
-    assert read_token(Role()) == OTHER
-    monkeypatch.setenv("GENKIDAMA_TOKEN", "")
-    assert read_token(role) == TOKEN
-    monkeypatch.setenv("GENKIDAMA_TOKEN", "too short")
-    with pytest.raises(
-        ConfigurationError,
-        match=r"^GENKIDAMA_TOKEN: holds no token: expected 16 to 1024 characters of ",
-    ):
-        read_token(role)
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "\n", "fifteen-letters", f"pi {TOKEN}", f"{TOKEN}\n{OTHER}\n", f"{TOKEN}ü", b"\xff" * 20],
-)
-def test_a_file_that_holds_no_token_is_named_and_not_shown(
-    tmp_path: Path, content: str | bytes
-) -> None:
-    role = written(tmp_path / "token", content)
-    with pytest.raises(ConfigurationError) as caught:
-        read_token(role)
-    words = (
-        "cannot be read: is no UTF-8 text"
-        if isinstance(content, bytes)
-        else "holds no token: expected 16 to 1024 characters of "
-    )
-    assert str(caught.value).startswith(f"token_file = {role.token_file!r}: {words}")
-    assert TOKEN not in str(caught.value) and "fifteen" not in str(caught.value)
-
-
-def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
-    path = str(tmp_path / "token")
-    with pytest.raises(ConfigurationError) as caught:
-        read_token(Role(token_file=path))
-    assert str(caught.value) == (
-        f"token_file = {path!r}: cannot be read: No such file or directory; put this child's token there, or take the setting out"
-    )
-
-
-@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
-def test_a_token_that_everybody_may_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, warned: bool
-) -> None:
-    assert read_token(written(tmp_path / "token", TOKEN, mode)) == TOKEN
-    assert ("everybody on this machine may read the token" in capsys.readouterr().err) is warned
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "cannot be read: No such file or directory"),
-        ("", "holds no PEM certificate"),
-        ("no PEM", "holds no PEM certificate"),
-    ],
-)
-def test_an_authority_that_is_none(tmp_path: Path, content: str | None, words: str) -> None:
-    path = tmp_path / "ca.pem"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(ConfigurationError) as caught:
-        Child.from_role(Role(parent="wss://parent:1", ca_file=str(path)))
-    assert str(caught.value) == f"ca_file = '{path}': {words}"
 
 
 # A token that anybody on the way can read.
@@ -409,13 +348,13 @@ async def test_a_token_that_leaves_the_machine_unencrypted_is_spoken_of_once(
 ) -> None:
     said = Said(capsys, "the token travels readable; use wss://")
     async with running(constant(), tmp_path / "run") as parent:
-        there = Uplink(
-            f"ws://{host}:{parent.address[1]}", "pi", token=token
-        )  # to 0.0.0.0 is to this machine
+        # A connection to 0.0.0.0 is one to this machine.
+        there = Uplink(f"ws://{host}:{parent.address[1]}", token=token)
+        talk = Conversation(there, session_of(there), lambda: None)
         for _ in range(2):
             async with asyncio.timeout(PATIENCE):
-                connection, _ = await there.connect()
-            await connection.close()
+                await talk.begin()
+            await talk.close()
             await eventually(lambda: not parent.server.connected)
     assert len(said.reasons()) == warned
 
@@ -424,7 +363,7 @@ async def test_a_token_that_leaves_the_machine_unencrypted_is_spoken_of_once(
 
 
 async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = Said(capsys, "parent not reachable, trying on")
+    said = Said(capsys, "parent not reachable, still trying")
     settings = constant()
     async with running(settings, tmp_path / "run") as parent:
         where = url(parent.address)
@@ -435,8 +374,8 @@ async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixtu
         await serving.exchanged(3)
         await eventually(
             lambda: (
-                child.status
-                == f"training CartPole-v1 on 1 core, version {parent.server.trial.version}, last exchange 0 s ago"
+                child.status == "training CartPole-v1 on 1 core, "
+                f"version {parent.server.trial.version}, last exchange 0 s ago"
             )
         )
         version = parent.server.trial.version

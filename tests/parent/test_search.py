@@ -18,6 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from genkidama.child import client, uplink
 from genkidama.child.client import Child
+from genkidama.child.conversation import Conversation
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.hypertrick.rule import HyperTrick
@@ -90,13 +91,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many connections each child has opened."""
     counts: Counter[str] = Counter()
-    really = uplink.Uplink.open
+    really = Conversation._open
 
-    async def counting(link: uplink.Uplink) -> Any:
-        counts[link.name] += 1
-        return await really(link)
+    async def counting(talk: Conversation) -> Any:
+        counts[talk.session.name] += 1
+        return await really(talk)
 
-    monkeypatch.setattr(uplink.Uplink, "open", counting)
+    monkeypatch.setattr(Conversation, "_open", counting)
     return counts
 
 

@@ -1,0 +1,304 @@
+"""One session with the parent, over one connection after another.
+
+Laws of this file:
+- The session decides; here its requests are sent, its decisions carried out, and connections
+  opened, watched and closed.
+- A parent that is not there is waited for, with jittered backoff: children that have lost the same
+  parent do not all return at once.
+- A parent that does not know the child's token, or whose certificate cannot be verified, is waited
+  for like one that is not there: people and clocks come right later. The reason is said once, with
+  the way out, and again when it is another.
+- A connection that fails is given up, and training goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+from websockets.asyncio.client import ClientConnection
+
+from genkidama.child import uplink
+from genkidama.child.backend import Backend
+from genkidama.child.explanations import explain
+from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
+from genkidama.decisions import Blend, Decision, Renamed, Reset, Wait
+from genkidama.messages import Join, Request
+from genkidama.session import Session
+from genkidama.weights import Signature
+
+__all__ = ["Conversation"]
+
+log = structlog.get_logger()
+
+
+class Conversation:
+    """What a child and its parent say to each other, for as long as the child lives.
+
+    Args:
+        uplink: opens connections.
+        session: decides.
+        ended: called when the run is over, or the trial.
+    """
+
+    def __init__(self, uplink: Uplink, session: Session, ended: Callable[[], None]) -> None:
+        self.uplink = uplink
+        self.session = session
+        #: Why the parent is waited for at present; empty while it is not.
+        self.problem = ""
+        #: When the last push was answered, as `time.monotonic` tells it; NaN before the first.
+        self.exchanged = math.nan
+        #: Whether pushes may be sent at present.
+        self.joined = False
+        self._connection: ClientConnection | None = None
+        self._ended = ended
+        self._warned = False
+
+    # Before training.
+
+    async def begin(self) -> Decision:
+        """Says hello until the parent says what to train, or that there is nothing left to train.
+
+        Raises:
+            Refused: the parent does not want this child.
+            GenkidamaError: the address is none, the parent speaks another protocol, or its
+                experiment cannot be read.
+        """
+        try:
+            while True:
+                decision = await self._greet()
+                if isinstance(decision, Wait):
+                    await asyncio.sleep(decision.seconds)
+                elif isinstance(decision, Renamed):
+                    await self.close()
+                else:
+                    return decision
+        except BaseException:
+            await self.close()
+            raise
+
+    async def enter(self, signature: Signature) -> Decision:
+        """Joins, on a new connection if there is none, however long it takes.
+
+        Raises:
+            GenkidamaError: as `begin`, or the parent has another network.
+        """
+        join = self.session.join(signature)
+        while True:
+            try:
+                if self._connection is None:
+                    decision = await self._connect()
+                    if not isinstance(decision, Join):
+                        return decision
+                return await self._join(join, signature.size)
+            except FAILURES as error:
+                assert self._connection is not None  # `_connect` lets no failure through
+                self._note_lost(self._connection, _in_words(error))
+            finally:
+                if not self.joined:
+                    await self.close()
+            await asyncio.sleep(uplink.BACKOFF_SECONDS[0])
+
+    async def give_back(self, reason: str) -> None:
+        """Tells the parent that the trial cannot be trained here, and closes the connection."""
+        with suppress(*FAILURES):
+            if self._connection is not None:
+                await ask(self._connection, self.session.give_back(reason))
+        await self.close()
+
+    # During training.
+
+    async def keep(self, signature: Signature) -> None:
+        """Enters again whenever the connection is gone, until all is over; errors as `enter`."""
+        while self.session.over is None:
+            connection = self._connection
+            if connection is None or not self.joined:
+                await self.enter(signature)
+            else:
+                await connection.wait_closed()
+                reason = f"closed with {connection.close_code} {connection.close_reason}".rstrip()
+                self._lose(connection, reason)
+
+    async def exchange(self, backend: Backend) -> None:
+        """One push and its reply. Without a connection, what was done is gathered for the next.
+
+        Raises:
+            GenkidamaError: the parent refuses the push for good.
+        """
+        self._gather(backend)
+        connection = self._connection
+        if connection is None or not self.joined:
+            return
+        try:
+            decision = await self._ask(connection, self.session.push(backend.snapshot()))
+            if isinstance(decision, Join):
+                decision = await self._ask(connection, decision)
+        except FAILURES as error:
+            self._lose(connection, _in_words(error))
+            await connection.close()
+        except asyncio.CancelledError:
+            # The reply may still come, and would be taken for that to the next request.
+            if self._connection is connection:
+                self._forget()
+            connection.transport.abort()
+            raise
+        else:
+            self._carry_out(decision, backend)
+
+    async def leave(self, backend: Backend) -> None:
+        """A last push, unless all is over, and a goodbye; errors as `ask` and `exchange`."""
+        if self.session.over is None:
+            await self.exchange(backend)
+        if self._connection is not None and self.joined:
+            await ask(self._connection, self.session.leave())
+
+    async def close(self) -> None:
+        """Ends the connection, if there is one."""
+        connection = self._connection
+        self._forget()
+        if connection is not None:
+            await connection.close()
+
+    # Inside.
+
+    async def _greet(self) -> Decision:
+        """Says hello on the connection that stands or, if it fails, on a new one."""
+        connection = self._connection
+        if connection is None:
+            return await self._connect()
+        try:
+            return await self._ask(connection, self.session.hello())
+        except FAILURES:
+            self._note_closed(connection)
+            await self.close()
+        return self.session.over or await self._connect()
+
+    async def _connect(self) -> Decision:
+        """Says hello on a new connection, however long it takes to get one."""
+        wait, longest = uplink.BACKOFF_SECONDS
+        self._warn_of_readable_token()
+        while True:
+            try:
+                return await self._open()
+            except FAILURES as error:
+                self._note_problem(explain(error, self.uplink))
+            await asyncio.sleep(random.uniform(0.1, 1.0) * wait)
+            wait = min(longest, wait * 2)
+
+    async def _open(self) -> Decision:
+        connection = await self.uplink.open()
+        try:
+            decision = await self._ask(connection, self.session.hello())
+        except BaseException:
+            await connection.close()
+            raise
+        self._connection = connection
+        self.problem = ""
+        if not isinstance(decision, Renamed):
+            log.info(
+                "connected",
+                child=self.session.name,
+                parent=self.uplink.parent,
+                run=self.session.run,
+            )
+        return decision
+
+    async def _join(self, join: Join, size: int) -> Decision:
+        connection = self._connection
+        assert connection is not None
+        make_room(connection, size)
+        decision = await self._ask(connection, join)
+        self.joined = True
+        return decision
+
+    async def _ask(self, connection: ClientConnection, request: Request) -> Decision:
+        """What the session decides about the reply."""
+        decision = self.session.hear(request, await ask(connection, request))
+        if self.session.over is not None:
+            self._ended()
+        return decision
+
+    def _gather(self, backend: Backend) -> None:
+        work = backend.take_work()
+        left_out = self.session.gather(work.steps, work.returns, work.measures)
+        if left_out.returns:
+            log.warning(
+                "returns that are NaN or infinite are not reported",
+                child=self.session.name,
+                count=left_out.returns,
+            )
+        if left_out.measures:
+            log.warning(
+                "measures that the protocol does not permit are not reported",
+                child=self.session.name,
+                measures=left_out.measures,
+            )
+
+    def _carry_out(self, decision: Decision, backend: Backend) -> None:
+        """What the reply to a push means for the weights."""
+        match decision:
+            case Blend(progress, sent, vector):
+                self.exchanged = time.monotonic()
+                if sent is not None and vector is not None:
+                    assert self.session.experiment is not None
+                    backend.blend(sent, vector, self.session.experiment.child.beta)
+                backend.set_progress(progress)
+            case Reset(vector):
+                log.warning(
+                    "training diverged, going on from the parent's weights",
+                    child=self.session.name,
+                    version=self.session.version,
+                )
+                backend.reset(vector)
+
+    def _forget(self) -> None:
+        self._connection = None
+        self.joined = False
+
+    def _lose(self, connection: ClientConnection, reason: str) -> None:
+        if self._connection is connection:
+            self._forget()
+            self._note_lost(connection, reason)
+
+    def _note_closed(self, connection: ClientConnection) -> None:
+        self.session.closed(connection.close_code, connection.close_reason or "")
+        if self.session.over is not None:
+            self._ended()
+
+    def _note_lost(self, connection: ClientConnection, reason: str) -> None:
+        self._note_closed(connection)
+        if self.session.over is None:
+            log.warning(
+                "parent lost, still trying",
+                child=self.session.name,
+                parent=self.uplink.parent,
+                reason=reason,
+            )
+
+    def _note_problem(self, reason: str) -> None:
+        if reason != self.problem:
+            self.problem = reason
+            log.warning(
+                "parent not reachable, still trying",
+                child=self.session.name,
+                parent=self.uplink.parent,
+                reason=reason,
+            )
+
+    def _warn_of_readable_token(self) -> None:
+        if self.uplink.shows_token and not self._warned:
+            self._warned = True
+            log.warning(
+                "the token travels readable; use wss://",
+                child=self.session.name,
+                parent=self.uplink.parent,
+            )
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) or type(error).__name__

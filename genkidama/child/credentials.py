@@ -1,0 +1,78 @@
+"""What a child shows to its parent, its token, and what it trusts: an authority's certificates."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from pathlib import Path
+
+import structlog
+
+from genkidama.errors import ConfigurationError
+from genkidama.role import Role
+from genkidama.tokens import TOKEN, is_token
+
+__all__ = ["TOKEN_VARIABLE", "make_context", "read_token"]
+
+#: A token here goes before one in a file.
+TOKEN_VARIABLE = "GENKIDAMA_TOKEN"
+
+log = structlog.get_logger()
+
+
+def read_token(role: Role) -> str:
+    """The token by which the parent knows this child: from the environment or, if there is none,
+    from `role.token_file`; empty if there is none either.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or what is found is no token.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    where = TOKEN_VARIABLE
+    if not token and not role.token_file:
+        return ""
+    if not token:
+        where = f"token_file = {role.token_file!r}"
+        token = _read(role.token_file, where)
+    if not is_token(token):
+        raise ConfigurationError(f"{where}: holds no token: expected {TOKEN}, and nothing else")
+    return token
+
+
+def _read(path: str, where: str) -> str:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
+        raise ConfigurationError(
+            f"{where}: cannot be read: {reason}; "
+            "put this child's token there, or take the setting out"
+        ) from None
+    if mode & stat.S_IROTH:
+        way_out = f"chmod o-r {path}"
+        log.warning("everybody on this machine may read the token", file=path, way_out=way_out)
+    return token
+
+
+def make_context(ca_file: str) -> ssl.SSLContext:
+    """What a child verifies its parent with: certificate, host name, and TLS 1.3 or later.
+
+    Args:
+        ca_file: PEM certificates of the authority; empty means the system's.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds no certificate.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except ssl.SSLError:
+        raise ConfigurationError(f"ca_file = {ca_file!r}: holds no PEM certificate") from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"ca_file = {ca_file!r}: cannot be read: {error.strerror}"
+        ) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context

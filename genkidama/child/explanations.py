@@ -1,0 +1,102 @@
+"""Why there is no connection to the parent: errors as sentences with the way out."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import websockets
+
+if TYPE_CHECKING:
+    from genkidama.child.uplink import Uplink
+
+__all__ = ["explain"]
+
+#: Of OpenSSL's X509_V_ERR codes: a certificate's dates, its names or its authority are wrong.
+_NOT_YET_VALID = 9
+_EXPIRED = 10
+_OTHER_NAMES = {62, 64}
+_UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
+
+
+def explain(error: BaseException, uplink: Uplink) -> str:
+    """Why there is no connection to the parent, in a sentence with the way out."""
+    parent = uplink.parent
+    match error:
+        case websockets.InvalidStatus():
+            return _explain_status(error.response.status_code, uplink.has_token)
+        case ssl.SSLCertVerificationError():
+            return _explain_certificate(error, uplink.host, uplink.ca_file)
+        case ssl.SSLError():
+            return (
+                f"no TLS 1.3 with {parent}: {error.reason or error}; "
+                "if that parent has no certificate, use ws://"
+            )
+        case ConnectionResetError() if uplink.secure:
+            return f"{parent} ends the connection: if that parent has no certificate, use ws://"
+        case websockets.InvalidMessage() if not uplink.secure:
+            return f"{parent} gives no HTTP answer: if that parent has a certificate, use wss://"
+        case ConnectionRefusedError():
+            return (
+                f"nobody listens at {parent}: is the parent started, and are host and port right?"
+            )
+        case socket.gaierror():
+            return (
+                f"{uplink.host} is no known name: {error.strerror}; "
+                "check the name, or give the parent's IP address"
+            )
+    return str(error) or type(error).__name__
+
+
+def _explain_status(status: int, has_token: bool) -> str:
+    match status:
+        case HTTPStatus.UNAUTHORIZED if has_token:
+            return (
+                "the parent does not know this child's token: "
+                "compare the child's token_file with the parent's tokens_file"
+            )
+        case HTTPStatus.UNAUTHORIZED:
+            return (
+                "the parent asks for a token and this child has none: "
+                "give it one with token_file, and the parent a line in tokens_file"
+            )
+        case HTTPStatus.SERVICE_UNAVAILABLE:
+            return "the parent is shutting down"
+    return (
+        f"the answer is HTTP {status}, and a parent's would be 101: "
+        "does a parent listen at this address?"
+    )
+
+
+def _explain_certificate(error: ssl.SSLCertVerificationError, host: str, ca_file: str) -> str:
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    match error.verify_code:
+        case code if code == _NOT_YET_VALID:
+            return (
+                "the parent's certificate is not yet valid: "
+                f"is this machine's clock right? It says {today}"
+            )
+        case code if code == _EXPIRED:
+            return (
+                "the parent's certificate has expired: "
+                f"renew it, if this machine's clock, which says {today}, is right"
+            )
+        case code if code in _OTHER_NAMES:
+            return (
+                f"the parent's certificate is for other names than {host}: "
+                f"use one of those, or make a certificate for {host}"
+            )
+        case code if code in _UNKNOWN_AUTHORITY and ca_file:
+            return (
+                "the parent's certificate is of an unknown authority: "
+                f"does {ca_file} hold the authority that signed it?"
+            )
+        case code if code in _UNKNOWN_AUTHORITY:
+            return (
+                "the parent's certificate is of an unknown authority: "
+                "set ca_file to the authority that signed it"
+            )
+    return f"the parent's certificate cannot be verified: {error.verify_message}"

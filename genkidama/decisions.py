@@ -1,0 +1,98 @@
+"""What a child's session decides, as values; nothing here decides.
+
+A vector takes no part in comparing two of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from genkidama.errors import GenkidamaError
+from genkidama.experiment import Experiment
+from genkidama.messages import Join, Refusal
+from genkidama.weights import Vector
+
+__all__ = [
+    "Begin",
+    "Blend",
+    "Decision",
+    "Keep",
+    "Over",
+    "Refused",
+    "Renamed",
+    "Reset",
+    "Train",
+    "Wait",
+]
+
+
+@dataclass(frozen=True)
+class Train:
+    """Build this experiment, and join with the network that comes of it."""
+
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class Wait:
+    """There is nothing to train at present: say hello again in so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """The name was taken: say hello again on a new connection, under this name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Start training from `vector` or, if it is None, from weights of the child's own."""
+
+    version: int
+    progress: float
+    vector: Vector | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The connection stands again: train on with the weights that there are."""
+
+
+@dataclass(frozen=True)
+class Blend:
+    """The push is counted: blend `vector`, if there is one, into the weights. `sent` was pushed."""
+
+    progress: float
+    sent: Vector | None = field(default=None, compare=False)
+    vector: Vector | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Reset:
+    """The weights had become NaN or infinite: take these instead."""
+
+    vector: Vector = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Over:
+    """The run is over or, with `next`, only this trial of a search: there may be another."""
+
+    reason: str
+    next: bool = False
+
+
+#: What the shell shall do. A `Join` is to be sent at once, on the same connection.
+Decision: TypeAlias = Train | Wait | Renamed | Begin | Keep | Blend | Reset | Over | Join
+
+
+class Refused(GenkidamaError):
+    """The parent does not want this child, and says why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"the parent refuses this child: {refusal.reason}")
+        self.code = refusal.code

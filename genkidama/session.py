@@ -1,0 +1,313 @@
+"""Everything that a child makes of its parent, as one pure object: requests out, replies in.
+
+Laws of this file:
+- No clock, no socket, no file. The shell sends what `hello`, `join`, `push` and `leave` give, hands
+  each reply to `hear` together with its request, and does what the decision says.
+- A reply is checked before anything is taken from it. One that makes no sense is a `ProtocolError`
+  and changes nothing.
+- A push without a reply is sent again: the same number and the same work, with the weights of now.
+  So the parent counts it once.
+- What a child does without a parent is gathered and goes with the next push that has a number of
+  its own.
+- A session speaks for one vector. It knows neither who trains it nor how.
+
+`ParameterServer` is the other end of the conversation; `docs/protocol.md` describes both.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import genkidama
+from genkidama.decisions import (
+    Begin,
+    Blend,
+    Decision,
+    Keep,
+    Over,
+    Refused,
+    Renamed,
+    Reset,
+    Train,
+    Wait,
+)
+from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
+from genkidama.experiment import Experiment
+from genkidama.gathered import Gathered, LeftOut
+from genkidama.messages import (
+    PROTOCOL,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Reply,
+    Request,
+    Weights,
+    Welcome,
+)
+from genkidama.weights import Signature, Vector, is_finite
+
+__all__ = ["Session"]
+
+#: So many characters of a reason fit into a `Leave`.
+_LONGEST_REASON = 200
+
+#: A parent closes with this code when the run is over, with any other if it may come back.
+_RUN_OVER = 1000
+
+#: The sections of an experiment that a child has built its network and its learner from.
+_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c")
+
+
+R = TypeVar("R", Welcome, Weights)
+
+
+class Session:
+    """A child's mind: who it is, what it trains, what its parent has counted.
+
+    Args:
+        name: unique among the parent's children.
+        word: a random word that tells this process from another one with the same name.
+        numbered: whether the name gets a number if it is taken; False if people have chosen it.
+        parent: what errors call the parent, its address for example.
+    """
+
+    def __init__(self, name: str, word: str, *, numbered: bool = False, parent: str) -> None:
+        self.name = name
+        self.parent = parent
+        #: The experiment, the run's name and, in a search, the trial; set by the first welcome.
+        self.experiment: Experiment | None = None
+        self.run = ""
+        self.trial: int | None = None
+        #: The network; set by `join`.
+        self.signature: Signature | None = None
+        #: The version of θ_P in the parent's last weights.
+        self.version = 0
+        #: Set when the run is over, or the trial.
+        self.over: Over | None = None
+        self._word = word
+        self._base = name if numbered else ""
+        self._number = 1
+        self._sequence = 0
+        self._gathered = Gathered()
+        self._unanswered: Gathered | None = None
+        self._begun = False
+        #: Why the parent has refused weights that are NaN or infinite, until it has given others.
+        self._diverged = ""
+        self._told_of_measures = False
+
+    # Requests.
+
+    def hello(self) -> Hello:
+        """The first request on every connection, and the one after a trial."""
+        self._diverged = ""
+        return Hello(
+            protocol=PROTOCOL,
+            name=self.name,
+            session=self._word,
+            software=genkidama.__version__,
+            trial=self.trial,
+        )
+
+    def join(self, signature: Signature) -> Join:
+        """The request after hello, when the network is built."""
+        self.signature = signature
+        return _join(signature)
+
+    def push(self, vector: Vector) -> Push:
+        """The weights and all work that has been gathered. If the last push has no reply, its
+        number and its work again.
+
+        Args:
+            vector: float32, shape (signature.size,); not to be changed until the reply is heard.
+        """
+        if self._unanswered is None:
+            self._unanswered = self._gathered
+            self._gathered = Gathered()
+            self._sequence += 1
+        return Push(
+            version=self.version,
+            sequence=self._sequence,
+            steps=self._unanswered.steps,
+            returns=self._unanswered.returns,
+            trial=self.trial,
+            measures=self._unanswered.measures,
+            vector=vector,
+        )
+
+    def leave(self) -> Leave:
+        """The last request."""
+        reason = self.over.reason if self.over else "stopped"
+        return Leave(reason=reason[:_LONGEST_REASON])
+
+    def give_back(self, reason: str) -> Leave:
+        """The last request on a connection, if the trial cannot be trained here."""
+        return Leave(reason=reason[:_LONGEST_REASON], failed=True)
+
+    # What has happened.
+
+    def gather(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
+        """Adds what was done since the last call to the work of the next push; see `Gathered.add`.
+
+        Returns:
+            What has been left out. Measures are mentioned only the first time.
+        """
+        left_out = self._gathered.add(steps, returns, measures)
+        if self._told_of_measures:
+            return LeftOut(left_out.returns)
+        self._told_of_measures = bool(left_out.measures)
+        return left_out
+
+    def hear(self, request: Request, reply: Reply) -> Decision:
+        """What is to be done about a reply.
+
+        Args:
+            request: the one that is answered. A reply that comes after its request was given up
+                must not be handed in.
+            reply: as `decode_reply` gives it.
+
+        Raises:
+            ProtocolError: the reply makes no sense here, or the parent no longer knows this
+                conversation: the connection is of no use any more, and nothing has changed.
+            Refused: the parent does not want this child.
+            GenkidamaError: there is no going on with this parent.
+        """
+        match request:
+            case Push():
+                return self._hear_of_push(request, reply)
+            case Hello():
+                return self._hear_of_hello(reply)
+            case Join():
+                return self._hear_of_join(reply)
+        raise ValueError(f"no decision follows from the reply to a {type(request).__name__}")
+
+    def closed(self, code: int | None, reason: str) -> None:
+        """The connection is gone, with the parent's close code and reason, if it gave any."""
+        if code == _RUN_OVER:
+            self._end(reason or "the run is over")
+
+    def renew(self) -> None:
+        """Forgets the trial that is over, so that the next hello asks for another one."""
+        self.trial = None
+        self.signature = None
+        self.version = 0
+        self.over = None
+        self._gathered = Gathered()
+        self._unanswered = None
+        self._begun = False
+
+    # Inside.
+
+    def _hear_of_hello(self, reply: Reply) -> Decision:
+        training = self.signature is not None
+        if isinstance(reply, Refusal) and reply.code == "name" and self._base and not training:
+            self._number += 1
+            self.name = f"{self._base}-{self._number}"
+            return Renamed(self.name)
+        welcome = _expect(Welcome, reply, "hello")
+        if welcome.protocol != PROTOCOL:
+            raise EnvironmentFailure(
+                f"{self.parent} speaks protocol {welcome.protocol}, this child {PROTOCOL}; "
+                "install the same version"
+            )
+        self.run = welcome.run
+        return self._resume(welcome) if training else self._start(welcome)
+
+    def _start(self, welcome: Welcome) -> Decision:
+        if welcome.wait:
+            return Wait(welcome.wait)
+        self.trial = welcome.trial
+        if welcome.stop:
+            return self._end(welcome.stop)
+        self.experiment = self._read(welcome)
+        return Train(self.experiment)
+
+    def _resume(self, welcome: Welcome) -> Decision:
+        """The parent may be another one now, or may have given the trial to another child."""
+        assert self.signature is not None
+        if self.trial is not None and welcome.stop:
+            return self._end(welcome.stop)
+        if welcome.trial != self.trial or welcome.wait:
+            return self._end("another child trains it now", next=True)
+        theirs = self._read(welcome)
+        for section in _BUILT_FROM:
+            if getattr(theirs, section) != getattr(self.experiment, section):
+                raise GenkidamaError(
+                    f"{self.parent} now runs another experiment ([{section}] differs); "
+                    "start this child again to take part in it"
+                )
+        return _join(self.signature)
+
+    def _hear_of_join(self, reply: Reply) -> Decision:
+        weights = self._check(_expect(Weights, reply, "a join"))
+        diverged = self._diverged
+        self._diverged = ""
+        self.version = weights.version
+        if weights.stop:
+            self._end(weights.stop, weights.next)
+        if diverged:
+            return _reset(weights, diverged)
+        if self.over is not None:
+            return self.over
+        if self._begun:
+            return Keep()
+        self._begun = True
+        return Begin(weights.version, weights.progress, weights.vector)
+
+    def _hear_of_push(self, push: Push, reply: Reply) -> Decision:
+        if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
+            self._diverged = reply.reason
+            return _join(self.signature)
+        if isinstance(reply, Refusal) and reply.code == "trial":
+            # The next hello will tell what is to be trained.
+            raise ProtocolError("trial", reply.reason)
+        weights = self._check(_expect(Weights, reply, "a push"))
+        self._unanswered = None
+        self.version = weights.version
+        if weights.stop:
+            self._end(weights.stop, weights.next)
+        return Blend(weights.progress, push.vector, weights.vector)
+
+    def _check(self, weights: Weights) -> Weights:
+        """The same weights, unless their vector cannot be one of this network's."""
+        vector = weights.vector
+        size = self.signature.size if self.signature is not None else 0
+        if vector is not None and len(vector) != size:
+            raise ProtocolError(
+                "length", f"the parent sends {len(vector)} numbers, expected {size}"
+            )
+        if vector is not None and not is_finite(vector):
+            raise ProtocolError("finite", "the parent sends NaN or infinity")
+        return weights
+
+    def _end(self, reason: str, next: bool = False) -> Over:
+        """The first reason stays. Whether there may be another trial, the last word decides."""
+        self.over = Over(self.over.reason if self.over else reason, next)
+        return self.over
+
+    def _read(self, welcome: Welcome) -> Experiment:
+        source = f"the experiment of {self.parent}"
+        return Experiment.from_dict(welcome.experiment, source=source)
+
+
+def _join(signature: Signature) -> Join:
+    return Join(signature=[(name, list(shape)) for name, shape in signature.entries])
+
+
+def _reset(weights: Weights, reason: str) -> Reset:
+    if weights.vector is None:
+        raise EnvironmentFailure(
+            f"{reason}, and the parent has no weights to fall back to; "
+            "lower optimizer.learning_rate"
+        )
+    return Reset(weights.vector)
+
+
+def _expect(kind: type[R], reply: Reply, to: str) -> R:
+    """The reply, if it is of this kind."""
+    if isinstance(reply, Refusal):
+        raise Refused(reply)
+    if not isinstance(reply, kind):
+        raise ProtocolError("order", f"the parent answers {to} with {type(reply).__name__}")
+    return reply
