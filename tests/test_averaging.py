@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from genkidama.averaging import BLOCK, blend, diagnose, effective_pull, speed_factor
+from genkidama.averaging import BLOCK, blend, diagnose, speed_factor
 
 alphas = st.floats(0.0, 1.0)
 # A little below the largest float32: there the rounding of (1−α) and α may carry a sum of two products over the edge.
@@ -154,15 +154,6 @@ def test_vectors_that_do_not_fit_are_refused(
     with pytest.raises(ValueError) as caught:
         blend(parent, child, alpha)
     assert str(caught.value) == sentence
-
-
-@given(st.floats(-100, 100), st.floats(-100, 100), alphas, alphas)
-def test_effective_pull_is_what_an_exchange_does_to_a_child(
-    parent: float, child: float, alpha: float, beta: float
-) -> None:
-    blended = plain_blend(parent, child, alpha)  # the parent answers with what it has become
-    pulled = plain_blend(child, blended, beta)
-    assert pulled - child == pytest.approx(effective_pull(alpha, beta) * (parent - child), abs=1e-9)
 
 
 @given(st.floats(0.02, 1.0), alphas)

@@ -24,18 +24,24 @@ from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
-from genkidama.errors import EnvironmentFailure
-from genkidama.experiment import Experiment
+from genkidama.averaging import Blend, Rule
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.events import Stopped
+from genkidama.experiment import Experiment, ParentSettings
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.telemetry import describe
+from genkidama.plain_run import PlainRun
 from genkidama.system.address import explain, parse_listen
 from genkidama.system.machine import loop_factory, on_signals
+from genkidama.system.plugs import is_plug, load_plug
 from genkidama.system.systemd import Notify, supervised
 from genkidama.tokens import is_loopback
+from genkidama.trial import Trials
+from genkidama.tuning.service import Search
 
 __all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
 
@@ -74,7 +80,7 @@ class Parent:
         self.out = Path(out) if out is not None else None
         self.listen = experiment.parent.listen if listen is None else listen
         #: What is decided and known: the trial, its children, the refusals' counts.
-        self.server = ParameterServer(experiment)
+        self.server = ParameterServer(experiment, trials=_make_trials(experiment))
         self._log: FilteringBoundLogger = structlog.get_logger()
         self._connections = Connections(self.server, self.now, self._pushed, self._ended)
         self._websockets: Server | None = None
@@ -159,10 +165,9 @@ class Parent:
         if self.server.stop:
             websockets.close(code=CloseCode.NORMAL_CLOSURE, reason="the run is over")
         else:
-            version = (
-                {} if self.server.search is not None else {"version": self.server.trial.version}
-            )
-            records.note("stop", reason=self._stopped or "stopped", **version)
+            reason = self._stopped or "stopped"
+            version = self.server.trials.version
+            records.note(Stopped(time=self.now(), reason=reason, version=version))
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
         with suppress(
@@ -257,3 +262,27 @@ class Parent:
     def _ended(self) -> None:
         if self.server.stop:
             self._wake.set()
+
+
+def _make_trials(experiment: Experiment) -> Trials:
+    if experiment.search is not None:
+        return Search(experiment)
+    return PlainRun(experiment, _make_rule(experiment.parent))
+
+
+def _make_rule(settings: ParentSettings) -> Rule:
+    """`parent.rule`.
+
+    Raises:
+        ConfigurationError: there is no such class, it is no rule, or it does not take the options.
+    """
+    name, options = settings.rule, settings.rule_options
+    kind = load_plug(name, "parent.rule") if is_plug(name) else Blend
+    problem = f"parent.rule = {name!r} with parent.rule_options = {options!r}"
+    try:
+        rule = kind(settings.alpha, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{problem}: {error}") from None
+    if not isinstance(rule, Rule):
+        raise ConfigurationError(f"{problem}: is no genkidama.averaging.Rule")
+    return rule

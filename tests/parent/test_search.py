@@ -335,7 +335,7 @@ async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*tasks)
         await eventually(lambda: parent.server.connected == ["busy"], "their goodbyes")
-        assert parent.server.search is not None and not parent.server.search._hungry
+        assert parent.server.trials is not None and not parent.server.trials.roster.hungry
 
 
 async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_work(
@@ -345,7 +345,7 @@ async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_wor
     async with running(settings, tmp_path / "run") as parent:
         async with Serving(node(parent, "first")) as first:
             await first.exchanged(3)
-        search = parent.server.search
+        search = parent.server.trials
         assert search is not None
         assert (search.trials[0].state, search.trials[0].steps) == (
             "waiting",
@@ -373,7 +373,7 @@ async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Pat
         await eventually(
             lambda: parent._connections.children.get("first") is not lost, "a lost connection"
         )
-        vector = parent.server.search.trials[0].vector.copy()  # type: ignore[union-attr]
+        vector = parent.server.trials.trials[0].vector.copy()  # type: ignore[union-attr]
         async with Serving(node(parent, "second")) as second:
             await second.exchanged(1)
             assert second.backend.weights[0] > vector[0] >= 4.0
@@ -398,7 +398,7 @@ async def test_a_parent_that_is_started_again_goes_on_while_the_nodes_keep_runni
     reports = sum(len(trial.user_attrs.get("phases", [])) for trial in before)
     assert reports == len(history(out, "report"))
     async with running(settings, out, address.removeprefix("ws://")) as parent:
-        assert parent.server.search is not None and parent.server.search.reports == reports
+        assert parent.server.trials is not None and parent.server.trials.reports == reports
         await over(parent, *tasks)
     after = trials_of(out)
     check(out, after, settings)
@@ -456,7 +456,7 @@ async def test_what_a_kill_left_half_written_is_mended(tmp_path: Path) -> None:
     settings = searching(trials=3, phases=1)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
-        await eventually(lambda: parent.server.search.trials, "a configuration")  # type: ignore[union-attr]
+        await eventually(lambda: parent.server.trials.trials, "a configuration")  # type: ignore[union-attr]
     with study_at(f"sqlite:///{out}/study.db", "run") as study:
         half = study.ask()
         half.suggest_float("network.options.score", 0.0, 100.0)
@@ -786,7 +786,7 @@ async def test_a_database_that_is_away_is_written_later(
         locking = sqlite3.connect(out / "study.db", isolation_level=None, timeout=PATIENCE)
         locking.execute("BEGIN EXCLUSIVE")
         try:
-            search = parent.server.search
+            search = parent.server.trials
             assert search is not None
             said = ""
 

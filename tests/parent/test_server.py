@@ -111,7 +111,7 @@ async def test_two_children_share_the_weights(parent: Parent) -> None:
         np.testing.assert_array_equal(weights.vector, vector(0.0))
         both = await asyncio.gather(a.pushed(8.0), b.pushed(8.0))
         assert sorted(float(answer[0]) for answer in both) == [4.0, 6.0]
-        assert parent.server.updates == 1.5
+        assert parent.server.updates == 2.0  # one exchange alone, and two of two children
 
 
 async def test_a_slow_child_keeps_nobody_waiting(parent: Parent) -> None:
