@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from genkidama.averaging import BLOCK, blend, diagnose, speed_factor
+from genkidama.averaging import BLOCK, Blend, blend, diagnose, speed_factor
+from genkidama.tuning.service import Replace
+from tests.rules import check_rule, contribution
 
 alphas = st.floats(0.0, 1.0)
 # A little below the largest float32: there the rounding of (1−α) and α may carry a sum of two products over the edge.
@@ -213,3 +215,20 @@ def test_diagnose_says_what_is_odd(
     alpha: float, beta: float, children: int, sentences: list[str]
 ) -> None:
     assert diagnose(alpha, beta, children) == sentences
+
+
+# The rules.
+
+
+def test_every_rule_of_ours_keeps_the_promises() -> None:
+    check_rule(Blend)
+    check_rule(lambda alpha: Replace(), alphas=[1.0])
+
+
+def test_blend_is_the_documented_rule_and_remembers_nothing() -> None:
+    rule = Blend(0.25)
+    parent = np.array([0, 1, -2, 8], np.float32)
+    rule.apply(parent, contribution(np.array([4, 1, 2, 0], np.float32)))
+    assert parent.tolist() == [1, 1, -1, 6]
+    assert rule.state() == {}
+    assert rule.diagnose(0.0, 2) == [ALONE]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.averaging import Contribution, Rule
 from genkidama.errors import ProtocolError
 from genkidama.events import as_line
 from genkidama.experiment import Experiment
@@ -29,7 +30,8 @@ from genkidama.messages import (
     Welcome,
 )
 from genkidama.parameter_server import ParameterServer, Snapshot
-from genkidama.weights import DTYPE, Signature
+from genkidama.plain_run import PlainRun
+from genkidama.weights import DTYPE, Signature, Vector
 
 SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
 ENTRIES: list[tuple[str, list[int]]] = [("weight", [1, 2]), ("bias", [1])]
@@ -253,6 +255,88 @@ def test_updates_are_exchanges_per_child_that_takes_part(pushers: list[str]) -> 
     }
 
 
+def test_children_under_new_names_do_not_set_the_updates_back() -> None:
+    server = make(stop_updates=40)
+    told = []
+    for number in range(60):  # pods that are replaced, each under a name of its own
+        name = f"pod-{number}"
+        enter(server, name)
+        reply = server.handle(name, push(1, 0, 0, 0), number)
+        assert isinstance(reply, Weights)
+        told.append((server.updates, reply.progress))
+        if reply.stop:
+            break
+        server.disconnected(name, "gone", number)
+    assert told == sorted(told)
+    assert server.stop == "40 updates done"
+    assert server.exchanges == 40
+
+
+def test_a_child_that_only_says_hello_takes_no_part() -> None:
+    server = make()
+    enter(server, "a")
+    server.handle("", hello("b"), 0)
+    server.handle("a", push(1, 0, 0, 0), 1)
+    assert server.updates == 1.0
+    enter(server, "b")
+    server.handle("b", push(1, 0, 0, 0), 2)
+    assert server.updates == 1.5
+    server.handle("b", Leave(), 3)
+    server.handle("a", push(2, 0, 0, 0), 4)
+    assert server.updates == 2.5
+
+
+def test_updates_survive_a_checkpoint() -> None:
+    old = make()
+    enter(old, "a", "b", "c")
+    for sequence in range(1, 101):
+        old.handle("a", push(sequence, 0, 0, 0), sequence)
+    new = make()
+    new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
+    assert (new.exchanges, new.updates) == (100, 100 / 3)
+    enter(new, "a", "b", "c")
+    for sequence in (101, 102):
+        new.handle("a", push(sequence, 0, 0, 0), sequence)
+    assert (new.exchanges, new.updates) == (102, 34.0)
+
+
+class Gradient(Rule):
+    """A push is a gradient, which cannot become θ_P."""
+
+    def start(self, push: Contribution) -> None:
+        return None
+
+    def apply(self, parent: Vector, push: Contribution) -> None:
+        self.seen = msgspec.structs.astuple(push)[1:]
+        parent -= push.vector
+
+
+def test_a_rule_is_told_what_a_push_brings() -> None:
+    experiment, rule = Experiment(), Gradient()
+    server = ParameterServer(experiment, trials=PlainRun(experiment, rule))
+    enter(server, "a")
+    before = state(server, 1)
+    refused = server.handle("a", push(1, 1, 1, 1), 1)
+    assert refused == Refusal(
+        code="order",
+        reason="child 'a' pushes before the parent has weights, and this push cannot become them",
+    )
+    assert state(server, 1) == before
+    server.restore(server.snapshot(1), SIGNATURE, vector(1, 2, 3))
+    enter(server, "a", "b")
+    server.handle("b", push(1, 0, 0, 0), 2)
+    reply = server.handle("a", push(1, 1, 1, 1, steps=7), 3)
+    assert heard(reply) == (Weights(version=2), [0, 1, 2])
+    assert rule.seen == (0, 1, 7, "a")
+
+
+def test_a_search_needs_trials_of_its_own() -> None:
+    space = {"algorithm.gamma": [0.9, 0.99]}
+    plan = {"trials": 2, "phases": 2, "phase_steps": 1, "space": space}
+    with pytest.raises(ValueError, match="give trials=Search"):
+        ParameterServer(Experiment.from_dict({"search": plan}))
+
+
 def test_a_repeated_push_is_answered_but_not_counted_again() -> None:
     server = make()
     enter(server, "a", "b")
@@ -396,6 +480,18 @@ OTHER = "child 'new' has another network: "
             Join(signature=[("w", [1]), ("w", [2])]),
             "signature",
             "child 'new' gives two parameters the same name",
+        ),
+        (
+            "new",
+            Join(signature=[("w", [1]), ("__rule__.velocity", [1])]),
+            "signature",
+            "child 'new' gives a parameter the name '__rule__.velocity'",
+        ),
+        (
+            "new",
+            Join(signature=[("__metadata__", [1])]),
+            "signature",
+            "child 'new' gives a parameter the name '__metadata__'",
         ),
         (
             "new",
@@ -700,6 +796,14 @@ def test_measures_of_a_plug_name_its_import_string() -> None:
         "child": "a",
         "temperature": 61.5,
     }
+
+
+def test_a_measure_may_be_called_like_a_field_of_the_line() -> None:
+    server = make(child_backend="ga3c")
+    enter(server, "a")
+    server.handle("a", measured(1, backend=3.0, pps=1.0), 1)
+    line = lines(server)[-1]
+    assert (line["backend"], line["pps"]) == ("ga3c", 1.0)
 
 
 def test_measures_of_a_push_that_is_repeated_refused_or_too_late_are_no_line() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from genkidama.events import PhaseReported
 from genkidama.experiment import Experiment
 from genkidama.hypertrick.rule import HyperTrick, Verdict
 from genkidama.messages import (
@@ -388,6 +389,12 @@ def test_each_node_has_its_own_trial_and_nobody_blends() -> None:
         ([6.0] * 3, 2),
         ([8.0] * 3, 1),
     ]  # type: ignore[union-attr]
+
+
+def test_a_report_in_the_history_has_the_fields_of_a_phases_record() -> None:
+    own = ("time", "event", "trial")
+    fields = [field for field in PhaseReported.__struct_fields__ if field not in own]
+    assert fields == list(PhaseRecord.__struct_fields__)
 
 
 def test_measures_name_their_trial_and_its_backend() -> None:
