@@ -20,9 +20,6 @@ from tests.parent.fake_child import FakeChild, vector
 from tests.parent.test_main import ended, parent
 from tests.rules import check_rule
 
-PLAIN = ("--set", "parent.rule_options={}")
-
-
 class Momentum(Rule):
     """θ_P moves towards each push, less if it is stale, and goes on a part of the way it was going."""
 
@@ -82,11 +79,6 @@ async def test_a_run_with_it_is_saved_and_goes_on(
         await child.enter()
         # 4 + (4 · 0.25 + 0.5 · (8 − 4)): with no velocity it would be 6.
         np.testing.assert_array_equal(await child.pushed(8.0), vector(7.0))
-
-    async with parent(toml, "--out", out, "--set", "parent.rule=blend", *PLAIN) as (process, _):
-        code, said = await ended(process)
-    assert (code, said.count("\n")) == (2, 1)
-    assert f"made with parent.rule = '{__name__}:Momentum', now it is 'blend'" in said
 
 
 @pytest.mark.parametrize(
