@@ -1,7 +1,7 @@
 """How the parent uses a push, and what α and β do to a run. Pure NumPy.
 
-The documented rule is `Blend` (thesis §4.7, Algorithm 2): on every push the parent moves towards the
-child, `θ_P ← (1−α)θ_P + αθ_C`, and answers with the result. The child then moves towards the
+The documented rule is `Blend` (thesis §4.7, Algorithm 2). On every push the parent moves towards
+the child, `θ_P ← (1−α)θ_P + αθ_C`, and answers with the result. The child then moves towards the
 parent, `θ_C ← (1−β)θ_C + βθ_P`. `parent.rule` chooses another `Rule`.
 """
 
@@ -43,8 +43,8 @@ class Contribution(msgspec.Struct, gc=False):
 class Rule(Protocol):
     """How the parent uses a push. A class of one's own inherits from this one and writes `apply`.
 
-    It is made once a run, as `Class(parent.alpha, **parent.rule_options)`. One event loop calls it, for
-    all children in turns, so it must not wait, and what it does is in the way of every push.
+    It is made once a run, as `Class(parent.alpha, **parent.rule_options)`. One event loop calls it
+    for all children in turns. It must not wait, and every push pays for what it does.
 
     Every rule keeps these promises; `tests/rules.py` checks them:
     - Finite weights and a finite push give finite weights.
@@ -72,9 +72,9 @@ class Rule(Protocol):
         raise NotImplementedError
 
     def state(self) -> RuleState:
-        """What it remembers; the arrays are copied before the next push. Empty if it remembers nothing.
+        """What it remembers; empty if that is nothing. A checkpoint holds it beside the network.
 
-        A checkpoint holds them beside the network.
+        The arrays are copied before the next push.
         """
         return {}
 
@@ -87,7 +87,7 @@ class Rule(Protocol):
         return
 
     def diagnose(self, beta: float, children: int) -> list[str]:
-        """What a user should know about this rule with β and so many children, one sentence each."""
+        """What a user should know about this rule with β and so many children, a sentence each."""
         return []
 
 
@@ -155,7 +155,7 @@ def speed_factor(alpha: float, beta: float) -> float:
 
 
 def diagnose(alpha: float, beta: float, children: int) -> list[str]:
-    """What a user should know about this α and β of `Blend`, one sentence each; empty if all is well."""
+    """What a user should know about this α and β of `Blend`, a sentence each."""
     found = []
     if alpha == 0.0:
         found.append(

@@ -5,8 +5,8 @@ Laws of this file:
   `take_events` gives it.
 - Nothing here waits, so each push is applied at once and whole, without a lock.
 - A refused message changes nothing but a counter: the weights and the run go on untouched.
-- A *trial* is one set of hyperparameters with its vector and history. Who trains which one, how a push
-  is used and when all is over is for a `Trials` to say; here nobody asks whether it is a search.
+- A *trial* is one set of hyperparameters with its vector and history. A `Trials` says who trains
+  which one, how a push is used, and when all is over. Nothing here asks whether it is a search.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ParameterServer:
     Args:
         experiment: the settings.
         run: the run's name, told to the children.
-        trials: who trains what; None is a plain run, with the documented rule. A search needs its own.
+        trials: who trains what; None is a plain run with the documented rule. A search has its own.
 
     Not thread-safe and in no need of it: one event loop calls `handle` for all children.
     """
@@ -86,7 +86,6 @@ class ParameterServer:
         self.stop = ""
         self._events = self.trials.events
         self._tally = self.trials.tally
-        self._history_every = experiment.parent.history_every
 
     # What the shell calls.
 
@@ -247,7 +246,7 @@ class ParameterServer:
         if not is_finite(vector):
             return self._diverged(child, trial, now)
         check_returns(child, message.returns)
-        # A push whose reply got lost is answered again and counted once. Once the run is over, what it
+        # A push whose reply got lost is answered again and counted once. What a run that is over
         # came to stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
             self._apply(child, message, vector, trial)
@@ -285,7 +284,8 @@ class ParameterServer:
         record.exchanges += 1
         record.episodes += episodes
         record.steps += message.steps
-        if not tally.exchanges % self._history_every:
+        every = self.experiment.parent.history_every
+        if not tally.exchanges % every:
             self._events.append(
                 Exchange(
                     time=now,
@@ -299,9 +299,8 @@ class ParameterServer:
                     trial=trial.label,
                 )
             )
-        if message.measures and not record.exchanges % self._history_every:
-            # Every n-th of each child, not of all: its figures are a sample, and children that push
-            # in turns are all in it.
+        if message.measures and not record.exchanges % every:
+            # Every n-th of each child, so that children that push in turns are all in the sample.
             self._events.append(
                 Measures(
                     time=now,

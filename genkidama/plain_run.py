@@ -11,7 +11,7 @@ __all__ = ["PlainRun"]
 
 
 class PlainRun:
-    """The trivial `Trials`: everybody trains the one trial there is, until `[stop]` says that it is over.
+    """The trivial `Trials`: all children train the one trial that there is, until `[stop]` ends it.
 
     Args:
         rule: how a push is used; None takes the documented one, `Blend` with `parent.alpha`.

@@ -1,4 +1,4 @@
-"""What a parent does not allow, one check a request. Each raises a `ProtocolError`, or does nothing. Pure."""
+"""What a parent does not allow. Each check raises a `ProtocolError` or finds no fault. Pure."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ class Stop(Section, frozen=True):
     """`[stop]`: the run ends when the first of these is reached; absent ones never are."""
 
     updates: Natural | None = None
-    """Exchanges a child: each counts 1/n while n children take part, so that none that comes or goes sets it back."""
+    """Exchanges a child: each counts 1/n while n children take part, so it never goes back."""
     episodes: Natural | None = None
     """Episodes of all children."""
     seconds: Positive | None = None

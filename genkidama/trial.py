@@ -1,7 +1,7 @@
 """A trial: one set of hyperparameters with its weights, and how far it has come. Pure.
 
-A plain run has one, shared by all children. In a search each child trains one of its own. Who trains
-which, and what follows from a push, is for a `Trials` to say: `PlainRun`, or `Search` of
+A plain run has one, shared by all children. In a search each child trains one of its own. A
+`Trials` says who trains which, and what follows from a push: `PlainRun`, or the `Search` of
 `genkidama.tuning.service`.
 """
 
@@ -68,7 +68,7 @@ class Trial:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return of the last `window` episodes, or of all if there are fewer; None without any."""
+        """Mean return of the last `window` episodes, or of all there are; None without any."""
         return self._sum / len(self.returns) if self.returns else None
 
     def snapshot(
@@ -79,7 +79,7 @@ class Trial:
         seconds: float,
         children: dict[str, dict[str, int]] | None = None,
     ) -> Snapshot:
-        """What a checkpoint says beside the vector; the arguments are what the trial does not know."""
+        """What a checkpoint says beside the vector. The arguments are what it does not know."""
         return Snapshot(
             version=self.version,
             exchanges=exchanges,
@@ -131,9 +131,9 @@ _LARGEST_DENOMINATOR = 1_000_000
 class Tally:
     """How far a run has come: exchanges, updates, and seconds of training.
 
-    An exchange is 1/n of an update, where n is how many children take part at that moment. While the
-    same children take part, updates are the thesis' count: exchanges divided by children. They never
-    go back, whoever comes or goes.
+    An exchange is 1/n of an update, where n is how many children take part at that moment. While
+    the same children take part, updates are the thesis' count: exchanges divided by children. They
+    never go back, whoever comes or goes.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Tally:
         self.exchanges = 0
         #: Exchanges a child.
         self.updates = 0.0
-        # Updates are numerator/denominator, a fraction without a rounding error; `step` is 1/n of it.
+        # Updates are numerator/denominator, without a rounding error; 1/n is step/denominator.
         self._numerator = 0
         self._denominator = 1
         self._step = 1
@@ -150,7 +150,7 @@ class Tally:
         self._began: float | None = None
 
     def count(self, children: int) -> None:
-        """Counts one exchange, made while so many children take part, the one that pushes among them."""
+        """Counts an exchange while so many children take part, the one that pushes among them."""
         if children != self._children:
             self._divide_by(children)
         self.exchanges += 1
@@ -192,7 +192,7 @@ class Trials(Protocol):
     A plain run has a trivial one, `PlainRun`. A search has `genkidama.tuning.service.Search`.
     """
 
-    #: The trial of a plain run. In a search, nobody trains it: with it a child hears that all is over.
+    #: The trial of a plain run. In a search nobody trains it: it tells a child that all is over.
     trial: Trial
     #: Whether children share a trial. If not, a child that pushes knows what the trial has become.
     shared: bool
@@ -223,7 +223,7 @@ class Trials(Protocol):
         """A push to this trial has been applied and counted."""
 
     def diverged(self, trial: Trial, now: float) -> None:
-        """A push brings NaN or infinity. Only of trials that are not shared; others refuse the push."""
+        """A push brings NaN or infinity. Where trials are shared the push is refused instead."""
 
     def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
         """The child goes for good; `failed` says that it could not train its trial."""

@@ -58,7 +58,7 @@ def check_rule(
 
 
 def apply_all(rule: Rule, start: Vector, pushes: Sequence[Contribution]) -> Vector:
-    """What becomes of a copy of `start`; it is checked that the rule writes there and nowhere else."""
+    """What becomes of a copy of `start`; fails if the rule writes anywhere else."""
     parent = start.copy()
     place = parent.ctypes.data
     for push in pushes:

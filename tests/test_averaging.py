@@ -13,7 +13,8 @@ from genkidama.tuning.service import Replace
 from tests.rules import check_rule, contribution
 
 alphas = st.floats(0.0, 1.0)
-# A little below the largest float32: there the rounding of (1−α) and α may carry a sum of two products over the edge.
+# A little below the largest float32: there the rounding of (1−α) and α may carry a sum of two
+# products over the edge.
 numbers = st.floats(-(2.0**127), 2.0**127, width=32)
 vectors = st.integers(0, 12).flatmap(
     lambda n: st.tuples(*[hnp.arrays(np.float32, n, elements=numbers)] * 2)
@@ -177,7 +178,11 @@ def test_speed_factor_at_the_edges(alpha: float, beta: float, factor: float) -> 
     assert speed_factor(alpha, beta) == pytest.approx(factor)
 
 
-ALONE = "beta = 0: children never read the parent, so they do not cooperate; the parent follows the last pushers"
+ALONE = (
+    "beta = 0: children never read the parent, so they do not cooperate; "
+    "the parent follows the last pushers"
+)
+NOTHING = "alpha = 0: the parent never takes anything from its children, so nothing is learned"
 
 
 @pytest.mark.parametrize(
@@ -190,14 +195,14 @@ ALONE = "beta = 0: children never read the parent, so they do not cooperate; the
             0.0,
             0.5,
             2,
-            ["alpha = 0: the parent never takes anything from its children, so nothing is learned"],
+            [NOTHING],
         ),
         (
             0.0,
             0.0,
             3,
             [
-                "alpha = 0: the parent never takes anything from its children, so nothing is learned",
+                NOTHING,
                 ALONE,
             ],
         ),
@@ -206,7 +211,8 @@ ALONE = "beta = 0: children never read the parent, so they do not cooperate; the
             0.9,
             2,
             [
-                "alpha = 0.1 with beta = 0.9 slows learning to about 11% of one child that learns alone; raise alpha or lower beta"
+                "alpha = 0.1 with beta = 0.9 slows learning to about 11% "
+                "of one child that learns alone; raise alpha or lower beta"
             ],
         ),
     ],

@@ -444,7 +444,8 @@ OTHER = "child 'new' has another network: "
             "",
             Hello(protocol=99, name="c", session="s1"),
             "version",
-            f"child 'c' speaks protocol 99, this parent protocol {PROTOCOL}; install the same version on both",
+            f"child 'c' speaks protocol 99, this parent protocol {PROTOCOL}; "
+            "install the same version on both",
         ),
         (
             "",

@@ -7,9 +7,10 @@ it is answered inside the callback in which it arrives, and its reply is written
 it is. Whatever is not so simple goes the ordinary way: other messages, fragments, a child that does
 not read, bytes that are no message.
 
-This is the one file of the parent that knows how websockets works inside: `process_event`, `paused`,
-`state`, `transport` and `protocol` of its asyncio connection, and of its protocol `send_response`,
-`state`, `max_message_size` and how it was closed. A child's side of the line has its own such files.
+This is the one file of the parent that knows how websockets works inside: `process_event`,
+`paused`, `state`, `transport` and `protocol` of its asyncio connection, and `send_response`,
+`state`, `max_message_size` and the close frames of its protocol. A child's end of the line looks
+after itself.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Channel(ServerConnection):
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        #: To be set while a coroutine awaits `recv` and all messages before have been answered, and only then.
+        #: Set only while a coroutine awaits `recv` and all messages before have been answered.
         self.answer: Answer | None = None
         #: The name that the connection's token is for, `*` for any.
         self.admitted = ANY

@@ -116,7 +116,7 @@ class Checkpointer:
         return bool(self._due)
 
     async def keep(self, now: float) -> None:
-        """Writes what is due. To be called about once a second, and never twice at the same time."""
+        """Writes what is due. To be called about once a second, never twice at the same time."""
         if self._saved_at is None:
             self._saved_at = now
         if self._server.trial.vector is None or now < self._retry_at:

@@ -3,13 +3,13 @@
 Laws of this file:
 - A child that needs a token and shows none that the parent knows gets an HTTP answer and no
   websocket. A token of one name admits that name only.
-- A connection's first message is a `Hello`; the name in it is the connection's for good. In a search a
-  node says hello again on the same connection whenever it has no trial.
-- Every message gets exactly one reply. A refusal before the join ends the connection with code 1008;
-  after it, only bytes that are no message do.
-- A name belongs to one connection at a time. The same child on a new connection takes its name over,
-  and the end of the old connection means nothing any more. It is the same child if name and session
-  are the same, or if it has a token of that name and the old connection answers no ping.
+- A connection's first message is a `Hello`; the name in it is the connection's for good. In a
+  search a node says hello again on the same connection whenever it has no trial.
+- Every message gets exactly one reply. A refusal before the join ends the connection with code
+  1008; after it, only bytes that are no message do.
+- A name belongs to one connection at a time. The same child on a new connection takes its name
+  over, and the end of the old connection means nothing any more. It is the same child if name and
+  session are the same, or if it has a token of that name and the old connection answers no ping.
 - Nothing waits between the decoding of a message and the reply's encoding.
 """
 
@@ -76,7 +76,7 @@ class Connections:
         ended: called when a child's connection has ended.
     """
 
-    #: A child says hello in the moment in which it is connected; a slow network takes a second or two.
+    #: A child says hello as soon as it is connected; a slow network takes a second or two.
     hello_seconds = 10.0
     #: So long a child may take to answer a ping when another one, with its token, wants its name.
     pong_seconds = 3.0
@@ -163,7 +163,7 @@ class Connections:
         return message
 
     async def _converse(self, connection: Channel, name: str) -> None:
-        """Answers all that follows the hello. Once the child has joined, its pushes do not even come here."""
+        """Answers all that follows the hello, but for most pushes, which the channel answers."""
         joined = False
         answer = partial(self._answer_push, connection, name)
         while True:
@@ -225,10 +225,11 @@ class Connections:
         return encode(reply)
 
     async def _make_way(self, hello: Hello, admitted: str) -> None:
-        """Frees the name of a machine that lost its power and returns before the parent has missed it.
+        """Frees the name of a machine that lost its power and returns before it was missed.
 
-        A token of its own proves that it is that machine. A ping without an answer proves that the old
-        connection is dead. If that one lives, two machines share a token, and the second is refused.
+        A token of its own proves that it is that machine. A ping without an answer proves that the
+        old connection is dead. If that one lives, two machines share a token, and the second is
+        refused.
         """
         old, known = self.children.get(hello.name), self._server.children.get(hello.name)
         if admitted != hello.name or old is None or known is None or known.session == hello.session:

@@ -4,7 +4,8 @@ Laws of this file:
 - A directory that holds a run is taken up where that run's newest readable checkpoint left off.
 - What cannot be written while the run goes on is reported once and tried again; the run goes on.
 - The history tells things in the order in which they happened.
-- A plain run's keeper is a `Checkpointer`, that of a search a `TrialKeeper`. Only `_make_keeper` asks.
+- The keeper of a plain run is a `Checkpointer`, that of a search a `TrialKeeper`. Only
+  `_make_keeper` asks which it is.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Records:
         self._take_events(event)
 
     async def keep(self) -> None:
-        """Writes what has happened since the last call. Never to be called twice at the same time."""
+        """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
         await self._keeper.keep(self._now())
         try:
@@ -169,7 +170,7 @@ class Records:
         self._log.error("problem", reason=problem)
 
     def _complain_aloud(self, problem: str) -> None:
-        """Says it in the history, too: nodes may have to wait, and a reader of it wants to know why."""
+        """Says it in the history, too: nodes may have to wait, and its reader wants to know why."""
         self._complain(problem)
         if problem != self._problem:
             self._problem = problem

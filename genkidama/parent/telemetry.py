@@ -20,7 +20,7 @@ SUMMARY_SECONDS = 1.0
 
 
 class EventLog:
-    """Logs the events of a run, all but exchanges, measures and reports, which are too many to read.
+    """Logs the events of a run, but for exchanges, measures and reports: they are too many to read.
 
     The first refusal of a kind is logged at once; further ones are counted and summed up.
     """
@@ -81,5 +81,5 @@ class EventLog:
 
 
 def describe(server: ParameterServer, now: float) -> str:
-    """How a run stands, in a few words for the service manager, as `3 children, version 1234, 41 %`."""
+    """How a run stands, in a few words for a service manager: `3 children, version 1234, 41 %`."""
     return server.trials.describe(len(server.connected), now)

@@ -3,8 +3,8 @@
 Laws of this file:
 - A trial's directory, `trials/NNNN`, is a run's: `genkidama evaluate` and
   `genkidama train --resume` take it.
-- At the end of each phase the trial's weights are copied between two pushes. First they are written,
-  then the report, so that a report in the study always has its weights on the disk.
+- At the end of each phase the trial's weights are copied between two pushes. First they are
+  written, then the report, so that a report in the study always has its weights on the disk.
 - What cannot be written is tried again; the search goes on.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["TrialKeeper"]
 #: Of a trial under way so many checkpoints are kept, beside the best.
 _KEEP = 1
 
-#: The weights of a trial, what its checkpoint says beside them, and whether they are those of a phase's end.
+#: A trial's weights, what its checkpoint says beside them, and whether a phase has ended with them.
 _Copy: TypeAlias = tuple[Signature, Vector, Snapshot, bool]
 
 

@@ -1,7 +1,7 @@
 """Checkpoints: a weight vector and all that a run needs to go on, as one safetensors file.
 
 Laws of this file:
-- A file is complete or absent: it is written beside its name, flushed to the disk, and then renamed.
+- A file is complete or absent: it is written beside its name, flushed to the disk, then renamed.
   What goes wrong on the way leaves the file that was there before untouched.
 - The tensors carry their names and shapes, so that any reader of safetensors can load them as a
   `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
@@ -114,9 +114,8 @@ def load(path: str | Path) -> Checkpoint:
             for name, shape in signature.entries:  # all before the vector's memory is asked for
                 found = file.get_slice(name)
                 if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
-                    raise ValueError(
-                        f"{name!r} is {found.get_dtype()} {list(found.get_shape())}, expected F32 {list(shape)}"
-                    )
+                    there = f"{found.get_dtype()} {list(found.get_shape())}"
+                    raise ValueError(f"{name!r} is {there}, expected F32 {list(shape)}")
             vector = np.empty(signature.size, DTYPE)
             for name, part in unflatten(vector, signature).items():
                 part[...] = file.get_tensor(name)
@@ -134,7 +133,8 @@ def load(path: str | Path) -> Checkpoint:
     ) as error:
         problem = f"{error}".splitlines()[0]
         raise ConfigurationError(
-            f"{path}: not a readable checkpoint: {problem}; use another checkpoint or delete this one"
+            f"{path}: not a readable checkpoint: {problem}; "
+            "use another checkpoint or delete this one"
         ) from None
     return Checkpoint(path, signature, vector, snapshot, state)
 
@@ -155,7 +155,7 @@ def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces the file at `path` by `content`; after a crash the old or the new content is there, whole.
+    """Replaces the file at `path` by `content`; after a crash one of the two is there, whole.
 
     Raises:
         EnvironmentFailure: it could not be written; the old file is untouched.

@@ -2,8 +2,8 @@
 
 Laws of this file:
 - Lines are gathered in memory and written together by `flush`; a crash loses what was not flushed.
-- A write that fails loses nothing either: the lines stay and the next `flush` tries again. Only when
-  `BACKLOG` bytes have gathered are further lines dropped, and they are counted.
+- A write that fails loses nothing either: the lines stay, and the next `flush` tries again. Further
+  lines are dropped only when `BACKLOG` bytes have gathered, and they are counted.
 - Every line in the file is whole: a line that a crash tore is cut off before the next is written.
 - One process writes; a second one that opens the same file is refused.
 """
@@ -54,7 +54,8 @@ class History:
             os.close(self._file)
             if isinstance(error, BlockingIOError):
                 raise EnvironmentFailure(
-                    f"{path}: another parent is writing this run; choose another directory with --out"
+                    f"{path}: another parent is writing this run; "
+                    "choose another directory with --out"
                 ) from None
             raise EnvironmentFailure(
                 f"{path}: cannot be written: {error.strerror}; choose another directory with --out"

@@ -21,9 +21,10 @@ class PhaseRecord(msgspec.Struct, kw_only=True):
     end: float
     #: None stands for NaN, which JSON lacks.
     metric: float | None
-    #: Of `Decision`: the n-th report of its phase, how many before it were worse, why, what follows.
+    #: Of `Decision`: the n-th report of its phase, and how many reports before it were worse.
     order: int
     worse: int
+    #: Of `Decision`, too: how the rule decided, and what follows.
     mode: str
     verdict: str
     #: Of the trial so far.
@@ -46,7 +47,7 @@ class PhaseRecord(msgspec.Struct, kw_only=True):
 
 
 def end_of(phases: list[PhaseRecord], count: int) -> str:
-    """The state that these reports have left a trial of `count` phases in; empty while it goes on."""
+    """The state in which these reports leave a trial of `count` phases; empty while it goes on."""
     if phases and phases[-1].mode == Mode.FAILURE.value:
         return "failed"
     if phases and phases[-1].verdict == Verdict.STOP.value:

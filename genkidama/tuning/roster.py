@@ -150,9 +150,9 @@ class Roster:
         self.absent.pop(trial.index, None)
 
     def restored(self, now: float) -> None:
-        """Gives each trial under way back to the node that has reported for it last, after a restart.
+        """Gives trials under way back to their nodes after a restart; the other trials wait.
 
-        A node is with the trial for which it has reported last. The other trials wait.
+        A node is with the trial for which it has reported last.
         """
         begun = [trial for trial in self.trials.values() if not trial.ended]
         begun.sort(key=_last_report, reverse=True)

@@ -1,8 +1,8 @@
 """A search for hyperparameters, as the parent sees it: which trials there are, and which go on.
 
 The metaoptimization service of Heinrich and Frosio (arXiv 1902.02725, §3). A *node* is a child. It
-says hello and is given a trial, and pushes its weights while it trains. The reply to a push tells it
-whether the phase that has just ended was the trial's last. Then it says hello again.
+says hello and is given a trial, and pushes its weights while it trains. The reply to a push says
+whether the phase that has just ended was the trial's last. Then the node says hello again.
 
 Laws of this file:
 - Pure: `now` (seconds, never going back) is handed in, new configurations are offered from outside.

@@ -207,7 +207,10 @@ async def test_a_child_that_does_not_read_is_not_read_either(parent: Parent) -> 
 
 @asynccontextmanager
 async def untouched(parent: Parent) -> AsyncIterator[FakeChild]:
-    """Another child, whose run must go on as if nothing had happened. What is said meanwhile must be refused."""
+    """Another child, whose run must go on as if nothing had happened.
+
+    What is said meanwhile must be refused.
+    """
     async with FakeChild(parent.address, "good") as good:
         await good.enter()
         await good.pushed(1.0)

@@ -20,8 +20,9 @@ from tests.parent.fake_child import FakeChild, vector
 from tests.parent.test_main import ended, parent
 from tests.rules import check_rule
 
+
 class Momentum(Rule):
-    """θ_P moves towards each push, less if it is stale, and goes on a part of the way it was going."""
+    """θ_P moves towards each push, less if it is stale, and goes on the way it was going."""
 
     def __init__(self, alpha: float, momentum: float = 0.5) -> None:
         self.alpha = alpha

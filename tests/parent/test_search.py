@@ -1,4 +1,4 @@
-"""A Parent that searches, and several Children in the same loop, on real sockets; the study is a real one."""
+"""A Parent that searches and several Children in one loop, with real sockets and a real study."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ QUICK = 0.001
 
 
 class ScoringBackend(ConstantBackend):
-    """Earns what its settings say; nodes called `broken…` cannot train, and trials with `gain = nan` diverge."""
+    """Earns what its settings say.
+
+    Nodes called `broken…` cannot train, and trials with `gain = nan` diverge.
+    """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
         super().__init__(experiment, cores, name)
@@ -130,7 +133,7 @@ async def over(parent: Parent, *tasks: asyncio.Task[None]) -> None:
 
 
 def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
-    """That the study of a search that is over agrees with the rule, with itself and with the directory."""
+    """That the study of a search agrees with the rule, with itself and with the directory."""
     plan = experiment.search
     assert plan is not None
     assert len(trials) == plan.trials and all(trial.state.is_finished() for trial in trials)
@@ -452,7 +455,7 @@ async def test_a_parent_that_is_killed_loses_only_the_phases_under_way(tmp_path:
 
 
 async def test_what_a_kill_left_half_written_is_mended(tmp_path: Path) -> None:
-    """A configuration of which only some settings were drawn, and a trial whose end was not told."""
+    """Only some settings of a configuration were drawn, and the end of a trial was not told."""
     settings = searching(trials=3, phases=1)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
@@ -562,14 +565,14 @@ async def test_a_search_and_a_plain_run_do_not_share_a_directory(tmp_path: Path)
         pass
     text = await refused(searching(), tmp_path / "plain")
     assert (
-        text
-        == f"{tmp_path}/plain: holds a plain run, and this is a search; choose another directory with --out"
+        text == f"{tmp_path}/plain: holds a plain run, and this is a search; "
+        "choose another directory with --out"
     )
     assert not (tmp_path / "plain" / "study.db").exists()
     text = await refused(constant(), tmp_path / "search")
     assert (
-        text
-        == f"{tmp_path}/search: holds a search, and this is a plain run; choose another directory with --out"
+        text == f"{tmp_path}/search: holds a search, and this is a plain run; "
+        "choose another directory with --out"
     )
 
 
@@ -622,8 +625,8 @@ async def test_a_shared_storage_holds_one_study_of_a_name(tmp_path: Path) -> Non
         await node(parent, "one").serve()
     text = await refused(settings, tmp_path / "elsewhere" / "run")
     assert (
-        text
-        == f"search.storage = {storage!r}: holds a study 'run' of another run; choose another directory name with --out"
+        text == f"search.storage = {storage!r}: holds a study 'run' of another run; "
+        "choose another directory name with --out"
     )
     async with running(settings, tmp_path / "other") as parent:
         await node(parent, "one").serve()

@@ -150,3 +150,21 @@ async def test_a_search_goes_on_with_the_weights_of_a_trial_under_way(tmp_path: 
     assert (again.vector.tolist(), again.version, again.owner) == ([5.0], 1, "a")
     assert await after.enter() == trial
     await after.keeper.finish(2.0)
+
+
+async def test_what_the_study_could_not_take_is_written_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = await world.enter()
+    world.push(trial, 5.0)
+
+    async def away(*arguments: Any) -> None:
+        raise EnvironmentFailure("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Study, "write", away)
+        await world.keeper.keep(1.0)
+    assert world.problems == ["the database is away"]
+    await world.keeper.keep(100.0)
+    assert world.reports(trial) == 1
+    await world.keeper.finish(101.0)

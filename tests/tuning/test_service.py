@@ -634,7 +634,8 @@ def test_a_push_for_a_trial_that_the_node_does_not_own_is_refused_counted_and_ch
         reply = a.say(returns=(1e9,), trial=trial)
         assert reply == Refusal(
             code="trial",
-            reason=f"child 'a' pushes for trial {trial}, which it does not own; it has to say hello again",
+            reason=f"child 'a' pushes for trial {trial}, which it does not own; "
+            "it has to say hello again",
         )
     assert state(server) == before
     assert server.refusals == {"trial": 3}
@@ -785,7 +786,10 @@ def test_a_snapshot_of_a_trial_is_one_of_a_run() -> None:
 
 
 def restore(old: Search, server: ParameterServer, now: float = 0.0, exact: bool = True) -> None:
-    """What the study and the checkpoints hold, taken over by another server; of the weights only those of a phase's end unless `exact`."""
+    """What the study and the checkpoints hold, taken over by another server.
+
+    Of the weights, those of a phase's end only, unless `exact`.
+    """
     new = searching(server)
     for number, trial in old.trials.items():
         phases = msgspec.json.decode(msgspec.json.encode(trial.phases), type=list[PhaseRecord])
@@ -1096,7 +1100,7 @@ DEEDS = ["work"] * 6 + ["cut", "crash", "leave", "fail", "nan", "lost", "away", 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: int) -> None:
-    """By hundreds of plain random courses of events: hypothesis' own lists are too much alike to meet the rare ones."""
+    """By hundreds of random courses: hypothesis' lists are too alike to meet the rare ones."""
     rng = random.Random(seed)
     for _ in range(150):
         world = World(
@@ -1111,7 +1115,7 @@ def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: in
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_restored_search_goes_on_as_if_nothing_had_happened(seed: int) -> None:
-    """Both are cut off from their nodes at some moment, and one of them is another parent from then on."""
+    """Both are cut off from their nodes at some moment, and one is another parent from then on."""
     rng = random.Random(seed)
     for _ in range(30):
         compare(rng)
