@@ -1,20 +1,110 @@
-"""How two weight vectors become one, and what α and β do to a run.
+"""How the parent uses a push, and what α and β do to a run. Pure NumPy.
 
-Thesis §4.7, Algorithm 2: on every push the parent moves towards the child,
-`θ_P ← (1−α)θ_P + αθ_C`, and answers with the result; the child then moves towards the parent,
-`θ_C ← (1−β)θ_C + βθ_P`.
+The documented rule is `Blend` (thesis §4.7, Algorithm 2). On every push the parent moves towards
+the child, `θ_P ← (1−α)θ_P + αθ_C`, and answers with the result. The child then moves towards the
+parent, `θ_C ← (1−β)θ_C + βθ_P`. `parent.rule` chooses another `Rule`.
 """
 
 from __future__ import annotations
 
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+import numpy.typing as npt
+
 from genkidama.weights import Vector
 
-__all__ = ["blend", "diagnose", "effective_pull", "speed_factor"]
+__all__ = ["Blend", "Contribution", "Rule", "RuleState", "blend", "diagnose", "speed_factor"]
 
-
-#: Numbers blended at a time: what is taken of the child stays in a second-level cache, so that a large
-#: vector crosses the memory bus once. Smaller blocks cost more in calls than they save.
+#: Numbers blended at a time: what is taken of the child stays in a second-level cache, so that a
+#: large vector crosses the memory bus once. Smaller blocks cost more in calls than they save.
 BLOCK = 65_536
+
+#: What a rule remembers between two pushes: float32 or float64 arrays by name.
+RuleState: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+class Contribution(msgspec.Struct, gc=False):
+    """What a push brings to a rule."""
+
+    #: float32, shape (n,), only to be read, and only until `Rule.apply` returns.
+    vector: Vector
+    #: The version of θ_P that the child started from.
+    version: int
+    #: How many pushes have been applied since that version.
+    staleness: int
+    #: Environment steps behind it.
+    steps: int
+    #: The name of the child.
+    child: str
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """How the parent uses a push. A class of one's own inherits from this one and writes `apply`.
+
+    It is made once a run, as `Class(parent.alpha, **parent.rule_options)`. One event loop calls it
+    for all children in turns. It must not wait, and every push pays for what it does.
+
+    Every rule keeps these promises; `tests/rules.py` checks them:
+    - Finite weights and a finite push give finite weights.
+    - It is deterministic: the same pushes give the same weights to the bit.
+    - It reads the push and writes θ_P in place; neither array is kept.
+    - What it remembers is in `state`, and `restore` makes a new rule go on like the old one.
+    """
+
+    def start(self, push: Contribution) -> Vector | None:
+        """θ_P of a parent that has none, made from its first push.
+
+        Returns:
+            A new vector. None if the push cannot become θ_P, as a gradient cannot; the parent then
+            refuses the push with the code `order`.
+        """
+        return push.vector.copy()
+
+    def apply(self, parent: Vector, push: Contribution) -> None:
+        """Changes θ_P in place.
+
+        Args:
+            parent: θ_P, float32, shape (n,), written to.
+            push: what the child brings; its vector has the same shape and is finite.
+        """
+        raise NotImplementedError
+
+    def state(self) -> RuleState:
+        """What it remembers; empty if that is nothing. A checkpoint holds it beside the network.
+
+        The arrays are copied before the next push.
+        """
+        return {}
+
+    def restore(self, state: RuleState) -> None:
+        """Takes over what `state` of a rule of the same class gave.
+
+        Raises:
+            ValueError: an array is missing, or does not fit.
+        """
+        return
+
+    def diagnose(self, beta: float, children: int) -> list[str]:
+        """What a user should know about this rule with β and so many children, a sentence each."""
+        return []
+
+
+class Blend(Rule):
+    """The documented rule: θ_P ← (1−α)θ_P + αθ_C. It remembers nothing.
+
+    Source: thesis §4.7, Algorithm 2.
+    """
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+
+    def apply(self, parent: Vector, push: Contribution) -> None:
+        blend(parent, push.vector, self.alpha)
+
+    def diagnose(self, beta: float, children: int) -> list[str]:
+        return diagnose(self.alpha, beta, children)
 
 
 def blend(parent: Vector, child: Vector, alpha: float) -> None:
@@ -23,18 +113,20 @@ def blend(parent: Vector, child: Vector, alpha: float) -> None:
     Args:
         parent: float32, shape (n,), written to.
         child: float32, shape (n,), only read.
-        alpha: the weight of `child`, in [0, 1]. 0 leaves `parent` as it is, 1 makes it equal to `child`.
+        alpha: the weight of `child`, in [0, 1]. 0 leaves `parent` as it is, 1 makes it `child`.
 
     Raises:
         ValueError: `alpha` is outside [0, 1], or the shapes or types differ.
 
-    Source: thesis §4.7, Algorithm 2. The same call with the roles exchanged and `beta` is the child's pull.
+    Source: thesis §4.7, Algorithm 2. The same call with the roles exchanged and `beta` is the
+    child's pull.
     """
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha = {alpha!r} is outside [0, 1]")
     if parent.shape != child.shape or parent.ndim != 1:
         raise ValueError(
-            f"cannot blend shape {list(child.shape)} into shape {list(parent.shape)}; both must be equal and flat"
+            f"cannot blend shape {list(child.shape)} into shape {list(parent.shape)}; "
+            "both must be equal and flat"
         )
     if parent.dtype != child.dtype or parent.dtype.kind != "f" or parent.dtype.itemsize != 4:
         raise ValueError(f"cannot blend {child.dtype} into {parent.dtype}; both must be float32")
@@ -54,14 +146,6 @@ def _blend(parent: Vector, child: Vector, alpha: float) -> None:
     parent += taken
 
 
-def effective_pull(alpha: float, beta: float) -> float:
-    """How far a child really moves towards what its parent was before the push: β(1−α).
-
-    The parent that answers has already taken α of the child itself.
-    """
-    return beta * (1.0 - alpha)
-
-
 def speed_factor(alpha: float, beta: float) -> float:
     """The parent's speed relative to one child that learns alone: α / (α + β − αβ).
 
@@ -71,7 +155,7 @@ def speed_factor(alpha: float, beta: float) -> float:
 
 
 def diagnose(alpha: float, beta: float, children: int) -> list[str]:
-    """What a user should know about this α and β, one sentence each; empty if nothing is odd."""
+    """What a user should know about this α and β of `Blend`, a sentence each."""
     found = []
     if alpha == 0.0:
         found.append(
@@ -79,11 +163,13 @@ def diagnose(alpha: float, beta: float, children: int) -> list[str]:
         )
     if beta == 0.0 and children > 1:
         found.append(
-            "beta = 0: children never read the parent, so they do not cooperate; the parent follows the last pushers"
+            "beta = 0: children never read the parent, so they do not cooperate; "
+            "the parent follows the last pushers"
         )
-    if 0.0 < speed_factor(alpha, beta) < 0.5:
+    factor = speed_factor(alpha, beta)
+    if 0.0 < factor < 0.5:
         found.append(
-            f"alpha = {alpha:g} with beta = {beta:g} slows learning to about {speed_factor(alpha, beta):.0%} "
+            f"alpha = {alpha:g} with beta = {beta:g} slows learning to about {factor:.0%} "
             "of one child that learns alone; raise alpha or lower beta"
         )
     return found

@@ -1,20 +1,29 @@
 """A trial: one set of hyperparameters with its weights, and how far it has come. Pure.
 
-A plain run has one, shared by all children. In a search each child trains one of its own.
+A plain run has one, shared by all children. In a search each child trains one of its own. A
+`Trials` says who trains which, and what follows from a push: `PlainRun`, or the `Search` of
+`genkidama.tuning.service`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import fsum
-from typing import Any
+from fractions import Fraction
+from math import fsum, lcm
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from genkidama.averaging import Rule
+from genkidama.events import Event
 from genkidama.weights import Signature, Vector
 
-__all__ = ["Snapshot", "Trial"]
+__all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
+
+#: What the names of a rule's arrays begin with where they stand beside a network's parameters.
+STATE_PREFIX = "__rule__."
 
 
 @dataclass
@@ -47,20 +56,52 @@ class Trial:
             if len(kept) > self.window:
                 self._sum -= kept.popleft()
         self._unchecked += len(returns)
-        if (
-            self._unchecked >= self.window
-        ):  # the running sum's rounding errors are thrown away now and then
-            self._sum, self._unchecked = fsum(kept), 0
+        if self._unchecked >= self.window:
+            # Now and then the running sum is taken anew, which throws its rounding errors away.
+            self._sum = fsum(kept)
+            self._unchecked = 0
+
+    @property
+    def label(self) -> int | UnsetType:
+        """Its number as an event holds it: absent in a plain run."""
+        return UNSET if self.number is None else self.number
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return of the last `window` episodes, of fewer if there are fewer, None if there are none."""
+        """Mean return of the last `window` episodes, or of all there are; None without any."""
         return self._sum / len(self.returns) if self.returns else None
+
+    def snapshot(
+        self,
+        *,
+        exchanges: int,
+        updates: float,
+        seconds: float,
+        children: dict[str, dict[str, int]] | None = None,
+    ) -> Snapshot:
+        """What a checkpoint says beside the vector. The arguments are what it does not know."""
+        return Snapshot(
+            version=self.version,
+            exchanges=exchanges,
+            updates=updates,
+            episodes=self.episodes,
+            steps=self.steps,
+            seconds=seconds,
+            alpha=self.experiment["parent"]["alpha"],
+            beta=self.experiment["child"]["beta"],
+            mean_return=self.mean_return,
+            returns=list(self.returns),
+            children=children or {},
+            experiment=self.experiment,
+        )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
         """Goes on where a checkpoint left off. The vector is taken over, not copied."""
-        self.signature, self.vector, self.version = signature, vector, snapshot.version
-        self.episodes, self.steps = snapshot.episodes, snapshot.steps
+        self.signature = signature
+        self.vector = vector
+        self.version = snapshot.version
+        self.episodes = snapshot.episodes
+        self.steps = snapshot.steps
         self.add_returns(snapshot.returns)
 
 
@@ -81,3 +122,124 @@ class Snapshot(msgspec.Struct, kw_only=True):
     #: Per child: `exchanges`, `episodes`, `steps`.
     children: dict[str, dict[str, int]] = {}
     experiment: dict[str, Any] = {}
+
+
+#: Updates of a checkpoint are taken for a fraction with at most this denominator, if they are one.
+_LARGEST_DENOMINATOR = 1_000_000
+
+
+class Tally:
+    """How far a run has come: exchanges, updates, and seconds of training.
+
+    An exchange is 1/n of an update, where n is how many children take part at that moment. While
+    the same children take part, updates are the thesis' count: exchanges divided by children. They
+    never go back, whoever comes or goes.
+    """
+
+    def __init__(self) -> None:
+        #: Pushes applied, of all children.
+        self.exchanges = 0
+        #: Exchanges a child.
+        self.updates = 0.0
+        # Updates are numerator/denominator, without a rounding error; 1/n is step/denominator.
+        self._numerator = 0
+        self._denominator = 1
+        self._step = 1
+        self._children = 1
+        self._seconds_before = 0.0
+        self._began: float | None = None
+
+    def count(self, children: int) -> None:
+        """Counts an exchange while so many children take part, the one that pushes among them."""
+        if children != self._children:
+            self._divide_by(children)
+        self.exchanges += 1
+        self._numerator += self._step
+        self.updates = self._numerator / self._denominator
+
+    def begin(self, now: float) -> None:
+        """Training begins, if it has not begun yet."""
+        if self._began is None:
+            self._began = now
+
+    def seconds(self, now: float) -> float:
+        """Seconds of training, from the first join on, without downtime."""
+        return self._seconds_before + (now - self._began if self._began is not None else 0.0)
+
+    def restore(self, exchanges: int, updates: float, seconds: float) -> None:
+        """Goes on where a checkpoint left off."""
+        fraction = Fraction(updates).limit_denominator(_LARGEST_DENOMINATOR)
+        if fraction.numerator / fraction.denominator != updates:
+            fraction = Fraction(updates)
+        self.exchanges = exchanges
+        self.updates = updates
+        self._numerator = fraction.numerator
+        self._denominator = fraction.denominator
+        self._divide_by(self._children)
+        self._seconds_before = seconds
+
+    def _divide_by(self, children: int) -> None:
+        denominator = lcm(self._denominator, children)
+        self._numerator *= denominator // self._denominator
+        self._denominator = denominator
+        self._step = denominator // children
+        self._children = children
+
+
+class Trials(Protocol):
+    """Who trains which trial, and what follows from a push.
+
+    A plain run has a trivial one, `PlainRun`. A search has `genkidama.tuning.service.Search`.
+    """
+
+    #: The trial of a plain run. In a search nobody trains it: it tells a child that all is over.
+    trial: Trial
+    #: Whether children share a trial. If not, a child that pushes knows what the trial has become.
+    shared: bool
+    #: How a push is used.
+    rule: Rule
+    tally: Tally
+    #: What happened, oldest first. The `ParameterServer` adds what it sees, and hands them out.
+    events: list[Event]
+
+    @property
+    def wait(self) -> float:
+        """In how many seconds a child that `assign` gave nothing should ask again."""
+
+    def assign(self, child: str, now: float, training: int | None) -> Trial | None:
+        """The trial that this child shall train; None if there is none at present.
+
+        Args:
+            training: the trial that the child says it is training already.
+        """
+
+    def owns(self, child: str, trial: Trial) -> bool:
+        """Whether what this child says of that trial counts."""
+
+    def joined(self, trial: Trial, now: float) -> None:
+        """A child takes part in this trial from now on."""
+
+    def pushed(self, trial: Trial, now: float) -> None:
+        """A push to this trial has been applied and counted."""
+
+    def diverged(self, trial: Trial, now: float) -> None:
+        """A push brings NaN or infinity. Where trials are shared the push is refused instead."""
+
+    def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
+        """The child goes for good; `failed` says that it could not train its trial."""
+
+    def vanished(self, child: str, now: float) -> None:
+        """The child's connection is gone. It may come back."""
+
+    def progress(self, trial: Trial, now: float) -> float:
+        """How much of the trial is done, in [0, 1]; it never goes back."""
+
+    def over(self, now: float) -> str:
+        """Why the run is over; empty while it goes on."""
+
+    @property
+    def version(self) -> int | UnsetType:
+        """The version of θ_P, where there is one that all share."""
+
+    def describe(self, connected: int, now: float) -> str:
+        """How the run stands with so many children connected, in a few words for people."""

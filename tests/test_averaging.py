@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from genkidama.averaging import BLOCK, blend, diagnose, effective_pull, speed_factor
+from genkidama.averaging import BLOCK, Blend, blend, diagnose, speed_factor
+from genkidama.tuning.service import Replace
+from tests.rules import check_rule, contribution
 
 alphas = st.floats(0.0, 1.0)
-# A little below the largest float32: there the rounding of (1−α) and α may carry a sum of two products over the edge.
+# A little below the largest float32: there the rounding of (1−α) and α may carry a sum of two
+# products over the edge.
 numbers = st.floats(-(2.0**127), 2.0**127, width=32)
 vectors = st.integers(0, 12).flatmap(
     lambda n: st.tuples(*[hnp.arrays(np.float32, n, elements=numbers)] * 2)
@@ -156,15 +159,6 @@ def test_vectors_that_do_not_fit_are_refused(
     assert str(caught.value) == sentence
 
 
-@given(st.floats(-100, 100), st.floats(-100, 100), alphas, alphas)
-def test_effective_pull_is_what_an_exchange_does_to_a_child(
-    parent: float, child: float, alpha: float, beta: float
-) -> None:
-    blended = plain_blend(parent, child, alpha)  # the parent answers with what it has become
-    pulled = plain_blend(child, blended, beta)
-    assert pulled - child == pytest.approx(effective_pull(alpha, beta) * (parent - child), abs=1e-9)
-
-
 @given(st.floats(0.02, 1.0), alphas)
 def test_speed_factor_is_where_the_two_lines_settle(alpha: float, beta: float) -> None:
     parent = child = last = 0.0
@@ -184,7 +178,11 @@ def test_speed_factor_at_the_edges(alpha: float, beta: float, factor: float) -> 
     assert speed_factor(alpha, beta) == pytest.approx(factor)
 
 
-ALONE = "beta = 0: children never read the parent, so they do not cooperate; the parent follows the last pushers"
+ALONE = (
+    "beta = 0: children never read the parent, so they do not cooperate; "
+    "the parent follows the last pushers"
+)
+NOTHING = "alpha = 0: the parent never takes anything from its children, so nothing is learned"
 
 
 @pytest.mark.parametrize(
@@ -197,14 +195,14 @@ ALONE = "beta = 0: children never read the parent, so they do not cooperate; the
             0.0,
             0.5,
             2,
-            ["alpha = 0: the parent never takes anything from its children, so nothing is learned"],
+            [NOTHING],
         ),
         (
             0.0,
             0.0,
             3,
             [
-                "alpha = 0: the parent never takes anything from its children, so nothing is learned",
+                NOTHING,
                 ALONE,
             ],
         ),
@@ -213,7 +211,8 @@ ALONE = "beta = 0: children never read the parent, so they do not cooperate; the
             0.9,
             2,
             [
-                "alpha = 0.1 with beta = 0.9 slows learning to about 11% of one child that learns alone; raise alpha or lower beta"
+                "alpha = 0.1 with beta = 0.9 slows learning to about 11% "
+                "of one child that learns alone; raise alpha or lower beta"
             ],
         ),
     ],
@@ -222,3 +221,20 @@ def test_diagnose_says_what_is_odd(
     alpha: float, beta: float, children: int, sentences: list[str]
 ) -> None:
     assert diagnose(alpha, beta, children) == sentences
+
+
+# The rules.
+
+
+def test_every_rule_of_ours_keeps_the_promises() -> None:
+    check_rule(Blend)
+    check_rule(lambda alpha: Replace(), alphas=[1.0])
+
+
+def test_blend_is_the_documented_rule_and_remembers_nothing() -> None:
+    rule = Blend(0.25)
+    parent = np.array([0, 1, -2, 8], np.float32)
+    rule.apply(parent, contribution(np.array([4, 1, 2, 0], np.float32)))
+    assert parent.tolist() == [1, 1, -1, 6]
+    assert rule.state() == {}
+    assert rule.diagnose(0.0, 2) == [ALONE]

@@ -200,7 +200,12 @@ def test_the_thesis_settings_are_exactly_the_thesis() -> None:
             "weight_decay": 1e-3,
             "shared": False,
         },
-        "parent": {"alpha": 0.9, "checkpoint_updates": 100, "checkpoint_keep": 20},
+        "parent": {
+            "alpha": 0.9,
+            "checkpoint_updates": 100,
+            "checkpoint_seconds": 0,
+            "checkpoint_keep": 20,
+        },
         "child": {"beta": 0.0, "exchange": "episode", "cores": 4},
         "stop": {"updates": 2000},
     }

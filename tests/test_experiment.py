@@ -91,6 +91,8 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "optimizer.epsilon_inside": st.booleans(),
     "optimizer.shared": st.booleans(),
     "parent.alpha": fractions,
+    "parent.rule": st.sampled_from(["blend", "my.package:Rule"]),
+    "parent.rule_options": options,
     "parent.listen": st.text(min_size=1, max_size=20),
     "parent.checkpoint_updates": st.integers(0, 10**6),
     "parent.checkpoint_seconds": positive,

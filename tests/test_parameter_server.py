@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.averaging import Contribution, Rule
 from genkidama.errors import ProtocolError
+from genkidama.events import as_line
 from genkidama.experiment import Experiment
 from genkidama.messages import (
     PROTOCOL,
@@ -26,7 +30,8 @@ from genkidama.messages import (
     Welcome,
 )
 from genkidama.parameter_server import ParameterServer, Snapshot
-from genkidama.weights import DTYPE, Signature
+from genkidama.plain_run import PlainRun
+from genkidama.weights import DTYPE, Signature, Vector
 
 SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
 ENTRIES: list[tuple[str, list[int]]] = [("weight", [1, 2]), ("bias", [1])]
@@ -77,7 +82,12 @@ def enter(server: ParameterServer, *names: str, now: float = 0.0, session: str =
     for name in names:
         assert isinstance(server.handle(name, hello(name, session), now), Welcome)
         assert isinstance(server.handle(name, join(), now), Weights)
-    server.take_events()
+    lines(server)
+
+
+def lines(server: ParameterServer) -> list[dict[str, Any]]:
+    """What happened since the last call, as the history has it."""
+    return [json.loads(as_line(event)) for event in server.take_events()]
 
 
 def heard(reply: Reply) -> tuple[Reply, list[float] | None]:
@@ -126,21 +136,21 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
             15,
             "b",
             push(1, 0, 8, 4, version=1, steps=50, returns=(6.0,)),
-            Weights(version=2, progress=0.5),
+            Weights(version=2, progress=0.75),
             [4, 4, 4],
         ),
         (
             16,
             "a",
             push(2, 0, 0, 0, version=1, steps=10),
-            Weights(version=3, progress=0.75),
+            Weights(version=3, progress=1.0, stop="2 updates done"),
             [2, 2, 2],
         ),
         (
             17,
             "a",
-            push(3, 2, 2, 2, version=3),
-            Weights(version=4, progress=1.0, stop="2 updates done"),
+            push(3, 9, 9, 9, version=3),
+            Weights(version=3, progress=1.0, stop="2 updates done"),
             [2, 2, 2],
         ),
         (18, "a", Leave(reason="the run is over"), Goodbye(), None),
@@ -148,29 +158,26 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
     ]
     for now, child, message, reply, numbers in conversation:
         assert heard(server.handle(child, message, now)) == (reply, numbers)
-    assert server.take_events() == [
+    assert lines(server) == [
         {"time": 11, "event": "join", "child": "a", "version": 0, "parameters": 3},
         exchange(
             12, "a", version=1, update=1.0, staleness=0, episodes=2, steps=100, mean_return=1.5
         ),
         {"time": 14, "event": "join", "child": "b", "version": 1, "parameters": 3},
         exchange(
-            15, "b", version=2, update=1.0, staleness=0, episodes=3, steps=150, mean_return=3.0
+            15, "b", version=2, update=1.5, staleness=0, episodes=3, steps=150, mean_return=3.0
         ),
         exchange(
-            16, "a", version=3, update=1.5, staleness=1, episodes=3, steps=160, mean_return=3.0
+            16, "a", version=3, update=2.0, staleness=1, episodes=3, steps=160, mean_return=3.0
         ),
-        exchange(
-            17, "a", version=4, update=2.0, staleness=0, episodes=3, steps=160, mean_return=3.0
-        ),
-        {"time": 17, "event": "stop", "reason": "2 updates done", "version": 4},
+        {"time": 16, "event": "stop", "reason": "2 updates done", "version": 3},
         {"time": 18, "event": "leave", "child": "a", "reason": "the run is over"},
         {"time": 19, "event": "leave", "child": "b", "reason": "left"},
     ]
-    assert server.take_events() == []
+    assert lines(server) == []
     assert server.snapshot(20) == Snapshot(
-        version=4,
-        exchanges=4,
+        version=3,
+        exchanges=3,
         updates=2.0,
         episodes=3,
         steps=160,
@@ -180,7 +187,7 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
         mean_return=3.0,
         returns=[1.0, 2.0, 6.0],
         children={
-            "a": {"exchanges": 3, "episodes": 2, "steps": 110},
+            "a": {"exchanges": 2, "episodes": 2, "steps": 110},
             "b": {"exchanges": 1, "episodes": 1, "steps": 50},
         },
         experiment=experiment,
@@ -226,7 +233,7 @@ def test_staleness_counts_the_pushes_since_the_childs_version() -> None:
     enter(server, "a", "b", "c")
     for now, (child, version) in enumerate([("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 4)]):
         server.handle(child, push(now + 1, 0, 0, 0, version=version), now)
-    assert [(event["version"], event["staleness"]) for event in server.take_events()] == [
+    assert [(event["version"], event["staleness"]) for event in lines(server)] == [
         (1, 0),
         (2, 1),
         (3, 2),
@@ -236,16 +243,98 @@ def test_staleness_counts_the_pushes_since_the_childs_version() -> None:
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12))
-def test_updates_are_exchanges_per_child_that_has_pushed(pushers: list[str]) -> None:
+def test_updates_are_exchanges_per_child_that_takes_part(pushers: list[str]) -> None:
     server = make()
     enter(server, "a", "b", "c")
     for sequence, child in enumerate(pushers, 1):
         server.handle(child, push(sequence, 0, 0, 0), sequence)
     assert server.exchanges == len(pushers) == server.trial.version
-    assert server.updates == len(pushers) / max(1, len(set(pushers)))
+    assert server.updates == len(pushers) / 3
     assert {name: record.exchanges for name, record in server.children.items()} == {
         name: pushers.count(name) for name in "abc"
     }
+
+
+def test_children_under_new_names_do_not_set_the_updates_back() -> None:
+    server = make(stop_updates=40)
+    told = []
+    for number in range(60):  # pods that are replaced, each under a name of its own
+        name = f"pod-{number}"
+        enter(server, name)
+        reply = server.handle(name, push(1, 0, 0, 0), number)
+        assert isinstance(reply, Weights)
+        told.append((server.updates, reply.progress))
+        if reply.stop:
+            break
+        server.disconnected(name, "gone", number)
+    assert told == sorted(told)
+    assert server.stop == "40 updates done"
+    assert server.exchanges == 40
+
+
+def test_a_child_that_only_says_hello_takes_no_part() -> None:
+    server = make()
+    enter(server, "a")
+    server.handle("", hello("b"), 0)
+    server.handle("a", push(1, 0, 0, 0), 1)
+    assert server.updates == 1.0
+    enter(server, "b")
+    server.handle("b", push(1, 0, 0, 0), 2)
+    assert server.updates == 1.5
+    server.handle("b", Leave(), 3)
+    server.handle("a", push(2, 0, 0, 0), 4)
+    assert server.updates == 2.5
+
+
+def test_updates_survive_a_checkpoint() -> None:
+    old = make()
+    enter(old, "a", "b", "c")
+    for sequence in range(1, 101):
+        old.handle("a", push(sequence, 0, 0, 0), sequence)
+    new = make()
+    new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
+    assert (new.exchanges, new.updates) == (100, 100 / 3)
+    enter(new, "a", "b", "c")
+    for sequence in (101, 102):
+        new.handle("a", push(sequence, 0, 0, 0), sequence)
+    assert (new.exchanges, new.updates) == (102, 34.0)
+
+
+class Gradient(Rule):
+    """A push is a gradient, which cannot become θ_P."""
+
+    def start(self, push: Contribution) -> None:
+        return None
+
+    def apply(self, parent: Vector, push: Contribution) -> None:
+        self.seen = msgspec.structs.astuple(push)[1:]
+        parent -= push.vector
+
+
+def test_a_rule_is_told_what_a_push_brings() -> None:
+    experiment, rule = Experiment(), Gradient()
+    server = ParameterServer(experiment, trials=PlainRun(experiment, rule))
+    enter(server, "a")
+    before = state(server, 1)
+    refused = server.handle("a", push(1, 1, 1, 1), 1)
+    assert refused == Refusal(
+        code="order",
+        reason="child 'a' pushes before the parent has weights, and this push cannot become them",
+    )
+    assert state(server, 1) == before
+    server.restore(server.snapshot(1), SIGNATURE, vector(1, 2, 3))
+    enter(server, "a", "b")
+    server.handle("b", push(1, 0, 0, 0), 2)
+    reply = server.handle("a", push(1, 1, 1, 1, steps=7), 3)
+    assert heard(reply) == (Weights(version=2), [0, 1, 2])
+    assert rule.seen == (0, 1, 7, "a")
+
+
+def test_a_search_needs_trials_of_its_own() -> None:
+    space = {"algorithm.gamma": [0.9, 0.99]}
+    plan = {"trials": 2, "phases": 2, "phase_steps": 1, "space": space}
+    with pytest.raises(ValueError, match="give trials=Search"):
+        ParameterServer(Experiment.from_dict({"search": plan}))
 
 
 def test_a_repeated_push_is_answered_but_not_counted_again() -> None:
@@ -254,13 +343,13 @@ def test_a_repeated_push_is_answered_but_not_counted_again() -> None:
     server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 1)
     server.handle("b", push(1, 0, 0, 0), 2)
     before = state(server, 3)
-    server.take_events()
+    lines(server)
     for _ in range(2):
         assert heard(server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 3)) == (
             Weights(version=2),
             [2, 2, 2],
         )
-    assert (state(server, 3), server.take_events()) == (before, [])
+    assert (state(server, 3), lines(server)) == (before, [])
     server.handle("a", push(9, 2, 2, 2), 4)  # a gap is no fault
     assert server.trial.version == 3
     for sequence in (9, 5, 2):
@@ -283,7 +372,7 @@ def test_a_name_in_use_is_refused_and_free_again_after_the_connection_is_gone() 
     assert server.connected == []
     assert isinstance(server.handle("", hello("pi", "s2"), 4), Welcome)
     assert server.connected == ["pi"]
-    assert server.take_events() == [
+    assert lines(server) == [
         {
             "time": 1,
             "event": "refused",
@@ -340,7 +429,7 @@ def running() -> ParameterServer:
     server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 1)
     server.handle("b", push(1, 0, 0, 0, returns=(2.0,), steps=5), 2)
     server.handle("", hello("new"), 3)
-    server.take_events()
+    lines(server)
     return server
 
 
@@ -355,7 +444,8 @@ OTHER = "child 'new' has another network: "
             "",
             Hello(protocol=99, name="c", session="s1"),
             "version",
-            f"child 'c' speaks protocol 99, this parent protocol {PROTOCOL}; install the same version on both",
+            f"child 'c' speaks protocol 99, this parent protocol {PROTOCOL}; "
+            "install the same version on both",
         ),
         (
             "",
@@ -391,6 +481,18 @@ OTHER = "child 'new' has another network: "
             Join(signature=[("w", [1]), ("w", [2])]),
             "signature",
             "child 'new' gives two parameters the same name",
+        ),
+        (
+            "new",
+            Join(signature=[("w", [1]), ("__rule__.velocity", [1])]),
+            "signature",
+            "child 'new' gives a parameter the name '__rule__.velocity'",
+        ),
+        (
+            "new",
+            Join(signature=[("__metadata__", [1])]),
+            "signature",
+            "child 'new' gives a parameter the name '__metadata__'",
         ),
         (
             "new",
@@ -437,7 +539,7 @@ def test_what_is_not_allowed_is_refused_counted_and_changes_nothing(
     before = state(server, 4)
     assert server.handle(child, message, 4) == Refusal(code=code, reason=reason)
     assert state(server, 4) == before
-    assert server.take_events() == [
+    assert lines(server) == [
         {"time": 4, "event": "refused", "child": child, "code": code, "reason": reason}
     ]
     assert server.refusals == {code: 1}
@@ -463,7 +565,7 @@ def test_what_the_shell_refuses_is_counted_with_the_rest() -> None:
     )
     server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 6)
     assert server.refusals == {"malformed": 2}
-    assert server.take_events()[0] == {
+    assert lines(server)[0] == {
         "time": 5,
         "event": "refused",
         "child": "1.2.3.4",
@@ -500,6 +602,7 @@ def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(
 ) -> None:
     server = make(parent_max_children=2)
     accepted: list[tuple[str, int]] = []  # (child, sequence) in its session
+    updates = Fraction(0)
     sessions = dict.fromkeys("abc", 0)
     for now, (child, deed, behind) in enumerate(
         [*[(name, deed, 0) for name in "ab" for deed in ("hello", "join")], *deeds]
@@ -540,7 +643,8 @@ def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(
             assert counted == (deed == "push" or (deed == "again" and sequence == 1))
             if counted:
                 accepted.append((child, now))
-                event = server.take_events()[-1]
+                updates += Fraction(1, len(server.joined))
+                event = lines(server)[-1]
                 assert (event["event"], event["staleness"], event["version"]) == (
                     "exchange",
                     version - messages[deed].version,
@@ -548,7 +652,7 @@ def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(
                 )
                 assert reply.vector is not None and np.isfinite(reply.vector).all()
         assert server.exchanges == server.trial.version == len(accepted)
-        assert server.updates == len(accepted) / max(1, len({name for name, _ in accepted}))
+        assert server.updates == float(updates)
         assert server.trial.steps == sum(record.steps for record in server.children.values())
 
 
@@ -597,7 +701,7 @@ def test_stop_after_so_many_seconds_even_if_nobody_pushes() -> None:
     server.tick(202.5)
     server.tick(203)
     assert server.stop == "2.5 seconds are over"
-    assert server.take_events() == [
+    assert lines(server) == [
         {"time": 202.5, "event": "stop", "reason": "2.5 seconds are over", "version": 0}
     ]
 
@@ -613,11 +717,12 @@ def test_a_run_without_conditions_never_stops() -> None:
 def test_the_first_reason_stays_and_everybody_is_told() -> None:
     server = make(stop_updates=1, stop_seconds=10)
     enter(server, "a", "b")
-    assert pushes(server, 1) == "1 updates done"
+    assert (pushes(server, 1), pushes(server, 1)) == ("", "1 updates done")
     server.tick(100)
     assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 updates done"  # type: ignore[union-attr]
     assert server.handle("", hello("c"), 101).stop == "1 updates done"  # type: ignore[union-attr]
-    assert [event["event"] for event in server.take_events()] == [
+    assert [event["event"] for event in lines(server)] == [
+        "exchange",
         "exchange",
         "stop",
     ]  # what comes later is answered, not counted
@@ -648,7 +753,7 @@ def test_the_history_may_be_thinned() -> None:
     server = make(parent_history_every=3)
     enter(server, "a")
     pushes(server, 7)
-    assert [event["version"] for event in server.take_events()] == [3, 6]
+    assert [event["version"] for event in lines(server)] == [3, 6]
 
 
 # The measures of a backend.
@@ -663,27 +768,43 @@ def test_measures_are_a_line_of_the_history_behind_their_exchange() -> None:
     enter(server, "a")
     server.handle("a", measured(1, pps=2950.0, tps=590.0), 1)
     server.handle("a", push(2, 0, 0, 0), 2)
-    exchanged, measures, second = server.take_events()
+    exchanged, measures, second = lines(server)
     assert (exchanged["event"], exchanged["version"], second["event"], second["version"]) == (
         "exchange",
         1,
         "exchange",
         2,
     )
-    assert measures == {"time": 1, "event": "ga3c", "child": "a", "pps": 2950.0, "tps": 590.0}
+    assert measures == {
+        "time": 1,
+        "event": "measures",
+        "backend": "ga3c",
+        "child": "a",
+        "pps": 2950.0,
+        "tps": 590.0,
+    }
     assert not {"pps", "tps", "measures"} & exchanged.keys()
 
 
-def test_measures_of_a_plug_are_an_event_with_its_import_string() -> None:
+def test_measures_of_a_plug_name_its_import_string() -> None:
     server = make(child_backend="my.package:Backend")
     enter(server, "a")
     server.handle("a", measured(1, temperature=61.5), 1)
-    assert server.take_events()[-1] == {
+    assert lines(server)[-1] == {
         "time": 1,
-        "event": "my.package:Backend",
+        "event": "measures",
+        "backend": "my.package:Backend",
         "child": "a",
         "temperature": 61.5,
     }
+
+
+def test_a_measure_may_be_called_like_a_field_of_the_line() -> None:
+    server = make(child_backend="ga3c")
+    enter(server, "a")
+    server.handle("a", measured(1, backend=3.0, pps=1.0), 1)
+    line = lines(server)[-1]
+    assert (line["backend"], line["pps"]) == ("ga3c", 1.0)
 
 
 def test_measures_of_a_push_that_is_repeated_refused_or_too_late_are_no_line() -> None:
@@ -699,7 +820,7 @@ def test_measures_of_a_push_that_is_repeated_refused_or_too_late_are_no_line() -
         server.handle("a", measured(3, pps=4.0), 5),
     ]
     assert [type(reply) for reply in replies] == [Weights, Weights, Refusal, Weights, Weights]
-    assert [event["pps"] for event in server.take_events() if event["event"] == "hogwild"] == [
+    assert [event["pps"] for event in lines(server) if event["event"] == "measures"] == [
         1.0,
         3.0,
     ]
@@ -711,11 +832,11 @@ def test_measures_are_thinned_child_by_child() -> None:
     for sequence in range(1, 6):
         for child in "ab":
             server.handle(child, measured(sequence, pps=sequence), sequence)
-    events = server.take_events()
+    events = lines(server)
     assert {event["child"] for event in events if event["event"] == "exchange"} == {
         "b"
     }  # every second of all
-    assert [(event["child"], event["pps"]) for event in events if event["event"] == "hogwild"] == [
+    assert [(event["child"], event["pps"]) for event in events if event["event"] == "measures"] == [
         ("a", 2),
         ("b", 2),
         ("a", 4),
@@ -745,7 +866,7 @@ def test_a_restored_server_goes_on_as_the_old_one_would() -> None:
 
     replies = []
     for server, now in ((old, 14.0), (new, 1000.0)):
-        enter(server, "a", now=now)
+        enter(server, "a", "b", now=now)
         replies.append(
             heard(server.handle("a", push(2, 0, 0, 0, version=2, steps=1, returns=(8.0,)), now + 1))
         )

@@ -1,13 +1,15 @@
-"""The parent's role: holds the weights and serves the children. Needs no torch.
+"""The parent's role: what waits for sockets, clocks, signals and disks. Here nothing is decided.
+
+What it decides is in `genkidama.parameter_server`. It needs neither torch nor an environment.
 
     server.py        Parent: its life in verbs
+    admission.py     who is let in: tokens, TLS, and what plain HTTP is answered
     connections.py   who speaks on which connection
     channel.py       one connection, with a short way for pushes
     records.py       the run's directory
     checkpointer.py  when θ_P is written to the disk
-    history.py       history.jsonl
+    trials.py        the same for the trials of a search
     telemetry.py     the log
-    address.py       HOST:PORT and fd://N
 
 `python -m genkidama.parent FILE.toml` runs one.
 """

@@ -1,4 +1,4 @@
-"""`python -m genkidama.parent FILE.toml`: runs a parent until its run is over or a signal ends it."""
+"""`python -m genkidama.parent FILE.toml`: runs a parent until its run is over or a signal comes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ _FILES = ("tokens_file", "certificate_file", "key_file")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 0, 1 (this machine cannot) or 2 (the user's mistake)."""
+    """Runs the command.
+
+    Returns:
+        The exit code: 0, 1 (this machine cannot) or 2 (the user's mistake).
+    """
     options = _parser().parse_args(arguments)
     try:
         experiment = Experiment.load(options.experiment).with_settings(parse_settings(options.set))
@@ -29,9 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if getattr(options, key) is not None
         }
         experiment = experiment.with_settings(given, source="the command line")
-        if (
-            find_spec("gymnasium") is not None
-        ):  # a machine that only holds weights needs none; its children will say what is wrong
+        # A machine that only holds weights needs no Gymnasium; its children will say what is wrong.
+        if find_spec("gymnasium") is not None:
             check_environment(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.until_eof:

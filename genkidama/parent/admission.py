@@ -1,8 +1,10 @@
-"""Who is let in, before a word of the protocol is said: certificates, tokens, and what plain HTTP is answered.
+"""Who is let in, before a word of the protocol is said: certificates, tokens, and plain HTTP.
 
 Laws of this file:
-- The tokens file is read at every handshake: adding a child restarts nothing, and withdrawing a token keeps it from returning.
-- A tokens file that cannot be used any more changes nothing: the entries that were read last stay, and it is said once.
+- The tokens file is read at every handshake. Adding a child restarts nothing, and a child whose
+  token was withdrawn cannot return.
+- A tokens file that cannot be used any more changes nothing: the entries read last stay, and the
+  log says so once.
 - A token is looked for in the `Authorization` header only, and never written anywhere.
 """
 
@@ -23,7 +25,7 @@ from genkidama.tokens import ANY, Entry, find_name, parse_tokens
 
 __all__ = ["HEALTH", "Admission", "answer", "make_context"]
 
-#: Where a parent answers 200 without a token, for whoever watches whether it lives.
+#: Here a parent answers 200 without a token, for whoever watches whether it lives.
 HEALTH = "/healthz"
 
 
@@ -39,7 +41,8 @@ class Admission:
     """
 
     def __init__(self, path: str, log: FilteringBoundLogger) -> None:
-        self._path, self._log = path, log
+        self._path = path
+        self._log = log
         self._entries: tuple[Entry, ...] = ()
         self._text: str | None = None
         self._problem = ""
@@ -84,7 +87,7 @@ class Admission:
 def answer(
     connection: ServerConnection, request: Request, admission: Admission | None
 ) -> tuple[str, Response | None]:
-    """Whom a connection may say that it is, and the HTTP response where it is not to become a websocket.
+    """Which name a connection may use, and the HTTP response if it is not to become a websocket.
 
     Args:
         admission: knows the tokens; None lets everybody in.
@@ -122,7 +125,8 @@ def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
     """What a parent speaks TLS with, 1.3 or later; None if both files are empty.
 
     Raises:
-        ConfigurationError: one of the two is missing, cannot be read or is none, or they do not belong together.
+        ConfigurationError: one of the two is missing, cannot be read or is of another kind, or they
+            do not belong together.
     """
     if not certificate_file and not key_file:
         return None
@@ -142,7 +146,8 @@ def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
             f"parent.certificate_file = {certificate_file!r}: holds no PEM certificate"
         ) from None
     encrypted = ConfigurationError(
-        f"parent.key_file = {key_file!r}: is encrypted, and nobody types its password; decrypt it with openssl pkey -in … -out …"
+        f"parent.key_file = {key_file!r}: is encrypted, and nobody types its password; "
+        "decrypt it with openssl pkey -in … -out …"
     )
 
     def refuse() -> str:
@@ -153,7 +158,8 @@ def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise ConfigurationError(
-                f"{given}: the key is not the certificate's; give the key that the certificate was made for"
+                f"{given}: the key is not the certificate's; "
+                "give the key that the certificate was made for"
             ) from None
         raise ConfigurationError(
             f"parent.key_file = {key_file!r}: holds no PEM private key"

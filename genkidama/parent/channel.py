@@ -7,8 +7,10 @@ it is answered inside the callback in which it arrives, and its reply is written
 it is. Whatever is not so simple goes the ordinary way: other messages, fragments, a child that does
 not read, bytes that are no message.
 
-This is the one file that knows how websockets works inside: `process_event`, `recv_messages`,
-`paused`, `transport` and `protocol` of its asyncio connection, `send_response` of its protocol.
+This is the one file of the parent that knows how websockets works inside: `process_event`,
+`paused`, `state`, `transport` and `protocol` of its asyncio connection, and `send_response`,
+`state`, `max_message_size` and the close frames of its protocol. A child's end of the line looks
+after itself.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ Answer: TypeAlias = Callable[[bytes], bytes | None]
 #: Who answers, in the header `Server` of every HTTP answer.
 SERVER = f"genkidama/{genkidama.__version__} protocol/{PROTOCOL}"
 
-#: RFC 6455 §5.2: a whole binary message, with its length in 7, 16 or 64 bits; what a server sends is not masked.
+#: RFC 6455 §5.2: a whole binary message, not masked, with its length in 7, 16 or 64 bits.
 _FINAL_BINARY = 0x82
-_SHORT, _MIDDLE, _LONG = struct.Struct("!BB"), struct.Struct("!BBH"), struct.Struct("!BBQ")
+_SHORT = struct.Struct("!BB")
+_MIDDLE = struct.Struct("!BBH")
+_LONG = struct.Struct("!BBQ")
 
 #: Up to here, joining head and content costs less than a second write.
 _JOINED_BYTES = 1 << 16
@@ -59,12 +63,13 @@ class Channel(ServerConnection):
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        #: To be set while a coroutine awaits `recv` and all messages before have been answered, and only then.
+        #: Set only while a coroutine awaits `recv` and all messages before have been answered.
         self.answer: Answer | None = None
         #: The name that the connection's token is for, `*` for any.
         self.admitted = ANY
         self._send_response = self.protocol.send_response
-        self.protocol.send_response = self._sign_response  # type: ignore[method-assign]  # also of what its parser refuses
+        # It also answers what the protocol's parser refuses.
+        self.protocol.send_response = self._sign_response  # type: ignore[method-assign]
         self._made = made
         self._lost = lost
         self._since = self.loop.time()
@@ -77,11 +82,29 @@ class Channel(ServerConnection):
         super().connection_lost(exc)
         self._lost(self, self.loop.time() - self._since)
 
+    def set_limit(self, size: int) -> None:
+        """From now on, a message may have so many bytes; a longer one ends the connection."""
+        self.protocol.max_message_size = size
+
+    def abort_unopened(self) -> None:
+        """Drops the connection if it is still in its HTTP upgrade."""
+        if self.state is State.CONNECTING:
+            self.transport.abort()
+
+    @property
+    def ending(self) -> str:
+        """Why the connection has ended, for the history."""
+        protocol = self.protocol
+        if protocol.close_sent is not None and not protocol.close_rcvd_then_sent:
+            return f"closed by the parent: {protocol.close_sent}"
+        if protocol.close_rcvd is not None:
+            return f"closed by the child: {protocol.close_rcvd}"
+        return "connection lost"
+
     def process_event(self, event: Event) -> None:
         answer = self.answer
-        if (
-            answer is not None and isinstance(event, Frame) and event.opcode < Opcode.CLOSE
-        ):  # no control frame
+        # Control frames have higher opcodes, and no answer of ours.
+        if answer is not None and isinstance(event, Frame) and event.opcode < Opcode.CLOSE:
             if (
                 event.opcode is Opcode.BINARY
                 and event.fin

@@ -1,10 +1,11 @@
-"""When a parent writes θ_P to the disk.
+"""When a parent writes θ_P to the disk, in a plain run.
 
 Laws of this file:
-- What is written is a copy made between two pushes; the writing itself waits in a thread, so no
+- What is written is a copy made between two pushes. The writing itself waits in a thread, so no
   child waits for a disk.
-- With `parent.checkpoint_updates`, checkpoints are of exactly those updates.
+- With `parent.checkpoint_updates` a checkpoint is of the very push that completes so many updates.
 - A checkpoint that fails stops nothing: it is reported and tried again. Only the final one raises.
+- A run goes on with the network and the rule that it began with.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeAlias
 
-from genkidama.errors import EnvironmentFailure, GenkidamaError
-from genkidama.parameter_server import ParameterServer, Snapshot
+import genkidama
+from genkidama.averaging import Rule, RuleState
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.events import CheckpointWritten, Event, Resumed
+from genkidama.parameter_server import ParameterServer
 from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, load
+from genkidama.trial import Snapshot
 from genkidama.weights import Signature, Vector
 
 __all__ = ["BEST_SHARE", "RETRY_SECONDS", "Checkpointer"]
@@ -30,31 +36,32 @@ RETRY_SECONDS = 10.0
 #: this share of the time at most, and once a second at most, so that an SD card lives.
 BEST_SHARE = 0.05
 
-_Copy: TypeAlias = tuple[Signature, Vector, Snapshot]
+_Copy: TypeAlias = tuple[Signature, Vector, Snapshot, RuleState]
 
 
 class Checkpointer:
-    """Decides when the trial of `server` is saved in `folder`, and saves it.
+    """Decides when the trial of `server` is saved under `out`, and saves it.
 
     Args:
-        note: called with `"checkpoint"` and its `version`, `update` and `file` when one of the versions is written.
+        note: called with a `CheckpointWritten` when one of the versions is written.
         complain: called with one line about each file that cannot be written or read.
     """
 
     def __init__(
         self,
         server: ParameterServer,
-        folder: CheckpointFolder,
-        note: Callable[..., None],
+        out: Path,
+        note: Callable[[Event], None],
         complain: Callable[[str], None],
     ) -> None:
         self._server = server
         self._settings = server.experiment.parent
-        self._folder = folder
+        self._out = out
+        self._folder = CheckpointFolder(out / "checkpoints", self._settings.checkpoint_keep)
         self._note = note
         self._complain = complain
         # More than are kept need not wait: the older ones would be deleted anyway.
-        self._due: deque[_Copy] = deque(maxlen=folder.keep)
+        self._due: deque[_Copy] = deque(maxlen=self._folder.keep)
         self._next_update = float(self._settings.checkpoint_updates or math.inf)
         self._saved_version = 0
         self._saved_at: float | None = None
@@ -62,18 +69,21 @@ class Checkpointer:
         self._best = -math.inf
         self._best_at = -math.inf
 
-    def restore(self) -> Checkpoint | None:
-        """Reads the newest checkpoint, if there is one, and lets the server go on from it.
+    def restore(self, now: float) -> Resumed | None:
+        """Lets the server go on from the newest checkpoint; None if there is none.
 
         Raises:
+            ConfigurationError: it is of another network, or of another rule.
             EnvironmentFailure: the folder cannot be written.
         """
         self._folder.prepare()
         checkpoint = self._folder.latest(self._complain)
         if checkpoint is None:
             return None
-        snapshot = checkpoint.snapshot
-        self._server.restore(snapshot, checkpoint.signature, checkpoint.vector)
+        self._check_same(checkpoint)
+        server, snapshot = self._server, checkpoint.snapshot
+        server.restore(snapshot, checkpoint.signature, checkpoint.vector)
+        _restore_rule(server.trials.rule, checkpoint)
         self._saved_version = snapshot.version
         if self._settings.checkpoint_updates:
             self._plan_update()
@@ -82,7 +92,17 @@ class Checkpointer:
                 self._best = _mean(load(self._folder.best_path).snapshot.mean_return)
             except GenkidamaError as error:
                 self._complain(str(error))
-        return checkpoint
+        return Resumed(
+            time=now,
+            run=server.run,
+            software=genkidama.__version__,
+            file=checkpoint.path.name if checkpoint.path else "",
+            version=snapshot.version,
+            update=server.updates,
+            episodes=snapshot.episodes,
+            steps=snapshot.steps,
+            mean_return=server.trial.mean_return,
+        )
 
     def pushed(self, now: float) -> None:
         """To be called after each push, before the next is handled."""
@@ -96,17 +116,13 @@ class Checkpointer:
         return bool(self._due)
 
     async def keep(self, now: float) -> None:
-        """Writes what is due. To be called about once a second, and never twice at the same time."""
-        server, settings = self._server, self._settings
+        """Writes what is due. To be called about once a second, never twice at the same time."""
         if self._saved_at is None:
             self._saved_at = now
-        if server.trial.vector is None or now < self._retry_at:
+        if self._server.trial.vector is None or now < self._retry_at:
             return
-        if (
-            settings.checkpoint_seconds
-            and now - self._saved_at >= settings.checkpoint_seconds
-            and self._unsaved()
-        ):
+        seconds = self._settings.checkpoint_seconds
+        if seconds and now - self._saved_at >= seconds and self._unsaved():
             self._due.append(self._copy(now))
         try:
             await self._write_due(now)
@@ -133,6 +149,26 @@ class Checkpointer:
         if self._improved():
             await self._write_best(now)
 
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _check_same(self, checkpoint: Checkpoint) -> None:
+        """Every child would be refused if a run went on with another network, so say it at once.
+
+        Another rule could make nothing of what the rule before it remembers.
+        """
+        before, after = checkpoint.experiment, self._server.experiment
+        for key, was, now_is in (
+            ("network", before.network, after.network),
+            ("environment.id", before.environment.id, after.environment.id),
+            ("parent.rule", before.parent.rule, after.parent.rule),
+        ):
+            if was != now_is:
+                raise ConfigurationError(
+                    f"{self._out}: its checkpoints were made with {key} = {was!r}, "
+                    f"now it is {now_is!r}; choose another directory with --out"
+                )
+
     def _plan_update(self) -> None:
         every = self._settings.checkpoint_updates
         self._next_update = float((math.floor(self._server.updates / every) + 1) * every)
@@ -148,7 +184,9 @@ class Checkpointer:
         trial = self._server.trial
         assert trial.signature is not None
         assert trial.vector is not None
-        return trial.signature, trial.vector.copy(), self._server.snapshot(now)
+        state = self._server.trials.rule.state()
+        copies = {name: array.copy() for name, array in state.items()}
+        return trial.signature, trial.vector.copy(), self._server.snapshot(now), copies
 
     async def _write_due(self, now: float) -> None:
         while self._due:
@@ -159,15 +197,29 @@ class Checkpointer:
                 if len(self._due) < self._folder.keep:
                     self._due.appendleft(copy)
                 raise
-            self._saved_version, self._saved_at = copy[2].version, now
+            snapshot = copy[2]
+            self._saved_version = snapshot.version
+            self._saved_at = now
             self._note(
-                "checkpoint", version=copy[2].version, update=copy[2].updates, file=path.name
+                CheckpointWritten(
+                    time=now, version=snapshot.version, update=snapshot.updates, file=path.name
+                )
             )
 
     async def _write_best(self, now: float) -> None:
         copy = self._copy(now)
         await asyncio.to_thread(self._folder.save_best, *copy)
         self._best = _mean(copy[2].mean_return)
+
+
+def _restore_rule(rule: Rule, checkpoint: Checkpoint) -> None:
+    try:
+        rule.restore(checkpoint.state)
+    except (ValueError, KeyError) as error:
+        raise ConfigurationError(
+            f"{checkpoint.path}: {type(rule).__name__} cannot go on from what it remembers there: "
+            f"{error}; choose another directory with --out"
+        ) from None
 
 
 def _mean(value: float | None) -> float:

@@ -1,13 +1,15 @@
 """Who speaks on which connection, and what becomes of one that says something wrong.
 
 Laws of this file:
-- Who needs a token and has none that the parent knows gets an HTTP answer and no websocket. A token of one name admits that name.
-- A connection's first message is a `Hello`; the name in it is the connection's for good. In a search a node
-  says hello again on the same connection whenever it has no trial.
-- Every message gets exactly one reply. A refusal before the join ends the connection with code 1008;
-  after it, only bytes that are no message do.
-- A name belongs to one connection at a time. The same child (name and session; or name and a token of its own, where the old
-  connection answers no ping) on a new connection takes its name over, and the end of the old connection means nothing any more.
+- A child that needs a token and shows none that the parent knows gets an HTTP answer and no
+  websocket. A token of one name admits that name only.
+- A connection's first message is a `Hello`; the name in it is the connection's for good. In a
+  search a node says hello again on the same connection whenever it has no trial.
+- Every message gets exactly one reply. A refusal before the join ends the connection with code
+  1008; after it, only bytes that are no message do.
+- A name belongs to one connection at a time. The same child on a new connection takes its name
+  over, and the end of the old connection means nothing any more. It is the same child if name and
+  session are the same, or if it has a token of that name and the old connection answers no ping.
 - Nothing waits between the decoding of a message and the reply's encoding.
 """
 
@@ -25,7 +27,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
-from websockets.protocol import State
 
 from genkidama.errors import ProtocolError
 from genkidama.messages import (
@@ -56,7 +57,8 @@ _CLOSED_FOR: dict[int, str] = {
     CloseCode.MESSAGE_TOO_BIG: "length",
     CloseCode.INVALID_DATA: "malformed",
     CloseCode.PROTOCOL_ERROR: "malformed",
-    CloseCode.INTERNAL_ERROR: "silent",  # the only internal error that websockets knows of is a ping without a pong
+    # The only internal error that websockets knows of is a ping without a pong.
+    CloseCode.INTERNAL_ERROR: "silent",
 }
 
 #: RFC 6455 §5.5: a control frame's payload has at most 125 bytes, two of which are the close code.
@@ -69,13 +71,14 @@ class Connections:
     Args:
         server: decides what each message is answered.
         now: the parent's clock, in seconds.
-        pushed: called after each message that may have changed something, before the next is handled, with the clock's seconds.
+        pushed: called with the clock's seconds after each message that may have changed something,
+            before the next is handled.
         ended: called when a child's connection has ended.
     """
 
-    #: A child says hello in the moment in which it is connected; a slow network takes a second or two.
+    #: A child says hello as soon as it is connected; a slow network takes a second or two.
     hello_seconds = 10.0
-    #: So long a child may take to answer a ping where another one, with its token, wants its name.
+    #: So long a child may take to answer a ping when another one, with its token, wants its name.
     pong_seconds = 3.0
     #: So long the HTTP upgrade may take, for the same reason.
     open_seconds = 10.0
@@ -136,14 +139,13 @@ class Connections:
         finally:
             if name and self.children.get(name) is connection:
                 del self.children[name]
-                self._server.disconnected(name, _why(connection), self._now())
+                self._server.disconnected(name, connection.ending, self._now())
                 self._ended()
 
     def abort_unopened(self) -> None:
         """Drops the connections that are still in their HTTP upgrade."""
         for connection in tuple(self._open):
-            if connection.state is State.CONNECTING:
-                connection.transport.abort()
+            connection.abort_unopened()
 
     async def _first(self, connection: ServerConnection) -> Hello:
         try:
@@ -155,12 +157,13 @@ class Connections:
         if not isinstance(message, Hello):
             raise ProtocolError(
                 "order",
-                f"the first message of a connection is a hello, not a {type(message).__name__.lower()}",
+                "the first message of a connection is a hello, "
+                f"not a {type(message).__name__.lower()}",
             )
         return message
 
     async def _converse(self, connection: Channel, name: str) -> None:
-        """Answers all that follows the hello. Once the child has joined, its pushes do not even come here."""
+        """Answers all that follows the hello, but for most pushes, which the channel answers."""
         joined = False
         answer = partial(self._answer_push, connection, name)
         while True:
@@ -175,10 +178,8 @@ class Connections:
             try:
                 message = _decode(frame)
                 kind = type(message)
-                if isinstance(message, Hello) and (
-                    message.name != name or not self._server.idle(name)
-                ):
-                    raise ProtocolError("order", "a second hello on one connection")
+                if isinstance(message, Hello):
+                    self._check_again(message, name)
             except ProtocolError as error:
                 reply = self._server.refuse(name, error, now)
             else:
@@ -189,7 +190,7 @@ class Connections:
                     return
             elif kind is Hello:
                 joined = False
-                connection.protocol.max_message_size = HANDSHAKE_LIMIT
+                connection.set_limit(HANDSHAKE_LIMIT)
                 self._pushed(now)
             elif kind is Push or kind is Leave:
                 self._pushed(now)
@@ -197,15 +198,21 @@ class Connections:
                 joined = True
                 trial = self._server.children[name].trial
                 assert trial is not None  # a join that is not refused has set both
-                signature = trial.signature
-                assert signature is not None
-                connection.protocol.max_message_size = size_limit(signature.size)
+                assert trial.signature is not None
+                connection.set_limit(size_limit(trial.signature.size))
             await connection.send(encode(reply))
             if kind is Leave:
                 return
 
+    def _check_again(self, hello: Hello, name: str) -> None:
+        if hello.name != name or not self._server.idle(name):
+            raise ProtocolError("order", "a second hello on one connection")
+
     def _answer_push(self, connection: Channel, name: str, frame: bytes) -> bytes | None:
-        """The reply to a push of a child that has joined; None for any other message, with nothing changed."""
+        """The reply to a push of a child that has joined.
+
+        None for any other message, with nothing changed.
+        """
         try:
             message = decode_request(frame)
         except ProtocolError:
@@ -218,8 +225,12 @@ class Connections:
         return encode(reply)
 
     async def _make_way(self, hello: Hello, admitted: str) -> None:
-        """A machine that lost its power returns before the parent has missed it. A token of its own proves who it is, and a ping that
-        nobody answers that the old connection is dead; if that lives, two machines share a token, and the second is refused."""
+        """Frees the name of a machine that lost its power and returns before it was missed.
+
+        A token of its own proves that it is that machine. A ping without an answer proves that the
+        old connection is dead. If that one lives, two machines share a token, and the second is
+        refused.
+        """
         old, known = self.children.get(hello.name), self._server.children.get(hello.name)
         if admitted != hello.name or old is None or known is None or known.session == hello.session:
             return
@@ -263,7 +274,8 @@ def _check_name(name: str, admitted: str) -> None:
     if admitted not in (ANY, name):
         raise ProtocolError(
             "token",
-            f"this token is for {admitted!r}, and this child says it is {name!r}; name it {admitted!r}, or give it a token of its own",
+            f"this token is for {admitted!r}, and this child says it is {name!r}; "
+            f"name it {admitted!r}, or give it a token of its own",
         )
 
 
@@ -284,11 +296,3 @@ async def _turn_away(connection: ServerConnection, refusal: Refusal) -> None:
 def _address(connection: ServerConnection) -> str:
     address = connection.remote_address
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
-
-
-def _why(connection: ServerConnection) -> str:
-    """Why a connection has ended, for the history."""
-    received, sent = connection.protocol.close_rcvd, connection.protocol.close_sent
-    if sent is not None and not connection.protocol.close_rcvd_then_sent:
-        return f"closed by the parent: {sent}"
-    return f"closed by the child: {received}" if received is not None else "connection lost"

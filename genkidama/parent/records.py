@@ -1,9 +1,11 @@
-"""A run's directory: `experiment.toml`, `history.jsonl` and `checkpoints/` or, of a search, `trials/` and the study.
+"""A run's directory: `experiment.toml`, `history.jsonl`, and what its keeper keeps beside them.
 
 Laws of this file:
 - A directory that holds a run is taken up where that run's newest readable checkpoint left off.
 - What cannot be written while the run goes on is reported once and tried again; the run goes on.
 - The history tells things in the order in which they happened.
+- The keeper of a plain run is a `Checkpointer`, that of a search a `TrialKeeper`. Only
+  `_make_keeper` asks which it is.
 """
 
 from __future__ import annotations
@@ -12,26 +14,50 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 import genkidama
-from genkidama.averaging import diagnose
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.events import Event, Resumed, Started, Warned
 from genkidama.experiment import Experiment, read_toml
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.telemetry import EventLog
 from genkidama.parent.trials import TrialKeeper
-from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, write_atomically
+from genkidama.system.checkpoint import write_atomically
 from genkidama.system.history import History
+from genkidama.tuning.service import Search
 
-__all__ = ["Records", "make_directory"]
+__all__ = ["Keeper", "Records", "make_directory"]
+
+
+class Keeper(Protocol):
+    """Keeps on the disk what a run is learning."""
+
+    def restore(self, now: float) -> Resumed | None:
+        """Lets the server go on from what is there; None if nothing is. Raises as `Records`."""
+
+    def pushed(self, now: float) -> None:
+        """To be called after each push, before the next is handled."""
+
+    @property
+    def due(self) -> bool:
+        """Whether `keep` has something to do at once."""
+
+    async def keep(self, now: float) -> None:
+        """Writes what is due. To be called often, and never twice at the same time."""
+
+    async def finish(self, now: float) -> None:
+        """Writes all that is left, and closes what is open. Raises an `EnvironmentFailure`."""
+
+    def close(self) -> None:
+        """Closes what is open and writes nothing, for a parent that could not start."""
 
 
 class Records:
-    """What a parent writes down. Opening them restores `server` from the newest checkpoint, if there is one.
+    """What a parent writes down. Opening them restores `server` from the disk, if there is a run.
 
     Args:
         server: whose events and weights are recorded.
@@ -40,7 +66,7 @@ class Records:
         log: where people read.
 
     Raises:
-        ConfigurationError: the directory holds a run of another network.
+        ConfigurationError: the directory holds a run of another kind, network or rule.
         EnvironmentFailure: the directory cannot be written, or another parent is using it.
     """
 
@@ -55,41 +81,38 @@ class Records:
         self._now = now
         self._log = log
         self._events = EventLog(log)
-        self._history_error = self._problem = ""
+        self._history_error = ""
+        self._problem = ""
         self._history = History(out / "history.jsonl")
-        self._keeper: Checkpointer | TrialKeeper | None = None
         try:
             _check_same_kind(server.experiment, out)
-            if server.search is None:
-                start = self._take_up_run(out)
-            else:
-                start = self._take_up_search(out)
+            self._keeper = self._make_keeper(out)
+        except BaseException:
+            self._history.close()
+            raise
+        try:
+            resumed = self._keeper.restore(now())
             write_atomically(out / "experiment.toml", server.experiment.to_toml().encode())
         except BaseException:
             self.close()
             raise
-        self.note(
-            "resume" if start else "start", run=out.name, software=genkidama.__version__, **start
-        )
+        self.note(resumed or Started(time=now(), run=out.name, software=genkidama.__version__))
 
     @property
     def urgent(self) -> bool:
         """Whether `keep` has something to do at once."""
-        assert self._keeper is not None
         return self._keeper.due
 
     def pushed(self, now: float) -> None:
         """To be called after each push, before the next is handled."""
-        assert self._keeper is not None
         self._keeper.pushed(now)
 
-    def note(self, event: str, **details: Any) -> None:
+    def note(self, event: Event) -> None:
         """Adds an event of the parent's own to the history and the log."""
-        self._take_events({"time": self._now(), "event": event, **details})
+        self._take_events(event)
 
     async def keep(self) -> None:
-        """Writes what has happened since the last call. Never to be called twice at the same time."""
-        assert self._keeper is not None
+        """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
         await self._keeper.keep(self._now())
         try:
@@ -106,7 +129,6 @@ class Records:
         Raises:
             EnvironmentFailure: one of them could not be written.
         """
-        assert self._keeper is not None
         failure: EnvironmentFailure | None = None
         try:
             await self._keeper.finish(self._now())
@@ -124,62 +146,35 @@ class Records:
 
     def close(self) -> None:
         """Closes the files and writes nothing, for a parent that could not start."""
-        if isinstance(self._keeper, TrialKeeper):
-            self._keeper.close()
+        self._keeper.close()
         self._history.close()
 
-    def _take_up_run(self, out: Path) -> dict[str, Any]:
-        """Goes on from the newest checkpoint; what there is to say about it, nothing of a new run."""
+    def _make_keeper(self, out: Path) -> Keeper:
         server = self._server
-        folder = CheckpointFolder(out / "checkpoints", server.experiment.parent.checkpoint_keep)
-        self._keeper = Checkpointer(server, folder, self.note, self._complain)
-        checkpoint = self._keeper.restore()
-        if checkpoint is None:
-            return {}
-        _check_same_network(checkpoint, server.experiment, out)
-        trial = server.trial
-        return {
-            "file": checkpoint.path.name if checkpoint.path else "",
-            "version": trial.version,
-            "update": server.updates,
-            "episodes": trial.episodes,
-            "steps": trial.steps,
-            "mean_return": trial.mean_return,
-        }
-
-    def _take_up_search(self, out: Path) -> dict[str, Any]:
-        """Goes on from the study; what there is to say about it, nothing of a new search."""
+        if not isinstance(server.trials, Search):
+            return Checkpointer(server, out, self.note, self._complain)
         from genkidama.tuning.study import Study  # Optuna, which a plain run does without
 
-        server = self._server
         study = Study(server.experiment, out, resumes=(out / "experiment.toml").exists())
-        self._keeper = TrialKeeper(server, study, out, self._complain, self._now)
-        self._keeper.restore()
-        assert server.search is not None
-        return (
-            {"trials": len(server.search.trials), "reports": server.search.reports}
-            if server.search.trials
-            else {}
-        )
+        return TrialKeeper(server, server.trials, study, out, self._complain_aloud, self._now)
 
-    def _take_events(self, *own: dict[str, Any]) -> None:
+    def _take_events(self, *own: Event) -> None:
         events = [*self._server.take_events(), *own]
         self._history.add(events)
         self._events.report(events, self._now())
-        if self._server.search is None and any(
-            event["event"] in ("start", "resume", "join") for event in events
-        ):
-            experiment = self._server.experiment
-            children = sum(record.joined for record in self._server.children.values())
-            self._events.advise(diagnose(experiment.parent.alpha, experiment.child.beta, children))
+        server = self._server
+        beta = server.experiment.child.beta
+        self._events.advise(server.trials.rule.diagnose(beta, len(server.joined)))
 
     def _complain(self, problem: str) -> None:
         self._log.error("problem", reason=problem)
-        if self._server.search is not None and problem != self._problem:
-            self._problem = (
-                problem  # its nodes may have to wait, and who watches the history wants to know why
-            )
-            self._history.add([{"time": self._now(), "event": "warning", "reason": problem}])
+
+    def _complain_aloud(self, problem: str) -> None:
+        """Says it in the history, too: nodes may have to wait, and its reader wants to know why."""
+        self._complain(problem)
+        if problem != self._problem:
+            self._problem = problem
+            self._history.add([Warned(time=self._now(), reason=problem)])
 
 
 def make_directory(out: Path | None, name: str) -> Path:
@@ -194,7 +189,8 @@ def make_directory(out: Path | None, name: str) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFailure(
-            f"{out or 'runs'}: cannot be made: {error.strerror}; choose another directory with --out"
+            f"{out or 'runs'}: cannot be made: {error.strerror}; "
+            "choose another directory with --out"
         ) from None
     return out
 
@@ -214,22 +210,13 @@ def _new_directory(name: str) -> Path:
 def _check_same_kind(experiment: Experiment, out: Path) -> None:
     """A search and a plain run do not go on in each other's directory."""
     path = out / "experiment.toml"
-    was_search = "search" in read_toml(path) if path.exists() else experiment.search is not None
-    if was_search != (experiment.search is not None):
-        was, now_is = ("a search", "a plain run") if was_search else ("a plain run", "a search")
+    if not path.exists():
+        return
+    was, now_is = (
+        "a search" if search else "a plain run"
+        for search in ("search" in read_toml(path), experiment.search is not None)
+    )
+    if was != now_is:
         raise ConfigurationError(
             f"{out}: holds {was}, and this is {now_is}; choose another directory with --out"
         )
-
-
-def _check_same_network(checkpoint: Checkpoint, experiment: Experiment, out: Path) -> None:
-    """Every child would be refused if a run went on with another network; say it before the first one comes."""
-    before = checkpoint.experiment
-    for key, was, now_is in (
-        ("network", before.network, experiment.network),
-        ("environment.id", before.environment.id, experiment.environment.id),
-    ):
-        if was != now_is:
-            raise ConfigurationError(
-                f"{out}: its checkpoints were made with {key} = {was!r}, now it is {now_is!r}; choose another directory with --out"
-            )

@@ -24,31 +24,37 @@ from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
-from genkidama.errors import EnvironmentFailure
-from genkidama.experiment import Experiment
+from genkidama.averaging import Blend, Rule
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.events import Stopped
+from genkidama.experiment import Experiment, ParentSettings
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.telemetry import describe
+from genkidama.plain_run import PlainRun
 from genkidama.system.address import explain, parse_listen
 from genkidama.system.machine import loop_factory, on_signals
+from genkidama.system.plugs import is_plug, load_plug
 from genkidama.system.systemd import Notify, supervised
 from genkidama.tokens import is_loopback
+from genkidama.trial import Trials
+from genkidama.tuning.service import Search
 
 __all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
 
-#: Short enough that who follows the history sees it grow, long enough to cost nothing.
+#: Short enough that a reader of the history sees it grow, long enough to cost nothing.
 HOUSEKEEPING_SECONDS = 0.25
 
 #: After the run's end, children that have not left are waited for so long.
 LEAVE_SECONDS = 5.0
 
-#: A closing handshake may take so long; with the final checkpoint it has to fit into 5 s after a SIGTERM.
+#: A closing handshake may take so long; it and the final checkpoint have 5 s after a SIGTERM.
 CLOSE_SECONDS = 2.0
 
-#: A child that has gone without a word is looked for this often, and at least twice in `parent.silence_seconds`.
+#: A child is pinged this often, and at least twice in `parent.silence_seconds`.
 _PING_SECONDS = 20.0
 
 #: One request has one reply, so a child that keeps the rules has one message waiting at most. More
@@ -61,9 +67,12 @@ class Parent:
 
     Args:
         experiment: all settings.
-        out: the run's directory, made if missing; a run that is in it goes on. None makes a new one,
-            `runs/NAME-DATE-TIME`, under the current directory.
+        out: the run's directory, made if missing; a run that is in it goes on. None makes a new
+            one, `runs/NAME-DATE-TIME`, under the current directory.
         listen: `HOST:PORT`, `[IPV6]:PORT` or `fd://N`; None takes the experiment's.
+
+    Raises:
+        ConfigurationError: `parent.rule` is no rule.
     """
 
     def __init__(
@@ -74,7 +83,7 @@ class Parent:
         self.out = Path(out) if out is not None else None
         self.listen = experiment.parent.listen if listen is None else listen
         #: What is decided and known: the trial, its children, the refusals' counts.
-        self.server = ParameterServer(experiment)
+        self.server = ParameterServer(experiment, trials=_make_trials(experiment))
         self._log: FilteringBoundLogger = structlog.get_logger()
         self._connections = Connections(self.server, self.now, self._pushed, self._ended)
         self._websockets: Server | None = None
@@ -86,12 +95,14 @@ class Parent:
         self._offset = time.time() - time.monotonic()
 
     async def startup(self) -> None:
-        """Binds the address, opens the directory, takes up the run in it if there is one, and lets children in.
+        """Binds the address, opens the directory, takes up a run in it, and lets children in.
+
+        If it raises, nothing is left open.
 
         Raises:
-            ConfigurationError: `listen` is no address, certificate, key or tokens cannot be used, or the directory holds a
-                run of another network.
-            EnvironmentFailure: the port is in use, the directory cannot be written, …; nothing is left open.
+            ConfigurationError: `listen` is no address; certificate, key or tokens cannot be used;
+                the directory holds a run of another kind, network or rule.
+            EnvironmentFailure: the port is in use, the directory cannot be written, ….
         """
         self._loop = asyncio.get_running_loop()
         settings = self.experiment.parent
@@ -117,8 +128,8 @@ class Parent:
         host, port = self.address
         self._log.info("listening", host=host, port=port, out=str(self.out))
         if not settings.tokens_file and not is_loopback(host):
-            reason = "whoever reaches this address may join and change the weights; give parent.tokens_file"
-            self._log.warning("no tokens", host=host, reason=reason)
+            reason = "whoever reaches this address may join and change the weights"
+            self._log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")
 
     async def serve(self) -> None:
         """Returns when the run is over and its children have left, or when `stop` was called."""
@@ -144,9 +155,9 @@ class Parent:
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def shutdown(self) -> None:
-        """Closes all connections and writes the final checkpoint. A parent that is not started has nothing to do.
+        """Closes all connections and writes the final checkpoint, if the parent is started.
 
-        To a child, the close code 1000 says that the run is over, and 1001 that the parent may come back.
+        The close code 1000 tells a child that the run is over, and 1001 that the parent may return.
 
         Raises:
             EnvironmentFailure: the final checkpoint or the history could not be written.
@@ -159,21 +170,19 @@ class Parent:
         if self.server.stop:
             websockets.close(code=CloseCode.NORMAL_CLOSURE, reason="the run is over")
         else:
-            version = (
-                {} if self.server.search is not None else {"version": self.server.trial.version}
-            )
-            records.note("stop", reason=self._stopped or "stopped", **version)
+            reason = self._stopped or "stopped"
+            version = self.server.trials.version
+            records.note(Stopped(time=self.now(), reason=reason, version=version))
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
-        with suppress(
-            TimeoutError
-        ):  # of TLS handshakes that never end websockets knows nothing, and Python waits for them
+        # Python waits for TLS handshakes that never end, and websockets knows nothing of them.
+        with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS + 1.0):
                 await websockets.wait_closed()
         await records.finish()
 
     def run(self) -> None:
-        """Starts, serves and shuts down in an event loop of its own: uvloop's where it is installed.
+        """Starts, serves and shuts down in an event loop of its own: uvloop's if it is installed.
 
         In the main thread, SIGTERM and SIGINT end it in order, and a second one ends the process at
         once; systemd, if it has started the process, is told how it goes. In another thread signals
@@ -193,7 +202,7 @@ class Parent:
         return str(name[0]), int(name[1])
 
     def now(self) -> float:
-        """Unix time in seconds that never goes back, whatever is done to the machine's clock meanwhile."""
+        """Unix time in seconds. It never goes back, whatever is done to the machine's clock."""
         return time.monotonic() + self._offset
 
     async def _live(self) -> None:
@@ -216,9 +225,8 @@ class Parent:
         self.stop(number.name)
         for each in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(each)
-            signal.signal(
-                each, signal.SIG_DFL
-            )  # the next one ends the process, whatever it waits for
+            # The next one ends the process, whatever it waits for.
+            signal.signal(each, signal.SIG_DFL)
 
     async def _bind(self, context: ssl.SSLContext | None) -> Server:
         silence = self.experiment.parent.silence_seconds
@@ -257,3 +265,27 @@ class Parent:
     def _ended(self) -> None:
         if self.server.stop:
             self._wake.set()
+
+
+def _make_trials(experiment: Experiment) -> Trials:
+    if experiment.search is not None:
+        return Search(experiment)
+    return PlainRun(experiment, _make_rule(experiment.parent))
+
+
+def _make_rule(settings: ParentSettings) -> Rule:
+    """`parent.rule`.
+
+    Raises:
+        ConfigurationError: there is no such class, it is no rule, or it does not take the options.
+    """
+    name, options = settings.rule, settings.rule_options
+    kind = load_plug(name, "parent.rule") if is_plug(name) else Blend
+    problem = f"parent.rule = {name!r} with parent.rule_options = {options!r}"
+    try:
+        rule = kind(settings.alpha, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{problem}: {error}") from None
+    if not isinstance(rule, Rule):
+        raise ConfigurationError(f"{problem}: is no genkidama.averaging.Rule")
+    return rule

@@ -1,9 +1,10 @@
 """What a search keeps while it goes on: a directory for each trial, and the study.
 
 Laws of this file:
-- A trial's directory, `trials/NNNN`, is a run's: `genkidama evaluate` and `genkidama train --resume` take it.
-- At the end of each phase the trial's weights are copied between two pushes; first they are written, then
-  the report, so that a report in the study always has its weights on the disk.
+- A trial's directory, `trials/NNNN`, is a run's: `genkidama evaluate` and
+  `genkidama train --resume` take it.
+- At the end of each phase the trial's weights are copied between two pushes. First they are
+  written, then the report, so that a report in the study always has its weights on the disk.
 - What cannot be written is tried again; the search goes on.
 """
 
@@ -15,13 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+import genkidama
 from genkidama.errors import EnvironmentFailure
+from genkidama.events import Resumed
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import RETRY_SECONDS
 from genkidama.system.checkpoint import CheckpointFolder, write_atomically
 from genkidama.trial import Snapshot
-from genkidama.tuning.service import SearchTrial
+from genkidama.tuning.service import Search, SearchTrial
 from genkidama.weights import Signature, Vector
 
 if TYPE_CHECKING:  # it needs Optuna, which a plain run does without
@@ -32,14 +35,15 @@ __all__ = ["TrialKeeper"]
 #: Of a trial under way so many checkpoints are kept, beside the best.
 _KEEP = 1
 
-#: The weights of a trial, what its checkpoint says beside them, and whether they are those of a phase's end.
+#: A trial's weights, what its checkpoint says beside them, and whether a phase has ended with them.
 _Copy: TypeAlias = tuple[Signature, Vector, Snapshot, bool]
 
 
 class TrialKeeper:
-    """Keeps the trials of `server` under `out`, and its study up to date.
+    """Keeps the trials of `search` under `out`, and its study up to date.
 
     Args:
+        server: of which `search` is the `trials`.
         complain: called with one line about each file or database that cannot be written or read.
         now: the parent's clock, in seconds.
     """
@@ -47,13 +51,15 @@ class TrialKeeper:
     def __init__(
         self,
         server: ParameterServer,
+        search: Search,
         study: Study,
         out: Path,
         complain: Callable[[str], None],
         now: Callable[[], float],
     ) -> None:
-        assert server.search is not None
-        self._server, self._search, self._study = server, server.search, study
+        self._server = server
+        self._search = search
+        self._study = study
         self._out = out
         self._complain = complain
         self._now = now
@@ -65,26 +71,29 @@ class TrialKeeper:
         self._retry_at = -math.inf
         self._sampling: asyncio.Task[None] | None = None
 
-    def restore(self) -> int:
-        """Takes up the trials of the study; returns how many reports they have made.
-
-        Raises:
-            ConfigurationError: a trial's settings are not allowed any more.
-        """
+    def restore(self, now: float) -> Resumed | None:
+        """Takes up the trials of the study; None if there are none."""
+        search = self._search
         for known in self._study.trials():
-            trial = self._search.restore(known.number, known.params, known.state, known.phases)
-            self._best[known.number] = max(
-                (record.metric for record in known.phases if record.metric is not None),
-                default=-math.inf,
-            )
+            trial = search.restore(known.number, known.params, known.state, known.phases)
+            metrics = (record.metric for record in known.phases if record.metric is not None)
+            self._best[known.number] = max(metrics, default=-math.inf)
             if not trial.ended:
                 checkpoint = self._folder(known.number).latest(self._complain)
                 if checkpoint is not None:
                     trial.restore(checkpoint.snapshot, checkpoint.signature, checkpoint.vector)
                     trial.seconds = checkpoint.snapshot.seconds
                     self._saved[known.number] = trial.version
-        self._search.restored(self._now())
-        return self._search.reports
+        search.restored(now)
+        if not search.trials:
+            return None
+        return Resumed(
+            time=now,
+            run=self._server.run,
+            software=genkidama.__version__,
+            trials=len(search.trials),
+            reports=search.reports,
+        )
 
     @property
     def due(self) -> bool:
@@ -94,14 +103,19 @@ class TrialKeeper:
         )
 
     def pushed(self, now: float) -> None:
-        """To be called after each push, before the next is handled: copies the weights of a trial that has ended a phase."""
+        """To be called after each push, before the next is handled.
+
+        Copies the weights of a trial that has ended a phase.
+        """
         for trial in self._search.take_changed():
-            assert trial.number is not None
-            self._reported[trial.number] = trial
-            self._copy(trial, now, phase_end=True)
+            self._reported[trial.index] = trial
+            self._copy(trial, phase_end=True)
 
     async def keep(self, now: float) -> None:
-        """Writes what is due and fetches configurations. To be called often, and never twice at the same time."""
+        """Writes what is due and fetches configurations.
+
+        To be called often, and never twice at the same time.
+        """
         self.pushed(now)  # a trial may also end without a push
         if now < self._retry_at:
             return
@@ -110,8 +124,8 @@ class TrialKeeper:
         if now - self._saved_at >= (self._server.experiment.parent.checkpoint_seconds or math.inf):
             self._saved_at = now
             for trial in self._search.trials.values():
-                if trial.state == "running" and trial.version != self._saved.get(trial.number or 0):
-                    self._copy(trial, now)
+                if trial.state == "running" and trial.version != self._saved.get(trial.index):
+                    self._copy(trial)
         try:
             await self._write()
         except EnvironmentFailure as error:
@@ -129,7 +143,7 @@ class TrialKeeper:
         self.pushed(now)
         for trial in self._search.trials.values():
             if trial.version and not trial.ended:
-                self._copy(trial, now)
+                self._copy(trial)
         try:
             await self._write()
         finally:
@@ -143,16 +157,16 @@ class TrialKeeper:
     def _wanted(self) -> bool:
         return not self._server.stop and self._search.wanted > 0
 
-    def _copy(self, trial: SearchTrial, now: float, phase_end: bool = False) -> None:
-        if trial.vector is not None and trial.signature is not None and trial.number is not None:
-            waiting = self._copies.get(trial.number)
-            phase_end = phase_end or (waiting is not None and waiting[3])
-            self._copies[trial.number] = (
-                trial.signature,
-                trial.vector.copy(),
-                self._server.snapshot(now, trial),
-                phase_end,
-            )
+    def _copy(self, trial: SearchTrial, phase_end: bool = False) -> None:
+        if trial.vector is None or trial.signature is None:
+            return
+        waiting = self._copies.get(trial.index)
+        self._copies[trial.index] = (
+            trial.signature,
+            trial.vector.copy(),
+            trial.as_run(),
+            phase_end or (waiting is not None and waiting[3]),
+        )
 
     async def _write(self) -> None:
         while self._copies:
@@ -194,12 +208,9 @@ class TrialKeeper:
         return CheckpointFolder(self._out / "trials" / f"{number:04d}" / "checkpoints", _KEEP)
 
     def _path(self, number: int) -> str:
-        versions = self._folder(number).versions()
-        return (
-            str(self._folder(number).version_path(versions[-1]).relative_to(self._out))
-            if versions
-            else ""
-        )
+        folder = self._folder(number)
+        versions = folder.versions()
+        return str(folder.version_path(versions[-1]).relative_to(self._out)) if versions else ""
 
     async def _sample(self) -> None:
         try:

@@ -1,10 +1,12 @@
 """Checkpoints: a weight vector and all that a run needs to go on, as one safetensors file.
 
 Laws of this file:
-- A file is complete or absent: it is written beside its name, flushed to the disk, and then renamed.
+- A file is complete or absent: it is written beside its name, flushed to the disk, then renamed.
   What goes wrong on the way leaves the file that was there before untouched.
 - The tensors carry their names and shapes, so that any reader of safetensors can load them as a
   `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
+- What the parent's rule remembers stands beside them, each array under a name that begins with
+  `STATE_PREFIX`. A rule that remembers nothing, as `Blend`, leaves nothing there.
 - Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`.
 - The last few checkpoints are kept, and the best one beside them.
 """
@@ -15,7 +17,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,10 @@ import safetensors
 import safetensors.numpy
 
 import genkidama
+from genkidama.averaging import RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
-from genkidama.parameter_server import Snapshot
+from genkidama.trial import STATE_PREFIX, Snapshot
 from genkidama.weights import DTYPE, Signature, Vector, unflatten
 
 __all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "load", "save", "write_atomically"]
@@ -49,6 +52,8 @@ class Checkpoint:
     #: float32, shape (signature.size,), writable, shared with nobody.
     vector: Vector
     snapshot: Snapshot
+    #: What the parent's rule remembers: float32 or float64 arrays by name.
+    state: RuleState = field(default_factory=dict)
 
     @property
     def experiment(self) -> Experiment:
@@ -62,15 +67,22 @@ class Checkpoint:
         )
 
 
-def save(path: str | Path, signature: Signature, vector: Vector, snapshot: Snapshot) -> None:
+def save(
+    path: str | Path,
+    signature: Signature,
+    vector: Vector,
+    snapshot: Snapshot,
+    state: RuleState | None = None,
+) -> None:
     """Writes a checkpoint, replacing the file at `path` if there is one.
 
     Args:
         signature: what the vector's numbers mean.
         vector: float32, shape (signature.size,), only read.
+        state: what the parent's rule remembers, float32 or float64, only read.
 
     Raises:
-        EnvironmentFailure: the disk is full, the folder is not writable, …; the old file is untouched.
+        EnvironmentFailure: the disk is full, the folder is not writable, …; the old file is whole.
         ValueError: the vector does not fit the signature.
     """
     metadata = {name: msgspec.json.encode(getattr(snapshot, name)).decode() for name in _FIELDS}
@@ -78,7 +90,10 @@ def save(path: str | Path, signature: Signature, vector: Vector, snapshot: Snaps
     metadata["signature"] = msgspec.json.encode(signature.entries).decode()
     metadata["format"] = FORMAT
     metadata["software"] = genkidama.__version__
-    write_atomically(Path(path), safetensors.numpy.save(unflatten(vector, signature), metadata))
+    tensors: RuleState = {**unflatten(vector, signature)}
+    for name, array in (state or {}).items():
+        tensors[STATE_PREFIX + name] = np.asarray(array, order="C")
+    write_atomically(Path(path), safetensors.numpy.save(tensors, metadata))
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -99,12 +114,16 @@ def load(path: str | Path) -> Checkpoint:
             for name, shape in signature.entries:  # all before the vector's memory is asked for
                 found = file.get_slice(name)
                 if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
-                    raise ValueError(
-                        f"{name!r} is {found.get_dtype()} {list(found.get_shape())}, expected F32 {list(shape)}"
-                    )
+                    there = f"{found.get_dtype()} {list(found.get_shape())}"
+                    raise ValueError(f"{name!r} is {there}, expected F32 {list(shape)}")
             vector = np.empty(signature.size, DTYPE)
             for name, part in unflatten(vector, signature).items():
                 part[...] = file.get_tensor(name)
+            state = {
+                name.removeprefix(STATE_PREFIX): file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118  # it is no dictionary
+                if name.startswith(STATE_PREFIX)
+            }
     except (
         safetensors.SafetensorError,
         msgspec.DecodeError,
@@ -114,9 +133,10 @@ def load(path: str | Path) -> Checkpoint:
     ) as error:
         problem = f"{error}".splitlines()[0]
         raise ConfigurationError(
-            f"{path}: not a readable checkpoint: {problem}; use another checkpoint or delete this one"
+            f"{path}: not a readable checkpoint: {problem}; "
+            "use another checkpoint or delete this one"
         ) from None
-    return Checkpoint(path, signature, vector, snapshot)
+    return Checkpoint(path, signature, vector, snapshot, state)
 
 
 def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
@@ -135,7 +155,7 @@ def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces the file at `path` by `content`; after a crash the old or the new content is there, whole.
+    """Replaces the file at `path` by `content`; after a crash one of the two is there, whole.
 
     Raises:
         EnvironmentFailure: it could not be written; the old file is untouched.
@@ -209,7 +229,13 @@ class CheckpointFolder:
             )
         return []
 
-    def save_latest(self, signature: Signature, vector: Vector, snapshot: Snapshot) -> Path:
+    def save_latest(
+        self,
+        signature: Signature,
+        vector: Vector,
+        snapshot: Snapshot,
+        state: RuleState | None = None,
+    ) -> Path:
         """Writes `version-N.safetensors` and deletes all but the last `keep` versions up to N.
 
         Newer ones stay: they are unreadable, or this run would have started from them.
@@ -218,21 +244,26 @@ class CheckpointFolder:
             EnvironmentFailure: as `save`; nothing is deleted then.
         """
         path = self.version_path(snapshot.version)
-        save(path, signature, vector, snapshot)
-        for version in [version for version in self.versions() if version <= snapshot.version][
-            : -self.keep
-        ]:
+        save(path, signature, vector, snapshot, state)
+        older = [version for version in self.versions() if version <= snapshot.version]
+        for version in older[: -self.keep]:
             with suppress(OSError):
                 self.version_path(version).unlink()
         return path
 
-    def save_best(self, signature: Signature, vector: Vector, snapshot: Snapshot) -> Path:
+    def save_best(
+        self,
+        signature: Signature,
+        vector: Vector,
+        snapshot: Snapshot,
+        state: RuleState | None = None,
+    ) -> Path:
         """Writes `best.safetensors`.
 
         Raises:
             EnvironmentFailure: as `save`.
         """
-        save(self.best_path, signature, vector, snapshot)
+        save(self.best_path, signature, vector, snapshot, state)
         return self.best_path
 
     def latest(self, unreadable: Callable[[str], None] = _ignore) -> Checkpoint | None:

@@ -2,8 +2,8 @@
 
 Laws of this file:
 - Lines are gathered in memory and written together by `flush`; a crash loses what was not flushed.
-- A write that fails loses nothing either: the lines stay and the next `flush` tries again. Only when
-  `BACKLOG` bytes have gathered are further lines dropped, and they are counted.
+- A write that fails loses nothing either: the lines stay, and the next `flush` tries again. Further
+  lines are dropped only when `BACKLOG` bytes have gathered, and they are counted.
 - Every line in the file is whole: a line that a crash tore is cut off before the next is written.
 - One process writes; a second one that opens the same file is refused.
 """
@@ -14,11 +14,9 @@ import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from genkidama.errors import EnvironmentFailure
+from genkidama.events import Event, as_line
 
 __all__ = ["BACKLOG", "History"]
 
@@ -42,7 +40,6 @@ class History:
         self.path = path
         #: How many lines were dropped because nothing could be written for too long.
         self.dropped = 0
-        self._encoder = msgspec.json.Encoder()
         self._waiting = bytearray()
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -57,16 +54,17 @@ class History:
             os.close(self._file)
             if isinstance(error, BlockingIOError):
                 raise EnvironmentFailure(
-                    f"{path}: another parent is writing this run; choose another directory with --out"
+                    f"{path}: another parent is writing this run; "
+                    "choose another directory with --out"
                 ) from None
             raise EnvironmentFailure(
                 f"{path}: cannot be written: {error.strerror}; choose another directory with --out"
             ) from None
 
-    def add(self, events: Sequence[dict[str, Any]]) -> None:
+    def add(self, events: Sequence[Event]) -> None:
         """Takes one line an event; nothing is written yet."""
         if len(self._waiting) < BACKLOG:
-            self._waiting += self._encoder.encode_lines(events)
+            self._waiting += b"".join(map(as_line, events))
         else:
             self.dropped += len(events)
 

@@ -1,101 +1,75 @@
-"""A search for hyperparameters, as the parent sees it: which node trains which trial, and what becomes of it.
+"""A search for hyperparameters, as the parent sees it: which trials there are, and which go on.
 
-The metaoptimization service of Heinrich and Frosio (arXiv 1902.02725, §3): a *node* is a child. It says
-hello and is given a trial, pushes its weights while it trains, and hears in the reply to a push whether
-the phase that has just ended was the trial's last. Then it says hello again.
+The metaoptimization service of Heinrich and Frosio (arXiv 1902.02725, §3). A *node* is a child. It
+says hello and is given a trial, and pushes its weights while it trains. The reply to a push says
+whether the phase that has just ended was the trial's last. Then the node says hello again.
 
 Laws of this file:
 - Pure: `now` (seconds, never going back) is handed in, new configurations are offered from outside.
-- A trial belongs to one node at a time, a node trains one trial at a time, and only the owner's pushes count.
-- A node that vanishes may return to its trial; after `search.return_seconds` another one goes on with the
-  trial's last weights. A node that fails gives its trial back; a trial that has failed on
-  1 + `search.retries` nodes, or whose weights have become NaN, counts as the worst of its phase and ends.
-- A trial under way with nobody to train it goes before a new configuration.
+- Only the pushes of a trial's owner count; `Roster` says which node that is.
+- A node that fails gives its trial back. A trial that has failed on 1 + `search.retries` nodes, or
+  whose weights have become NaN, counts as the worst of its phase and ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from genkidama.averaging import Contribution, Rule
 from genkidama.errors import ConfigurationError
+from genkidama.events import (
+    Event,
+    PhaseReported,
+    TrialAssigned,
+    TrialEnded,
+    TrialFailed,
+    Warned,
+)
 from genkidama.experiment import Experiment
-from genkidama.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
+from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
 from genkidama.hypertrick.space import parse_space
-from genkidama.trial import Trial
+from genkidama.trial import Tally, Trial
+from genkidama.tuning.phases import PhaseRecord, end_of
+from genkidama.tuning.roster import Roster, SearchTrial
+from genkidama.weights import Vector
 
-__all__ = ["PhaseRecord", "Search", "SearchTrial"]
+__all__ = ["PhaseRecord", "Replace", "Search", "SearchTrial"]
 
-#: A node that finds no trial asks again after so many seconds: while a configuration is being sampled, and
-#: while only other nodes' trials are under way, one of which might need another node.
-_SOON_SECONDS, _LATER_SECONDS = 0.2, 2.0
+#: So soon a node that finds no trial asks again while a configuration is being sampled.
+_SOON_SECONDS = 0.2
 
-
-class PhaseRecord(msgspec.Struct, kw_only=True):
-    """One phase of a trial, as the knowledge database keeps it."""
-
-    phase: int
-    node: str
-    #: Seconds of the search's time, from its first trial on, without downtime.
-    start: float
-    end: float
-    #: None stands for NaN, which JSON lacks.
-    metric: float | None
-    #: Of `Decision`: the n-th report of its phase, how many before it were worse, why, and what follows.
-    order: int
-    worse: int
-    mode: str
-    verdict: str
-    #: Of the trial so far.
-    steps: int
-    episodes: int
-    #: The running number of this report in the search.
-    report: int
+#: So late it asks again while only other nodes' trials are under way, which might need it one day.
+_LATER_SECONDS = 2.0
 
 
-@dataclass
-class SearchTrial(Trial):
-    """A trial of a search."""
+class Replace(Rule):
+    """How a search uses a push: what its owner pushes is what the trial has become."""
 
-    #: The settings that make it differ from the others.
-    params: dict[str, Any] = field(default_factory=dict)
-    #: `"waiting"` for a node, `"running"`, `"completed"`, `"stopped"`, `"failed"`.
-    state: str = "waiting"
-    #: The node that trains it.
-    owner: str = ""
-    failures: int = 0
-    #: The nodes that could not train it: it goes to others first.
-    failed_on: set[str] = field(default_factory=set)
-    phases: list[PhaseRecord] = field(default_factory=list)
-    #: Seconds that nodes have trained it.
-    seconds: float = 0.0
-    #: Search time at which the phase under way was begun by its owner, and when the owner was last heard.
-    began: float = 0.0
-    heard: float | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.state in ("completed", "stopped", "failed")
+    def apply(self, parent: Vector, push: Contribution) -> None:
+        parent[:] = push.vector
 
 
 class Search:
-    """Hands out trials and decides, after each phase, which go on.
+    """Hands out trials and decides, after each phase, which go on: the `Trials` of a search.
 
     Args:
         experiment: with a `[search]`.
-        note: called with `now`, the name of an event and its details, for the history.
     """
 
-    def __init__(self, experiment: Experiment, note: Callable[..., None]) -> None:
+    shared = False
+
+    def __init__(self, experiment: Experiment) -> None:
         assert experiment.search is not None
         self.settings = settings = experiment.search
         self.space = parse_space(settings.space)
-        self.rule = HyperTrick(
+        self.rule: Rule = Replace()
+        #: Says after each phase which trials go on.
+        self.judge = HyperTrick(
             workers=settings.trials,
             phases=settings.phases,
             eviction_rate=settings.eviction_rate,
@@ -104,41 +78,37 @@ class Search:
             adaptive=settings.adaptive,
             seed=experiment.seed,
         )
-        self.trials: dict[int, SearchTrial] = {}
+        #: Nobody trains this one: with it a node hears that the search is over.
+        self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
+        self.tally = Tally()
+        self.events: list[Event] = []
+        self.roster = Roster(settings.return_seconds)
+        #: All trials that were begun, by number.
+        self.trials = self.roster.trials
         #: How many reports there were.
         self.reports = 0
         self._plain = msgspec.structs.replace(experiment, search=None)
         self._window = experiment.stop.window
-        self._note = note
-        self._waiting: deque[int] = deque()
-        self._owned: dict[str, int] = {}
-        self._absent: dict[int, float] = {}
-        self._hungry: set[str] = set()
         self._changed: dict[int, SearchTrial] = {}
-        self._before, self._began = 0.0, None  # type: float, float | None
+        self._before = 0.0
+        self._began: float | None = None
 
     # Configurations.
 
     @property
     def wanted(self) -> int:
-        """How many configurations should be offered: one for each node that waits for one, and at least one in stock."""
-        fresh = sum(
-            not (self.trials[number].phases or self.trials[number].failed_on)
-            for number in self._waiting
-        )
-        return max(
-            0, min(self.settings.trials - len(self.trials), max(1, len(self._hungry)) - fresh)
-        )
+        """How many configurations should be offered: one for each node that waits, at least one."""
+        missing = max(1, len(self.roster.hungry)) - self.roster.fresh
+        return max(0, min(self.settings.trials - len(self.trials), missing))
 
     def offer(self, number: int, params: dict[str, Any], now: float) -> None:
         """A new configuration: dotted settings and their values."""
-        self._add(number, params)
-        trial = self.trials[number]
+        trial = self._add(number, params)
         trial.began = self.seconds(now)
         if trial.stop:
             self._fail(trial, trial.stop, now)
         else:
-            self._waiting.append(number)
+            self.roster.waiting.append(number)
 
     # Nodes.
 
@@ -146,46 +116,36 @@ class Search:
         """The trial that this node shall train; None if there is none now.
 
         Args:
-            training: the trial that the node says it is training already; it keeps it, unless somebody else has it.
+            training: the trial that the node says it is training already. It keeps that one, unless
+                somebody else has it.
         """
-        mine = self._owned.get(child)
-        if training is not None and training != mine and self._is_free(training):
-            if mine is not None:
-                self._orphan(self.trials[mine])
-            if training in self._waiting:
-                self._waiting.remove(training)
-            mine = training
-        number = self._next(child, now) if mine is None else mine
-        if number is None:
-            self._hungry.add(child)
+        trial = self.roster.find(child, now, training, more=self.wanted > 0)
+        if trial is None:
             return None
-        self._hungry.discard(child)
-        self._absent.pop(number, None)
-        trial = self.trials[number]
         if self._began is None:
             self._began = now
         trial.heard = None
         if trial.owner != child:
             trial.began = self.seconds(now)
-            self._disown(trial)
-            self._owned[child] = number
-            if (
-                trial.vector is None and training != number
-            ):  # nothing is left of what it had learned
-                trial.steps, trial.episodes, trial.seconds = 0, 0, 0.0
-            trial.owner, trial.state = child, "running"
-            self._note(
-                now,
-                "trial",
-                trial=number,
-                child=child,
-                phase=len(trial.phases),
-                params=trial.params,
+            self.roster.own(child, trial)
+            if trial.vector is None and training != trial.number:
+                # Nothing is left of what it had learned.
+                trial.steps = 0
+                trial.episodes = 0
+                trial.seconds = 0.0
+            self.events.append(
+                TrialAssigned(
+                    time=now,
+                    trial=trial.index,
+                    child=child,
+                    phase=len(trial.phases),
+                    params=trial.params,
+                )
             )
         return trial
 
     def owns(self, child: str, trial: Trial) -> bool:
-        """Whether what this node says of that trial counts: it trains it, or has heard nothing of its end yet."""
+        """Whether the node trains that trial, or has heard nothing of its end yet."""
         return isinstance(trial, SearchTrial) and trial.owner == child
 
     @property
@@ -195,62 +155,52 @@ class Search:
 
     def vanished(self, child: str, now: float) -> None:
         """The node's connection is gone; its trial waits for its return."""
-        self._hungry.discard(child)
-        if child in self._owned:
-            self._absent[self._owned[child]] = now
+        self.roster.vanished(child, now)
 
-    def released(self, child: str) -> None:
-        """The node goes for good: whoever comes next goes on with its trial."""
-        self._hungry.discard(child)
-        if child in self._owned:
-            self._orphan(self.trials[self._owned[child]])
-
-    def failed(self, child: str, reason: str, now: float) -> None:
-        """The node could not train its trial."""
-        number = self._owned.get(child)
-        if number is None:
+    def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
+        """The node goes for good, and whichever comes next goes on with its trial."""
+        if not self.owns(child, trial):
             return
-        trial = self.trials[number]
+        if failed and child in self.roster.owned:
+            self._failed(child, reason, now)
+        else:
+            self.roster.released(child)
+
+    def _failed(self, child: str, reason: str, now: float) -> None:
+        trial = self.trials[self.roster.owned[child]]
         trial.failures += 1
         trial.failed_on.add(child)
-        self._note(now, "trial_failed", trial=number, child=child, reason=reason)
+        self.events.append(TrialFailed(time=now, trial=trial.index, child=child, reason=reason))
         if trial.failures > self.settings.retries:
             self._fail(trial, reason, now)
         else:
-            self.released(child)
-
-    def diverged(self, trial: SearchTrial, now: float) -> None:
-        """The trial's weights are no numbers any more, and no other node would save it."""
-        self._fail(trial, "its weights became NaN or infinite", now)
+            self.roster.released(child)
 
     # Progress.
 
-    def heard(self, trial: SearchTrial, now: float) -> None:
-        """The owner has joined or pushed; the time between two of these is spent on the trial."""
-        if trial.heard is not None:
-            trial.seconds += now - trial.heard
-        trial.heard = now
+    def joined(self, trial: Trial, now: float) -> None:
+        """The owner has joined, and goes on."""
+        if isinstance(trial, SearchTrial):
+            trial.hear(now)
 
-    def advance(self, trial: SearchTrial, now: float) -> list[Decision]:
-        """Ends the phases that a push has completed; to be called after the push is counted. The decisions, oldest first."""
-        decisions = []
-        while (
-            not trial.ended and self._done(trial) >= (len(trial.phases) + 1) * self.settings.length
-        ):
-            metric = trial.mean_return
-            if metric is None:
-                self._note(
-                    now,
-                    "warning",
-                    trial=trial.number,
-                    reason=_NO_EPISODE.format(len(trial.phases), trial.number),
-                )
-            decisions.append(self._report(trial, math.nan if metric is None else metric, now))
-        return decisions
+    def pushed(self, trial: Trial, now: float) -> None:
+        """The owner has pushed: the phases that this completes are over."""
+        if isinstance(trial, SearchTrial):
+            trial.hear(now)
+            self._advance(trial, now)
 
-    def progress(self, trial: SearchTrial) -> float:
+    def diverged(self, trial: Trial, now: float) -> None:
+        """The trial's weights are no numbers any more, and no other node would save it."""
+        if isinstance(trial, SearchTrial):
+            self._fail(trial, "its weights became NaN or infinite", now)
+
+    def progress(self, trial: Trial, now: float) -> float:
         """How much of all its phases a trial has done, in [0, 1]."""
-        return min(1.0, self._done(trial) / (self.settings.length * self.settings.phases))
+        if not isinstance(trial, SearchTrial):
+            return 1.0
+        return min(
+            1.0, trial.done(self.settings.unit) / (self.settings.length * self.settings.phases)
+        )
 
     def seconds(self, now: float) -> float:
         """Seconds of search, from the first trial's start on, without downtime."""
@@ -261,22 +211,26 @@ class Search:
         limit = self.settings.seconds
         if limit is not None and self.seconds(now) >= limit:
             return f"{limit:g} seconds are over: {self}"
-        if len(self.trials) >= self.settings.trials and all(
-            trial.ended for trial in self.trials.values()
-        ):
+        all_begun = len(self.trials) >= self.settings.trials
+        if all_begun and all(trial.ended for trial in self.trials.values()):
             return f"all trials are done: {self}"
         return ""
 
+    @property
+    def version(self) -> UnsetType:
+        """Each trial has a version of its own."""
+        return UNSET
+
+    def describe(self, connected: int, now: float) -> str:
+        """As `2 nodes, 5 of 16 trials: 1 completed, 2 stopped, 2 running`."""
+        nodes = f"{connected} node{'s' if connected != 1 else ''}"
+        return f"{nodes}, {len(self.trials)} of {self.settings.trials} trials: {self}"
+
     def __str__(self) -> str:
         counts = Counter(trial.state for trial in self.trials.values())
-        return (
-            ", ".join(
-                f"{counts[state]} {state}"
-                for state in ("completed", "stopped", "failed", "running")
-                if counts[state]
-            )
-            or "none begun"
-        )
+        states = ("completed", "stopped", "failed", "running")
+        found = [f"{counts[state]} {state}" for state in states if counts[state]]
+        return ", ".join(found) or "none begun"
 
     def take_changed(self) -> list[SearchTrial]:
         """The trials that have reported since the last call."""
@@ -290,16 +244,16 @@ class Search:
     ) -> SearchTrial:
         """Takes over one trial of the study. `restored` is to be called after the last."""
         trial = self._add(number, params)
-        trial.phases, trial.state = phases, state
+        trial.phases = phases
+        trial.state = state
         if phases:
-            trial.steps, trial.episodes = phases[-1].steps, phases[-1].episodes
-            trial.seconds = (
-                len(phases) * self.settings.length if self.settings.unit == "seconds" else 0.0
-            )
+            trial.steps = phases[-1].steps
+            trial.episodes = phases[-1].episodes
+            if self.settings.unit == "seconds":
+                trial.seconds = len(phases) * self.settings.length
             trial.owner = phases[-1].node
-        if not trial.ended and (
-            end := _end_of(phases, self.settings.phases)
-        ):  # all was written but this
+        if not trial.ended and (end := end_of(phases, self.settings.phases)):
+            # All was written but this.
             trial.state = end
             self._changed[number] = trial
         if trial.ended:
@@ -307,35 +261,20 @@ class Search:
         return trial
 
     def restored(self, now: float) -> None:
-        """Lets the rule go on where the reports of all trials left off. Nodes find their trials; the others may be taken at once."""
-        records = sorted(
-            ((record, trial) for trial in self.trials.values() for record in trial.phases),
-            key=lambda pair: pair[0].report,
-        )
-        self.rule.restore(_decision(trial, record) for record, trial in records)
+        """Lets the rule go on where the reports of all trials left off.
+
+        Nodes find their trials; the others may be taken at once.
+        """
+        records = [(record, trial) for trial in self.trials.values() for record in trial.phases]
+        records.sort(key=lambda pair: pair[0].report)
+        self.judge.restore(record.decision(trial.index) for record, trial in records)
         self.reports = max((record.report for record, _ in records), default=-1) + 1
         self._before = max((record.end for record, _ in records), default=0.0)
-        # A node is with the trial for which it has reported last.
-        for trial in sorted(
-            self.trials.values(),
-            key=lambda trial: trial.phases[-1].report if trial.phases else -1,
-            reverse=True,
-        ):
-            assert trial.number is not None
+        for trial in self.trials.values():
             trial.began = self._before
-            if trial.ended:
-                continue
-            if trial.stop:
+            if trial.stop and not trial.ended:
                 self._fail(trial, trial.stop, now)
-            elif trial.owner and trial.owner not in self._owned:
-                self._owned[trial.owner] = trial.number
-                self._absent[trial.number] = now
-                trial.state = "running"
-            else:
-                self._orphan(trial)
-        self._waiting = deque(
-            sorted(self._waiting, key=lambda number: (not self.trials[number].phases, number))
-        )
+        self.roster.restored(now)
 
     # Inside.
 
@@ -344,56 +283,26 @@ class Search:
         trial = self.trials[number] = SearchTrial(window=self._window, number=number, params=params)
         try:
             trial.experiment = self._plain.with_settings(params, source=f"trial {number}").to_dict()
-        except ConfigurationError as error:  # settings that do not go together
+        except ConfigurationError as error:
             trial.stop = str(error)
         return trial
 
-    def _disown(self, trial: SearchTrial) -> None:
-        if self._owned.get(trial.owner) == trial.number:
-            del self._owned[trial.owner]
+    def _advance(self, trial: SearchTrial, now: float) -> None:
+        """Ends the phases that a push has completed."""
+        length = self.settings.length
+        while (
+            not trial.ended and trial.done(self.settings.unit) >= (len(trial.phases) + 1) * length
+        ):
+            metric = trial.mean_return
+            if metric is None:
+                reason = _NO_EPISODE.format(len(trial.phases), trial.number)
+                self.events.append(Warned(time=now, trial=trial.index, reason=reason))
+            self._report(trial, math.nan if metric is None else metric, now)
 
-    def _orphan(self, trial: SearchTrial) -> None:
-        self._disown(trial)
-        trial.owner, trial.state, trial.heard = "", "waiting", None
-        assert trial.number is not None
-        self._absent.pop(trial.number, None)
-        if trial.phases or trial.steps:
-            self._waiting.appendleft(trial.number)
-        else:
-            self._waiting.append(trial.number)
-
-    def _is_free(self, number: int) -> bool:
-        """Whether a node may keep a trial that it says it is training: nobody has it, or only by the study's word."""
-        return number in self._waiting or (
-            number in self._absent and self.trials[number].heard is None
-        )
-
-    def _next(self, child: str, now: float) -> int | None:
-        for number, since in self._absent.items():
-            if now - since >= self.settings.return_seconds:
-                return number
-        chosen = next(
-            (number for number in self._waiting if child not in self.trials[number].failed_on), None
-        )
-        if chosen is None and self._waiting and not self._owned and not self.wanted:
-            chosen = self._waiting[0]  # it has failed on this node, and there is no other
-        if chosen is not None:
-            self._waiting.remove(chosen)
-        return chosen
-
-    def _done(self, trial: SearchTrial) -> float:
-        match self.settings.unit:
-            case "steps":
-                return trial.steps
-            case "episodes":
-                return trial.episodes
-            case _:
-                return trial.seconds
-
-    def _report(self, trial: SearchTrial, metric: float, now: float) -> Decision:
-        assert trial.number is not None
-        phase, end = len(trial.phases), self.seconds(now)
-        decision = self.rule.decide(trial.number, phase, metric)
+    def _report(self, trial: SearchTrial, metric: float, now: float) -> None:
+        phase = len(trial.phases)
+        end = self.seconds(now)
+        decision = self.judge.decide(trial.index, phase, metric)
         record = PhaseRecord(
             phase=phase,
             node=trial.owner,
@@ -410,55 +319,31 @@ class Search:
         )
         self.reports += 1
         trial.phases.append(record)
-        self._changed[trial.number] = trial
+        self._changed[trial.index] = trial
         trial.began = end
-        self._note(now, "report", trial=trial.number, **msgspec.structs.asdict(record))
+        self.events.append(
+            PhaseReported(time=now, trial=trial.index, **msgspec.structs.asdict(record))
+        )
         if decision.mode is Mode.FAILURE:
             self._end(trial, "failed", f"no metric after phase {phase}", now)
         elif decision.verdict is Verdict.STOP:
-            self._end(
-                trial,
-                "stopped",
-                f"{metric:.1f} after phase {phase} is in the lower part of {decision.order} reports",
-                now,
-            )
+            place = f"in the lower part of {decision.order} reports"
+            self._end(trial, "stopped", f"{metric:.1f} after phase {phase} is {place}", now)
         elif phase == self.settings.phases - 1:
             self._end(trial, "completed", "all phases are done", now)
-        return decision
 
     def _fail(self, trial: SearchTrial, reason: str, now: float) -> None:
         trial.stop = reason
         self._report(trial, math.nan, now)
 
     def _end(self, trial: SearchTrial, state: str, reason: str, now: float) -> None:
-        trial.state, trial.stop = state, trial.stop or reason
-        self._disown(trial)
-        assert trial.number is not None
-        self._absent.pop(trial.number, None)
-        self._note(now, "trial_end", trial=trial.number, state=state, reason=trial.stop)
+        trial.state = state
+        trial.stop = trial.stop or reason
+        self.roster.retire(trial)
+        self.events.append(TrialEnded(time=now, trial=trial.index, state=state, reason=trial.stop))
 
 
-_NO_EPISODE = "phase {} of trial {} ended without a single episode, which counts as the worst; make the phases of [search] longer"
-
-
-def _end_of(phases: list[PhaseRecord], count: int) -> str:
-    """The state in which these reports have left a trial of `count` phases; empty while it goes on."""
-    if phases and phases[-1].mode == Mode.FAILURE.value:
-        return "failed"
-    if phases and phases[-1].verdict == Verdict.STOP.value:
-        return "stopped"
-    return "completed" if len(phases) >= count else ""
-
-
-def _decision(trial: SearchTrial, record: PhaseRecord) -> Decision:
-    assert trial.number is not None
-    metric = math.nan if record.metric is None else record.metric
-    return Decision(
-        trial.number,
-        record.phase,
-        metric,
-        record.order,
-        record.worse,
-        Mode(record.mode),
-        Verdict(record.verdict),
-    )
+_NO_EPISODE = (
+    "phase {} of trial {} ended without a single episode, which counts as the worst; "
+    "make the phases of [search] longer"
+)

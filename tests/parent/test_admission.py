@@ -174,7 +174,8 @@ async def test_a_token_of_another_name_is_refused(parent: Parent) -> None:
         assert isinstance(reply, Refusal)
         assert reply.code == "token"
         assert reply.reason == (
-            "this token is for 'pi', and this child says it is 'pi-2'; name it 'pi', or give it a token of its own"
+            "this token is for 'pi', and this child says it is 'pi-2'; "
+            "name it 'pi', or give it a token of its own"
         )
         assert (await child.closed())[0] == 1008
     assert parent.server.refusals == {"token": 1}
@@ -347,7 +348,8 @@ async def test_its_health_needs_no_token(parent: Parent) -> None:
         (f"GET / HTTP/1.1\r\nX: {'x' * 9000}", 431),
         ("GET /healthz HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade", 401),
         (
-            f"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nAuthorization: Bearer {PI}",
+            "GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Authorization: Bearer {PI}",
             400,
         ),
     ],
@@ -513,7 +515,8 @@ def test_files_that_are_no_certificate_and_key(
         (
             signed.certificate,
             encrypted,
-            f"parent.key_file = '{encrypted}': is encrypted, and nobody types its password; decrypt it with",
+            f"parent.key_file = '{encrypted}': is encrypted, and nobody types its password; "
+            "decrypt it with",
         ),
         (
             signed.certificate,

@@ -175,7 +175,8 @@ async def test_a_second_signal_ends_the_process_at_once(toml: Path, tmp_path: Pa
         FakeChild(address) as child,
     ):
         await child.enter()
-        child.connection.transport.pause_reading()  # so that the parent waits for the closing handshake
+        # So that the parent waits for the closing handshake.
+        child.connection.transport.pause_reading()
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         while json.loads(await process.stderr.readline())["event"] != "stop":

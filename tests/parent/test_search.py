@@ -1,4 +1,4 @@
-"""A Parent that searches, and several Children in the same loop, on real sockets; the study is a real one."""
+"""A Parent that searches and several Children in one loop, with real sockets and a real study."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ QUICK = 0.001
 
 
 class ScoringBackend(ConstantBackend):
-    """Earns what its settings say; nodes called `broken…` cannot train, and trials with `gain = nan` diverge."""
+    """Earns what its settings say.
+
+    Nodes called `broken…` cannot train, and trials with `gain = nan` diverge.
+    """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
         super().__init__(experiment, cores, name)
@@ -131,7 +134,7 @@ async def over(parent: Parent, *tasks: asyncio.Task[None]) -> None:
 
 
 def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
-    """That the study of a search that is over agrees with the rule, with itself and with the directory."""
+    """That the study of a search agrees with the rule, with itself and with the directory."""
     plan = experiment.search
     assert plan is not None
     assert len(trials) == plan.trials and all(trial.state.is_finished() for trial in trials)
@@ -336,7 +339,7 @@ async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*tasks)
         await eventually(lambda: parent.server.connected == ["busy"], "their goodbyes")
-        assert parent.server.search is not None and not parent.server.search._hungry
+        assert parent.server.trials is not None and not parent.server.trials.roster.hungry
 
 
 async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_work(
@@ -346,7 +349,7 @@ async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_wor
     async with running(settings, tmp_path / "run") as parent:
         async with Serving(node(parent, "first")) as first:
             await first.exchanged(3)
-        search = parent.server.search
+        search = parent.server.trials
         assert search is not None
         assert (search.trials[0].state, search.trials[0].steps) == (
             "waiting",
@@ -374,7 +377,7 @@ async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Pat
         await eventually(
             lambda: parent._connections.children.get("first") is not lost, "a lost connection"
         )
-        vector = parent.server.search.trials[0].vector.copy()  # type: ignore[union-attr]
+        vector = parent.server.trials.trials[0].vector.copy()  # type: ignore[union-attr]
         async with Serving(node(parent, "second")) as second:
             await second.exchanged(1)
             assert second.backend.weights[0] > vector[0] >= 4.0
@@ -399,7 +402,7 @@ async def test_a_parent_that_is_started_again_goes_on_while_the_nodes_keep_runni
     reports = sum(len(trial.user_attrs.get("phases", [])) for trial in before)
     assert reports == len(history(out, "report"))
     async with running(settings, out, address.removeprefix("ws://")) as parent:
-        assert parent.server.search is not None and parent.server.search.reports == reports
+        assert parent.server.trials is not None and parent.server.trials.reports == reports
         await over(parent, *tasks)
     after = trials_of(out)
     check(out, after, settings)
@@ -453,11 +456,11 @@ async def test_a_parent_that_is_killed_loses_only_the_phases_under_way(tmp_path:
 
 
 async def test_what_a_kill_left_half_written_is_mended(tmp_path: Path) -> None:
-    """A configuration of which only some settings were drawn, and a trial whose end was not told."""
+    """Only some settings of a configuration were drawn, and the end of a trial was not told."""
     settings = searching(trials=3, phases=1)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
-        await eventually(lambda: parent.server.search.trials, "a configuration")  # type: ignore[union-attr]
+        await eventually(lambda: parent.server.trials.trials, "a configuration")  # type: ignore[union-attr]
     with study_at(f"sqlite:///{out}/study.db", "run") as study:
         half = study.ask()
         half.suggest_float("network.options.score", 0.0, 100.0)
@@ -563,14 +566,14 @@ async def test_a_search_and_a_plain_run_do_not_share_a_directory(tmp_path: Path)
         pass
     text = await refused(searching(), tmp_path / "plain")
     assert (
-        text
-        == f"{tmp_path}/plain: holds a plain run, and this is a search; choose another directory with --out"
+        text == f"{tmp_path}/plain: holds a plain run, and this is a search; "
+        "choose another directory with --out"
     )
     assert not (tmp_path / "plain" / "study.db").exists()
     text = await refused(constant(), tmp_path / "search")
     assert (
-        text
-        == f"{tmp_path}/search: holds a search, and this is a plain run; choose another directory with --out"
+        text == f"{tmp_path}/search: holds a search, and this is a plain run; "
+        "choose another directory with --out"
     )
 
 
@@ -623,8 +626,8 @@ async def test_a_shared_storage_holds_one_study_of_a_name(tmp_path: Path) -> Non
         await node(parent, "one").serve()
     text = await refused(settings, tmp_path / "elsewhere" / "run")
     assert (
-        text
-        == f"search.storage = {storage!r}: holds a study 'run' of another run; choose another directory name with --out"
+        text == f"search.storage = {storage!r}: holds a study 'run' of another run; "
+        "choose another directory name with --out"
     )
     async with running(settings, tmp_path / "other") as parent:
         await node(parent, "one").serve()
@@ -787,7 +790,7 @@ async def test_a_database_that_is_away_is_written_later(
         locking = sqlite3.connect(out / "study.db", isolation_level=None, timeout=PATIENCE)
         locking.execute("BEGIN EXCLUSIVE")
         try:
-            search = parent.server.search
+            search = parent.server.trials
             assert search is not None
             said = ""
 

@@ -11,6 +11,7 @@ import structlog
 from structlog.testing import CapturingLogger
 
 from genkidama.child.backend import _BUILT_IN
+from genkidama.events import Exchange, Joined, Measures, Refused
 from genkidama.experiment import Experiment
 from genkidama.messages import PROTOCOL, Hello, Join, Push
 from genkidama.parameter_server import ParameterServer
@@ -18,14 +19,8 @@ from genkidama.parent.telemetry import EventLog
 from genkidama.weights import DTYPE
 
 
-def refused(code: str = "finite", child: str = "pi") -> dict[str, Any]:
-    return {
-        "time": 0.0,
-        "event": "refused",
-        "child": child,
-        "code": code,
-        "reason": f"{child} did it",
-    }
+def refused(code: str = "finite", child: str = "pi") -> Refused:
+    return Refused(time=0.0, child=child, code=code, reason=f"{child} did it")
 
 
 @pytest.fixture
@@ -45,10 +40,18 @@ def lines(capture: CapturingLogger) -> list[dict[str, Any]]:
 
 
 def test_exchanges_are_not_logged(log: EventLog, capture: CapturingLogger) -> None:
-    log.report(
-        [{"time": 0.0, "event": "exchange"}, {"time": 0.0, "event": "join", "child": "pi"}], 0.0
+    exchange = Exchange(
+        time=0.0,
+        child="pi",
+        version=1,
+        update=1.0,
+        staleness=0,
+        episodes=0,
+        steps=0,
+        mean_return=None,
     )
-    assert lines(capture) == [{"event": "join", "child": "pi"}]
+    log.report([exchange, Joined(time=0.0, child="pi", version=0, parameters=3)], 0.0)
+    assert lines(capture) == [{"event": "join", "child": "pi", "version": 0, "parameters": 3}]
 
 
 @pytest.mark.parametrize("backend", [*_BUILT_IN, "tests.helpers:ConstantBackend"])
@@ -61,7 +64,7 @@ def test_measures_are_not_logged(log: EventLog, capture: CapturingLogger, backen
         "pi", Push(version=0, sequence=1, measures={"pps": 1.0}, vector=np.zeros(1, DTYPE)), 0.0
     )
     events = server.take_events()
-    assert [event["event"] for event in events] == ["join", "exchange", backend]
+    assert [type(event) for event in events] == [Joined, Exchange, Measures]
     log.report(events, 0.0)
     assert [line["event"] for line in lines(capture)] == ["join"]
 

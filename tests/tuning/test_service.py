@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from genkidama.events import PhaseReported
 from genkidama.experiment import Experiment
 from genkidama.hypertrick.rule import HyperTrick, Verdict
 from genkidama.messages import (
@@ -26,7 +27,7 @@ from genkidama.messages import (
 )
 from genkidama.parameter_server import ParameterServer, Snapshot
 from genkidama.tuning.service import PhaseRecord, Search
-from tests.test_parameter_server import ENTRIES, heard, vector
+from tests.test_parameter_server import ENTRIES, heard, lines, vector
 
 NAN = float("nan")
 SPACE: dict[str, Any] = {
@@ -48,15 +49,13 @@ def make(base: dict[str, Any] | None = None, window: int = 100, **search: Any) -
     for key in ("phase_episodes", "phase_seconds"):
         if key in search:
             del plan["phase_steps"]
-    return ParameterServer(
-        Experiment.from_dict({**(base or {}), "stop": {"window": window}, "search": plan}),
-        run="run-1",
-    )
+    experiment = Experiment.from_dict({**(base or {}), "stop": {"window": window}, "search": plan})
+    return ParameterServer(experiment, run="run-1", trials=Search(experiment))
 
 
 def searching(server: ParameterServer) -> Search:
-    assert server.search is not None
-    return server.search
+    assert isinstance(server.trials, Search)
+    return server.trials
 
 
 def offer(server: ParameterServer, count: int = 1, now: float = 0.0) -> None:
@@ -139,7 +138,7 @@ class Node:
 
 
 def events(server: ParameterServer, *kinds: str) -> list[dict[str, Any]]:
-    return [event for event in server.take_events() if event["event"] in kinds]
+    return [event for event in lines(server) if event["event"] in kinds]
 
 
 def state(server: ParameterServer) -> Any:
@@ -159,9 +158,9 @@ def state(server: ParameterServer) -> Any:
     return (
         trials,
         search.reports,
-        dict(search._owned),
-        list(search._waiting),
-        dict(search._absent),
+        dict(search.roster.owned),
+        list(search.roster.waiting),
+        dict(search.roster.absent),
         server.exchanges,
         server.stop,
     )
@@ -225,7 +224,7 @@ def test_a_whole_search_of_one_node_by_values() -> None:
         1,
     )
     assert (search.trials[1].phases[0].start, search.trials[1].phases[1].end) == (20.0, 40.0)
-    told = [event["event"] for event in server.take_events()]
+    told = [event["event"] for event in lines(server)]
     assert told == [*(["trial", "join"] + ["exchange", "report"] * 2 + ["trial_end"]) * 2, "stop"]
     assert a.hello(150.0).stop == server.stop
 
@@ -268,7 +267,7 @@ def test_verdicts_are_the_rules(search: dict[str, Any]) -> None:
         ended = verdict is Verdict.STOP or phases[number] == plan.phases
         assert bool(reply.stop) == ended
         assert turn < 2000
-    assert searching(server).rule.decisions == rule.decisions
+    assert searching(server).judge.decisions == rule.decisions
     states = Counter(trial.state for trial in searching(server).trials.values())
     assert states["completed"] + states["stopped"] == 12
     assert (states["stopped"] > 0) == (plan.method == "hypertrick")
@@ -392,19 +391,23 @@ def test_each_node_has_its_own_trial_and_nobody_blends() -> None:
     ]  # type: ignore[union-attr]
 
 
+def test_a_report_in_the_history_has_the_fields_of_a_phases_record() -> None:
+    own = ("time", "event", "trial")
+    fields = [field for field in PhaseReported.__struct_fields__ if field not in own]
+    assert fields == list(PhaseRecord.__struct_fields__)
+
+
 def test_measures_name_their_trial_and_its_backend() -> None:
     server = make()
     for number, backend in enumerate(("hogwild", "ga3c")):
         searching(server).offer(number, {"child.backend": backend}, 0.0)
     nodes = [Node(server, "a"), Node(server, "b")]
     assert [node.enter() for node in nodes] == [0, 1]
-    server.take_events()
+    lines(server)
     for node in nodes:
         node.push(1.0, 2.0, measures={"pps": 7.0})
-    assert events(server, "hogwild", "ga3c") == [
-        {"time": 2.0, "event": "hogwild", "child": "a", "trial": 0, "pps": 7.0},
-        {"time": 2.0, "event": "ga3c", "child": "b", "trial": 1, "pps": 7.0},
-    ]
+    told = [(line["backend"], line["trial"], line["pps"]) for line in events(server, "measures")]
+    assert told == [("hogwild", 0, 7.0), ("ga3c", 1, 7.0)]
 
 
 def test_trials_may_have_different_networks() -> None:
@@ -439,7 +442,7 @@ def test_a_node_that_waits_keeps_its_name() -> None:
     other = server.handle("", Hello(protocol=PROTOCOL, name="a", session="other"), 1)
     assert isinstance(other, Refusal) and other.code == "name"
     a.vanish()
-    assert server.children == {} and not searching(server)._hungry
+    assert server.children == {} and not searching(server).roster.hungry
 
 
 def test_a_node_that_waits_counts_among_the_children() -> None:
@@ -460,7 +463,7 @@ def test_a_node_that_returns_in_time_keeps_its_trial_and_its_weights() -> None:
     assert a.enter(35.9) == 0
     a.push(1.0, 36.0)
     assert searching(server).trials[0].phases[0].node == "a"
-    assert not searching(server)._absent
+    assert not searching(server).roster.absent
 
 
 def test_a_node_that_was_started_again_goes_on_with_its_trial() -> None:
@@ -534,8 +537,8 @@ def test_a_node_that_fails_gives_its_trial_back_and_gets_another() -> None:
         (2.0, "collection", "a"),
         (None, "failure", "b"),
     ]
-    assert searching(server).rule.decisions[-1].trial == 0 and math.isnan(
-        searching(server).rule.decisions[-1].metric
+    assert searching(server).judge.decisions[-1].trial == 0 and math.isnan(
+        searching(server).judge.decisions[-1].metric
     )
 
 
@@ -631,7 +634,8 @@ def test_a_push_for_a_trial_that_the_node_does_not_own_is_refused_counted_and_ch
         reply = a.say(returns=(1e9,), trial=trial)
         assert reply == Refusal(
             code="trial",
-            reason=f"child 'a' pushes for trial {trial}, which it does not own; it has to say hello again",
+            reason=f"child 'a' pushes for trial {trial}, which it does not own; "
+            "it has to say hello again",
         )
     assert state(server) == before
     assert server.refusals == {"trial": 3}
@@ -762,7 +766,7 @@ def test_a_snapshot_of_a_trial_is_one_of_a_run() -> None:
     a = Node(server)
     a.enter(10.0)
     a.push(4.0, 12.0)
-    snapshot = server.snapshot(13.0, searching(server).trials[0])
+    snapshot = searching(server).trials[0].as_run()
     assert snapshot == Snapshot(
         version=1,
         exchanges=1,
@@ -782,7 +786,10 @@ def test_a_snapshot_of_a_trial_is_one_of_a_run() -> None:
 
 
 def restore(old: Search, server: ParameterServer, now: float = 0.0, exact: bool = True) -> None:
-    """What the study and the checkpoints hold, taken over by another server; of the weights only those of a phase's end unless `exact`."""
+    """What the study and the checkpoints hold, taken over by another server.
+
+    Of the weights, those of a phase's end only, unless `exact`.
+    """
     new = searching(server)
     for number, trial in old.trials.items():
         phases = msgspec.json.decode(msgspec.json.encode(trial.phases), type=list[PhaseRecord])
@@ -795,7 +802,7 @@ def restore(old: Search, server: ParameterServer, now: float = 0.0, exact: bool 
             and not trial.ended
             and (exact or phases)
         ):
-            snapshot = server.snapshot(now, trial)
+            snapshot = trial.as_run()
             if not exact:
                 snapshot = msgspec.structs.replace(
                     snapshot, steps=phases[-1].steps, episodes=phases[-1].episodes
@@ -1042,10 +1049,10 @@ class World:
     def check(self) -> None:
         search = searching(self.server)
         assert len(search.trials) <= search.settings.trials
-        places = [*search._waiting, *search._owned.values()]
+        places = [*search.roster.waiting, *search.roster.owned.values()]
         alive = [number for number, trial in search.trials.items() if not trial.ended]
         assert sorted(places) == sorted(alive)  # none is lost, none is in two places
-        assert set(search._absent) <= set(search._owned.values())
+        assert set(search.roster.absent) <= set(search.roster.owned.values())
         trained = [
             r.trial.number
             for r in self.server.children.values()
@@ -1093,7 +1100,7 @@ DEEDS = ["work"] * 6 + ["cut", "crash", "leave", "fail", "nan", "lost", "away", 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: int) -> None:
-    """By hundreds of plain random courses of events: hypothesis' own lists are too much alike to meet the rare ones."""
+    """By hundreds of random courses: hypothesis' lists are too alike to meet the rare ones."""
     rng = random.Random(seed)
     for _ in range(150):
         world = World(
@@ -1108,7 +1115,7 @@ def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: in
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_restored_search_goes_on_as_if_nothing_had_happened(seed: int) -> None:
-    """Both are cut off from their nodes at some moment, and one of them is another parent from then on."""
+    """Both are cut off from their nodes at some moment, and one is another parent from then on."""
     rng = random.Random(seed)
     for _ in range(30):
         compare(rng)
@@ -1140,7 +1147,7 @@ def compare(rng: random.Random) -> None:
             if not world.server.stop:
                 world.do(name, deed, float(metric))
     old, new = (searching(world.server) for world in worlds)
-    assert new.rule.decisions == old.rule.decisions
+    assert new.judge.decisions == old.judge.decisions
     assert [
         (t.number, t.state, t.owner, t.steps, t.ended or t.version) for t in new.trials.values()
     ] == [(t.number, t.state, t.owner, t.steps, t.ended or t.version) for t in old.trials.values()]

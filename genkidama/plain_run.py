@@ -1,0 +1,92 @@
+"""A plain run: one trial, shared by all children, that ends with the run. Pure."""
+
+from __future__ import annotations
+
+from genkidama.averaging import Blend, Rule
+from genkidama.events import Event
+from genkidama.experiment import Experiment
+from genkidama.trial import Tally, Trial
+
+__all__ = ["PlainRun"]
+
+
+class PlainRun:
+    """The trivial `Trials`: all children train the one trial that there is, until `[stop]` ends it.
+
+    Args:
+        rule: how a push is used; None takes the documented one, `Blend` with `parent.alpha`.
+    """
+
+    shared = True
+    wait = 0.0
+
+    def __init__(self, experiment: Experiment, rule: Rule | None = None) -> None:
+        self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
+        self.rule: Rule = rule or Blend(experiment.parent.alpha)
+        self.tally = Tally()
+        self.events: list[Event] = []
+        self._stop = experiment.stop
+
+    @property
+    def version(self) -> int:
+        return self.trial.version
+
+    def assign(self, child: str, now: float, training: int | None) -> Trial:
+        return self.trial
+
+    def owns(self, child: str, trial: Trial) -> bool:
+        return True
+
+    def joined(self, trial: Trial, now: float) -> None:
+        pass
+
+    def pushed(self, trial: Trial, now: float) -> None:
+        pass
+
+    def diverged(self, trial: Trial, now: float) -> None:
+        pass
+
+    def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
+        pass
+
+    def vanished(self, child: str, now: float) -> None:
+        pass
+
+    def progress(self, trial: Trial, now: float) -> float:
+        """How much of the strictest countable stop condition is used up."""
+        stop = self._stop
+        used = 0.0
+        if stop.updates:
+            used = self.tally.updates / stop.updates
+        if stop.episodes:
+            used = max(used, trial.episodes / stop.episodes)
+        if stop.seconds:
+            used = max(used, self.tally.seconds(now) / stop.seconds)
+        return min(1.0, used)
+
+    def over(self, now: float) -> str:
+        stop, trial = self._stop, self.trial
+        if stop.mean_return is not None and len(trial.returns) == stop.window:
+            mean = trial.mean_return
+            if mean is not None and mean >= stop.mean_return:
+                return (
+                    f"mean return {mean:.1f} over {stop.window} episodes "
+                    f"reached {stop.mean_return:g}"
+                )
+        if stop.updates is not None and self.tally.updates >= stop.updates:
+            return f"{stop.updates} updates done"
+        if stop.episodes is not None and trial.episodes >= stop.episodes:
+            return f"{stop.episodes} episodes done"
+        if stop.seconds is not None and self.tally.seconds(now) >= stop.seconds:
+            return f"{stop.seconds:g} seconds are over"
+        return ""
+
+    def describe(self, connected: int, now: float) -> str:
+        """As `3 children, version 1234, mean return 201.3, 41 %`."""
+        trial, stop = self.trial, self._stop
+        parts = [f"{connected} child{'ren' if connected != 1 else ''}", f"version {trial.version}"]
+        if trial.mean_return is not None:
+            parts.append(f"mean return {trial.mean_return:.1f}")
+        if stop.updates or stop.episodes or stop.seconds:
+            parts.append(f"{100 * self.progress(trial, now):.0f} %")
+        return ", ".join(parts)

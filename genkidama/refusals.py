@@ -1,0 +1,100 @@
+"""What a parent does not allow. Each check raises a `ProtocolError` or finds no fault. Pure."""
+
+from __future__ import annotations
+
+from genkidama.errors import ProtocolError
+from genkidama.messages import PROTOCOL, Hello, Push
+from genkidama.trial import STATE_PREFIX, Trial
+from genkidama.weights import Signature, Vector
+
+__all__ = ["check_hello", "check_push", "check_returns", "check_signature"]
+
+#: Beyond this a return is nonsense, and the sum of a window of them could overflow.
+_LARGEST_RETURN = 1e30
+
+
+def check_hello(message: Hello, session: str, connected: int, limit: int) -> None:
+    """Whether this child may come in.
+
+    Args:
+        session: that of the child connected under this name; empty if there is none.
+        connected: how many children are connected.
+        limit: `parent.max_children`.
+    """
+    if message.protocol != PROTOCOL:
+        raise ProtocolError(
+            "version",
+            f"child {message.name!r} speaks protocol {message.protocol}, "
+            f"this parent protocol {PROTOCOL}; install the same version on both",
+        )
+    if session and session != message.session:
+        raise ProtocolError(
+            "name",
+            f"the name {message.name!r} is in use by another child; give this one another name",
+        )
+    if not session and connected >= limit:
+        raise ProtocolError("full", f"{limit} children are connected already (parent.max_children)")
+
+
+def check_signature(child: str, signature: Signature, trial: Trial, limit: int) -> None:
+    """Whether a child with this network may train the trial.
+
+    Args:
+        limit: `parent.max_parameters`.
+    """
+    names = [name for name, _ in signature.entries]
+    problem: str | None = None
+    if not 0 < signature.size <= limit:
+        problem = (
+            f"a network of {signature.size} numbers; "
+            f"1 to {limit} are accepted (parent.max_parameters)"
+        )
+    elif taken := [name for name in names if _is_reserved(name)]:
+        problem = f"child {child!r} gives a parameter the name {taken[0]!r}"
+    elif len(set(names)) < len(names):
+        problem = f"child {child!r} gives two parameters the same name"
+    elif trial.signature is not None and (difference := trial.signature.difference(signature)):
+        problem = f"child {child!r} has another network: {difference}"
+    if problem is not None:
+        raise ProtocolError("signature", problem)
+
+
+def _is_reserved(name: str) -> bool:
+    """Whether a checkpoint could not hold a parameter of this name: safetensors or we need it."""
+    return name == "__metadata__" or name.startswith(STATE_PREFIX)
+
+
+def check_push(child: str, message: Push, trial: Trial, size: int, owned: bool) -> Vector:
+    """Whether this push fits the trial; its vector, which may yet hold NaN.
+
+    Args:
+        size: how many numbers the trial's vector has.
+        owned: whether the trial is the child's to train.
+    """
+    if not owned or message.trial != trial.number:
+        raise ProtocolError(
+            "trial",
+            f"child {child!r} pushes for trial {message.trial}, which it does not own; "
+            "it has to say hello again",
+        )
+    vector = message.vector
+    if vector is None or len(vector) != size:
+        length = 0 if vector is None else len(vector)
+        raise ProtocolError("length", f"child {child!r} pushes {length} numbers, expected {size}")
+    if message.version > trial.version:
+        raise ProtocolError(
+            "order",
+            f"child {child!r} starts from version {message.version}, the newest is {trial.version}",
+        )
+    return vector
+
+
+def check_returns(child: str, returns: list[float]) -> None:
+    """Whether all returns are numbers that can be summed."""
+    for value in returns:
+        if not -_LARGEST_RETURN <= value <= _LARGEST_RETURN:
+            raise ProtocolError(
+                "finite",
+                f"child {child!r} reports a return that is NaN, infinite "
+                f"or beyond ±{_LARGEST_RETURN:g}",
+            )

@@ -1,0 +1,295 @@
+"""When θ_P is written to the disk, and that a run goes on from there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from genkidama.averaging import Contribution, Rule, RuleState
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.messages import (
+    PROTOCOL,
+    Hello,
+    Join,
+    Push,
+    Weights,
+)
+from genkidama.parameter_server import ParameterServer
+from genkidama.parent import Parent, server
+from genkidama.parent.checkpointer import Checkpointer
+from genkidama.plain_run import PlainRun
+from genkidama.system.checkpoint import CheckpointFolder, load
+from genkidama.weights import DTYPE, Vector
+from tests.helpers import ROOT
+from tests.parent.fake_child import FakeChild, vector
+from tests.parent.parents import events, experiment, history, running, until
+
+
+async def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(2.0, returns=[5.0])
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        weights = await child.enter()
+        assert weights.version == 1
+        np.testing.assert_array_equal(weights.vector, vector(2.0))
+        assert isinstance(await child.push(4.0), Weights)
+        trial = parent.server.trial
+        assert (trial.version, trial.episodes, trial.steps, trial.mean_return) == (2, 1, 20, 5.0)
+        assert parent.server.children["pi"].exchanges == 2
+    resume = events(tmp_path, "resume")
+    assert [(event["version"], event["file"]) for event in resume] == [
+        (1, "version-0000000001.safetensors")
+    ]
+    times = [event["time"] for event in history(tmp_path)]
+    assert times == sorted(times)
+
+
+async def test_a_broken_checkpoint_is_passed_over(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        running(experiment(parent={"checkpoint_updates": 1}), tmp_path) as parent,
+        FakeChild(parent.address) as child,
+    ):
+        await child.enter()
+        for number in range(2):
+            await child.pushed(float(number))
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    folder.version_path(2).write_bytes(b"broken")
+    async with running(experiment(), tmp_path) as parent:
+        assert parent.server.trial.version == 1
+    assert "version-0000000002.safetensors: not a readable checkpoint" in capfd.readouterr().err
+
+
+async def test_a_run_of_another_network_is_not_taken_up(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(2.0)
+    with pytest.raises(ConfigurationError, match="its checkpoints were made with network"):
+        await Parent(
+            experiment(network={"hidden": [7]}), out=tmp_path, listen="127.0.0.1:0"
+        ).startup()
+
+
+# Checkpoints on the way.
+
+
+async def test_checkpoints_are_of_exactly_those_updates(tmp_path: Path) -> None:
+    settings = experiment(parent={"checkpoint_updates": 3, "checkpoint_keep": 50, "alpha": 1.0})
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        for number in range(1, 11):
+            await child.pushed(float(number))
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    assert folder.versions() == [3, 6, 9, 10]
+    for version in (3, 6, 9):
+        np.testing.assert_array_equal(
+            load(folder.version_path(version)).vector, vector(float(version))
+        )
+
+
+async def test_of_many_due_checkpoints_the_kept_ones_are_written(tmp_path: Path) -> None:
+    settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_keep": 2})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()  # and nobody serves, as if the disk were slow
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        for _ in range(9):
+            await child.pushed(1.0)
+    await parent.shutdown()
+    assert CheckpointFolder(tmp_path / "checkpoints").versions() == [8, 9]
+
+
+async def test_time_brings_checkpoints_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HOUSEKEEPING_SECONDS", 0.01)
+    async with (
+        running(experiment(parent={"checkpoint_seconds": 0.05}), tmp_path) as parent,
+        FakeChild(parent.address) as child,
+    ):
+        await child.enter()
+        folder = CheckpointFolder(tmp_path / "checkpoints")
+        while len(folder.versions()) < 2:
+            await child.pushed(1.0)
+            await asyncio.sleep(0.01)
+
+
+async def test_the_best_is_of_a_full_window_and_survives_a_restart(tmp_path: Path) -> None:
+    settings = experiment(stop={"window": 2})
+    best = CheckpointFolder(tmp_path / "checkpoints").best_path
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0, returns=[100.0])
+    assert not best.exists()
+    for returns, mean in (([20.0], 60.0), ([0.0], 60.0), ([500.0, 500.0], 500.0)):
+        async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+            await child.enter()
+            await child.pushed(1.0, returns=returns)
+        assert load(best).snapshot.mean_return == mean
+
+
+async def test_a_full_disk_stops_nobody_and_loses_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_keep": 3})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    failed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def full(*arguments: object) -> None:
+        loop.call_soon_threadsafe(failed.set)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        folder = CheckpointFolder(tmp_path / "checkpoints")
+        await until(lambda: folder.versions() == [1])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            await child.pushed(2.0)
+            await failed.wait()
+            for _ in range(5):
+                await child.pushed(3.0)
+            assert folder.versions() == [1]
+            parent.stop()
+            await serving
+            with pytest.raises(EnvironmentFailure, match="No space left on device"):
+                await parent.shutdown()
+    assert folder.versions() == [1]
+    assert len(history(tmp_path)) > 7  # the history was written all the same
+    assert capfd.readouterr().err.count("No space left") == 1
+
+
+# By value: the test is the clock and the children.
+
+
+def entered(
+    settings: Experiment, out: Path, *names: str, rule: Rule | None = None
+) -> tuple[ParameterServer, Checkpointer]:
+    """A server that has taken up what is in `out`, with children that have joined."""
+    server = ParameterServer(settings, trials=PlainRun(settings, rule))
+    checkpointer = Checkpointer(server, out, lambda event: None, lambda problem: None)
+    checkpointer.restore(0.0)
+    for name in names:
+        server.handle(name, Hello(protocol=PROTOCOL, name=name, session=str(out)), 0.0)
+        server.handle(name, Join(signature=[("w", [1])]), 0.0)
+    return server, checkpointer
+
+
+def exchange(server: ParameterServer, checkpointer: Checkpointer, child: str, now: float) -> None:
+    sequence = server.children[child].sequence + 1
+    weights = np.full(1, server.trial.version + 1, DTYPE)
+    reply = server.handle(child, Push(version=0, sequence=sequence, vector=weights), now)
+    assert isinstance(reply, Weights)
+    checkpointer.pushed(now)
+
+
+async def test_exactly_those_updates_of_three_children_and_after_a_restart(tmp_path: Path) -> None:
+    settings = experiment(parent={"checkpoint_updates": 2, "checkpoint_keep": 50})
+    for now in (0.0, 100.0):
+        server, checkpointer = entered(settings, tmp_path, "a", "b", "c")
+        for turn in range(10):
+            exchange(server, checkpointer, "abc"[turn % 3], now + turn)
+            if checkpointer.due:
+                await checkpointer.keep(now + turn)
+        await checkpointer.finish(now + 10)
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    assert folder.versions() == [6, 10, 12, 18, 20]
+    kept = [load(folder.version_path(version)).snapshot for version in (6, 12, 18)]
+    assert [snapshot.updates for snapshot in kept] == [2.0, 4.0, 6.0]
+
+
+async def test_the_thesis_keeps_its_whole_path_however_slow_the_machine(tmp_path: Path) -> None:
+    settings = Experiment.load(ROOT / "examples/lunarlander/thesis.toml")
+    server, checkpointer = entered(settings, tmp_path, "a", "b")
+    for turn in range(4000):  # each exchange takes a quarter of a minute
+        exchange(server, checkpointer, "ab"[turn % 2], turn * 15.0)
+        if turn % 20 == 0 or checkpointer.due:
+            await checkpointer.keep(turn * 15.0)
+    await checkpointer.finish(60_000.0)
+    assert server.stop == "2000 updates done"
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    assert folder.versions() == [200 * number for number in range(1, 21)]
+
+
+class Sum(Rule):
+    """Adds up what is pushed, and remembers it."""
+
+    def __init__(self) -> None:
+        self.sum = np.zeros(1)
+
+    def apply(self, parent: Vector, push: Contribution) -> None:
+        self.sum += push.vector
+        parent[:] = self.sum
+
+    def state(self) -> RuleState:
+        return {"sum": self.sum}
+
+    def restore(self, state: RuleState) -> None:
+        self.sum = state.get("sum", self.sum)
+
+
+async def test_what_a_rule_remembers_is_of_the_same_push_as_the_weights(tmp_path: Path) -> None:
+    settings = experiment(parent={"checkpoint_updates": 2, "checkpoint_keep": 9})
+    server, checkpointer = entered(settings, tmp_path, "a", rule=Sum())
+    for turn in range(5):
+        exchange(server, checkpointer, "a", turn)
+    await checkpointer.finish(9.0)  # only now anything is written
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    found = {version: load(folder.version_path(version)) for version in folder.versions()}
+    assert {version: float(each.vector[0]) for version, each in found.items()} == {
+        2: 2.0,  # the first push is θ_P, and the rule has seen the second
+        4: 9.0,
+        5: 14.0,
+    }
+    assert {version: each.state["sum"].tolist() for version, each in found.items()} == {
+        2: [2.0],
+        4: [9.0],
+        5: [14.0],
+    }
+    server, checkpointer = entered(settings, tmp_path, "b", rule=Sum())
+    exchange(server, checkpointer, "b", 10.0)
+    assert server.trial.vector is not None
+    assert server.trial.vector.tolist() == [20.0]
+
+
+async def test_a_blend_leaves_nothing_beside_the_network(tmp_path: Path) -> None:
+    server, checkpointer = entered(experiment(), tmp_path, "a")
+    exchange(server, checkpointer, "a", 1.0)
+    await checkpointer.finish(2.0)
+    path = CheckpointFolder(tmp_path / "checkpoints").version_path(1)
+    assert list(safetensors.numpy.load_file(path)) == ["w"]
+    assert load(path).state == {}
+
+
+async def test_a_checkpoint_from_before_there_were_rules_goes_on(tmp_path: Path) -> None:
+    server, checkpointer = entered(experiment(), tmp_path, "a")
+    exchange(server, checkpointer, "a", 1.0)
+    for key in ("rule", "rule_options"):
+        del server.trial.experiment["parent"][key]
+    await checkpointer.finish(2.0)
+    server, _ = entered(experiment(), tmp_path)
+    assert (server.trial.version, server.updates) == (1, 1.0)
+
+
+async def test_another_rule_is_refused_by_both_names(tmp_path: Path) -> None:
+    server, checkpointer = entered(experiment(), tmp_path, "a")
+    exchange(server, checkpointer, "a", 1.0)
+    await checkpointer.finish(2.0)
+    settings = experiment(parent={"rule": "mine:Rule"})
+    with pytest.raises(ConfigurationError) as caught:
+        entered(settings, tmp_path, rule=Sum())
+    assert str(caught.value) == (
+        f"{tmp_path}: its checkpoints were made with parent.rule = 'blend', "
+        "now it is 'mine:Rule'; choose another directory with --out"
+    )

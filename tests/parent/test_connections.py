@@ -1,0 +1,472 @@
+"""A Parent on a real socket, and fake children that keep the rules or break them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.experiment import Experiment
+from genkidama.messages import (
+    HANDSHAKE_LIMIT,
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Push,
+    Refusal,
+    Request,
+    Weights,
+    Welcome,
+    encode,
+)
+from genkidama.parent import Parent
+from genkidama.parent.connections import Connections
+from genkidama.weights import Signature
+from tests.parent.fake_child import SIGNATURE, FakeChild, vector
+from tests.parent.parents import events, experiment, running, until
+
+# What children do who keep the rules.
+
+
+async def test_the_first_push_is_taken_and_the_next_are_blended(parent: Parent) -> None:
+    async with FakeChild(parent.address) as child:
+        welcome = await child.hello()
+        assert isinstance(welcome, Welcome)
+        assert Experiment.from_dict(welcome.experiment) == parent.experiment
+        assert welcome.run == "run"
+        joined = await child.join()
+        assert isinstance(joined, Weights)
+        assert joined.vector is None
+        np.testing.assert_array_equal(await child.pushed(2.0), vector(2.0))
+        np.testing.assert_array_equal(await child.pushed(4.0, returns=[7.0]), vector(3.0))
+        await child.leave()
+        assert await child.closed() == (1000, "")
+    assert (
+        parent.server.trial.version,
+        parent.server.trial.episodes,
+        parent.server.trial.steps,
+    ) == (2, 1, 20)
+    assert parent.server.connected == []
+
+
+async def test_two_children_share_the_weights(parent: Parent) -> None:
+    async with FakeChild(parent.address, "a") as a, FakeChild(parent.address, "b") as b:
+        await a.enter()
+        await a.pushed(0.0)
+        weights = await b.enter()
+        np.testing.assert_array_equal(weights.vector, vector(0.0))
+        both = await asyncio.gather(a.pushed(8.0), b.pushed(8.0))
+        assert sorted(float(answer[0]) for answer in both) == [4.0, 6.0]
+        assert parent.server.updates == 2.0  # one exchange alone, and two of two children
+
+
+async def test_a_slow_child_keeps_nobody_waiting(parent: Parent) -> None:
+    async with (
+        FakeChild(parent.address, "slow") as slow,
+        FakeChild(parent.address, "quick") as quick,
+    ):
+        await slow.enter()
+        await quick.enter()
+        frame = encode(Push(version=0, sequence=1, vector=vector()))
+        transport = slow.connection.transport
+        transport.write(
+            bytes([0x82, 0x80 | len(frame)]) + bytes(4) + frame[: len(frame) // 2]
+        )  # half a frame, masked with zeros
+        for _ in range(20):
+            await quick.pushed(1.0)
+        transport.write(bytes(frame[len(frame) // 2 :]))
+        assert isinstance(await slow.hear(), Weights)
+    assert parent.server.trial.version == 21
+
+
+async def test_a_child_leaves_and_returns(parent: Parent) -> None:
+    for visit in (1, 2):
+        async with FakeChild(parent.address, session=str(visit)) as child:
+            await child.enter()
+            await child.pushed(1.0)
+            await child.leave("done")
+            await child.closed()
+    assert parent.server.children["pi"].exchanges == 2
+    assert parent.server.connected == []
+
+
+async def test_a_lost_connection_is_noted_and_its_name_is_free(parent: Parent) -> None:
+    async with FakeChild(parent.address, session="1") as child:
+        await child.enter()
+        child.connection.transport.abort()
+    await until(lambda: not parent.server.connected)
+    async with FakeChild(parent.address, session="2") as child:
+        await child.enter()
+    parent.stop()
+    await parent.shutdown()
+    assert events(parent.out, "leave")[0]["reason"] == "connection lost"
+
+
+async def test_a_returning_child_takes_its_name_over(parent: Parent) -> None:
+    async with FakeChild(parent.address) as old, FakeChild(parent.address) as new:
+        await old.enter()
+        await old.pushed(1.0)
+        await new.enter()
+        assert await old.closed() == (1008, "the child speaks on another connection")
+        new.sequence = old.sequence
+        np.testing.assert_array_equal(await new.pushed(3.0), vector(2.0))
+        assert parent.server.connected == ["pi"]
+    assert parent.server.children["pi"].exchanges == 2
+
+
+async def test_a_repeated_push_is_counted_once(parent: Parent) -> None:
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        child.sequence -= 1
+        np.testing.assert_array_equal(await child.pushed(5.0), vector(1.0))
+    assert parent.server.exchanges == 1
+
+
+async def test_a_push_is_answered_where_it_arrives(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the short way is taken at all: it hangs on what websockets does inside."""
+    short = []
+
+    def observed(*arguments: Any) -> bytes | None:
+        short.append(answer(*arguments))
+        return short[-1]
+
+    answer = Connections._answer_push
+    monkeypatch.setattr(Connections, "_answer_push", observed)
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        await child.join()
+        await child.pushed(2.0)
+        await child.leave()
+    assert [reply is not None for reply in short] == [True, False, True, False]
+
+
+async def test_replies_keep_the_order_of_the_requests(parent: Parent) -> None:
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        push, join = (
+            encode(Push(version=0, sequence=1, vector=vector())),
+            encode(Join(signature=[("layer.weight", [1])])),
+        )
+        for frame in (push, join, push, push, join, join, push, encode(Leave())):
+            await child.connection.send(frame)
+        replies = [type(await child.hear()) for _ in range(8)]
+        assert replies == [Weights, Refusal, Weights, Weights, Refusal, Refusal, Weights, Goodbye]
+
+
+async def test_a_push_in_fragments(parent: Parent) -> None:
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        frame = encode(Push(version=0, sequence=1, vector=vector(1.0)))
+        await child.connection.send([bytes(frame[:20]), bytes(frame[20:])])
+        assert isinstance(await child.hear(), Weights)
+        child.sequence = 1
+        np.testing.assert_array_equal(await child.pushed(3.0), vector(2.0))
+
+
+async def test_a_child_that_does_not_read_is_not_read_either(parent: Parent) -> None:
+    large = Signature.of([("weight", (1_000_000,))])
+    async with FakeChild(parent.address, signature=large) as child:
+        await child.enter()
+        child.connection.transport.pause_reading()
+
+        async def send() -> None:
+            for number in range(1, 13):
+                await child.connection.send(
+                    encode(Push(version=0, sequence=number, vector=vector(1.0, large)))
+                )
+
+        sending = asyncio.create_task(send())
+        connection = parent._connections.children["pi"]
+        await until(lambda: connection.recv_messages.paused)
+        assert parent.server.exchanges < 12
+        child.connection.transport.resume_reading()
+        versions = []
+        for _ in range(12):
+            reply = await child.hear()
+            assert isinstance(reply, Weights)
+            versions.append(reply.version)
+        await sending
+        assert versions == list(range(1, 13))
+
+
+# What children do who break them.
+
+
+@asynccontextmanager
+async def untouched(parent: Parent) -> AsyncIterator[FakeChild]:
+    """Another child, whose run must go on as if nothing had happened.
+
+    What is said meanwhile must be refused.
+    """
+    async with FakeChild(parent.address, "good") as good:
+        await good.enter()
+        await good.pushed(1.0)
+        before = parent.server.refusals.total()
+        yield good
+        assert parent.server.refusals.total() > before
+        np.testing.assert_array_equal(await good.pushed(3.0), vector(2.0))
+        assert parent.server.trial.version == 2
+
+
+GARBAGE = [
+    (b"", "malformed"),
+    (b"\x00", "malformed"),
+    (b"garbage that is no message", "malformed"),
+    (struct.pack("<I", 3) + b"\xc1\xc1\xc1", "malformed"),
+    ("a text frame", "malformed"),
+    (struct.pack("<I", 14) + b"\x81\xa4type\xa8surprise"[:14] + b"", "malformed"),
+    (struct.pack("<I", 15) + b"\x81\xa4type\xa8surprise", "unknown"),
+]
+
+
+@pytest.mark.parametrize(("frame", "code"), GARBAGE)
+async def test_garbage_instead_of_a_hello(parent: Parent, frame: bytes | str, code: str) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        reply = await child.tell(frame)
+        assert isinstance(reply, Refusal)
+        assert reply.code == code
+        closed, reason = await child.closed()
+        assert closed == 1008
+        assert reason
+        assert reply.reason.startswith(reason)
+        assert parent.server.refusals == {code: 1}
+
+
+@pytest.mark.parametrize(("frame", "code"), GARBAGE)
+async def test_garbage_after_the_join(parent: Parent, frame: bytes | str, code: str) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        reply = await child.tell(frame)
+        assert isinstance(reply, Refusal)
+        assert reply.code == code
+        assert (await child.closed())[0] == 1008
+
+
+async def test_the_first_message_is_a_hello(parent: Parent) -> None:
+    async with untouched(parent):
+        for request in (Join(signature=[]), Push(version=0, sequence=1, vector=vector()), Leave()):
+            async with FakeChild(parent.address) as child:
+                assert (await child.refused(request)).code == "order"
+                assert (await child.closed())[0] == 1008
+
+
+async def test_another_protocol_version(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        reply = await child.hello(protocol=PROTOCOL + 1)
+        assert isinstance(reply, Refusal)
+        assert reply.code == "version"
+        assert f"protocol {PROTOCOL + 1}" in reply.reason
+        assert (await child.closed())[0] == 1008
+
+
+async def test_a_name_in_use(parent: Parent) -> None:
+    async with (
+        untouched(parent) as good,
+        FakeChild(parent.address, good.name, session="another") as child,
+    ):
+        reply = await child.hello()
+        assert isinstance(reply, Refusal)
+        assert reply.code == "name"
+        assert "'good' is in use" in reply.reason
+        assert (await child.closed())[0] == 1008
+
+
+async def test_another_network_is_told_the_first_parameter_that_differs(parent: Parent) -> None:
+    other = Signature.of([("layer.weight", (3, 2)), ("layer.offset", (3,))])
+    async with untouched(parent), FakeChild(parent.address, signature=other) as child:
+        await child.hello()
+        reply = await child.join()
+        assert isinstance(reply, Refusal)
+        assert reply.code == "signature"
+        assert (
+            "parameter 1 is 'layer.offset' with shape [3], expected 'layer.bias' with shape [3]"
+            in reply.reason
+        )
+        code, reason = await child.closed()
+        assert code == 1008
+        assert reason
+        assert len(reason.encode()) <= 123
+
+
+async def test_a_long_reason_is_cut_between_characters(parent: Parent) -> None:
+    other = Signature.of([("ü" * 200, (3, 2))])
+    async with untouched(parent), FakeChild(parent.address, signature=other) as child:
+        await child.hello()
+        assert isinstance(await child.join(), Refusal)
+        code, reason = await child.closed()
+        assert code == 1008
+        assert reason
+        assert reason.endswith("ü")
+
+
+async def test_a_push_before_the_join(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.hello()
+        reply = await child.push(1.0)
+        assert isinstance(reply, Refusal)
+        assert reply.code == "order"
+        assert (await child.closed())[0] == 1008
+
+
+BAD_PUSHES: dict[str, tuple[Request, str]] = {
+    "too short": (Push(version=0, sequence=1, vector=vector()[:-1]), "length"),
+    "too long": (
+        Push(version=0, sequence=1, vector=np.zeros(SIGNATURE.size + 1, np.float32)),
+        "length",
+    ),
+    "no vector": (Push(version=0, sequence=1), "length"),
+    "NaN": (
+        Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [np.nan], np.float32)),
+        "finite",
+    ),
+    "infinity": (
+        Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [-np.inf], np.float32)),
+        "finite",
+    ),
+    "a return of NaN": (
+        Push(version=0, sequence=1, returns=[float("nan")], vector=vector()),
+        "finite",
+    ),
+    "from the future": (Push(version=99, sequence=1, vector=vector()), "order"),
+    "a second hello": (Hello(protocol=PROTOCOL, name="pi", session="1"), "order"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PUSHES)
+async def test_a_refused_push_keeps_the_connection(parent: Parent, case: str) -> None:
+    request, code = BAD_PUSHES[case]
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        assert (await child.refused(request)).code == code
+        assert isinstance(await child.join(), Weights)
+        assert parent.server.refusals == {code: 1}
+        assert parent.server.children["pi"].exchanges == 0
+
+
+async def test_bytes_that_are_no_whole_numbers(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        reply = await child.tell(encode(Push(version=0, sequence=1, vector=vector())) + b"!")
+        assert isinstance(reply, Refusal)
+        assert reply.code == "length"
+        assert isinstance(await child.join(), Weights)
+
+
+async def test_a_message_over_the_handshakes_limit(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.connection.send(bytes(HANDSHAKE_LIMIT + 1))
+        assert (await child.closed())[0] == 1009
+        await until(lambda: parent.server.refusals == {"length": 1})
+
+
+async def test_a_message_over_the_networks_limit(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        await child.connection.send(
+            bytes(300_000)
+        )  # more than such a small network needs, less than the handshake allows
+        assert (await child.closed())[0] == 1009
+        await until(lambda: parent.server.refusals == {"length": 1})
+    parent.stop()
+    await parent.shutdown()
+    assert [(event["child"], event["code"]) for event in events(parent.out, "refused")] == [
+        ("pi", "length")
+    ]
+
+
+async def test_a_network_as_large_as_the_handshake_does_not_hold(parent: Parent) -> None:
+    large = Signature.of([("weight", (1000, 500))])
+    async with FakeChild(parent.address, signature=large) as child:
+        await child.enter()
+        answer = await child.pushed(np.ones(large.size, np.float32))
+        assert answer.sum() == large.size
+
+
+async def test_a_network_with_too_many_parameters(tmp_path: Path) -> None:
+    async with (
+        running(experiment(parent={"max_parameters": 8}), tmp_path) as parent,
+        FakeChild(parent.address) as child,
+    ):
+        await child.hello()
+        reply = await child.join()
+        assert isinstance(reply, Refusal)
+        assert "1 to 8 are accepted" in reply.reason
+
+
+async def test_no_room_for_another_child(tmp_path: Path) -> None:
+    async with (
+        running(experiment(parent={"max_children": 1}), tmp_path) as parent,
+        FakeChild(parent.address) as first,
+    ):
+        await first.enter()
+        async with FakeChild(parent.address, "second") as second:
+            reply = await second.hello()
+            assert isinstance(reply, Refusal)
+            assert reply.code == "full"
+
+
+async def test_a_connection_that_says_no_hello(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connections, "hello_seconds", 0.1)
+    async with (
+        running(experiment(), tmp_path) as parent,
+        untouched(parent),
+        FakeChild(parent.address) as child,
+    ):
+        reply = await child.hear()
+        assert isinstance(reply, Refusal)
+        assert reply.code == "silent"
+        assert (await child.closed())[0] == 1008
+
+
+async def test_a_connection_that_does_not_even_ask_for_the_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connections, "open_seconds", 0.1)
+    async with running(experiment(), tmp_path) as parent, untouched(parent):
+        reader, writer = await asyncio.open_connection(*parent.address)
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        await until(lambda: parent.server.refusals == {"silent": 1})
+
+
+async def test_a_child_that_falls_silent(tmp_path: Path) -> None:
+    settings = experiment(parent={"silence_seconds": 0.5})
+    async with (
+        running(settings, tmp_path) as parent,
+        untouched(parent),
+        FakeChild(parent.address) as child,
+    ):
+        await child.enter()
+        child.connection.transport.pause_reading()  # answers no ping any more
+        await until(lambda: "pi" not in parent.server.connected)
+        child.connection.transport.resume_reading()
+        assert (await child.closed())[0] == 1011
+        await until(lambda: parent.server.refusals == {"silent": 1})
+
+
+async def test_something_else_than_http(parent: Parent, capfd: pytest.CaptureFixture[str]) -> None:
+    for opening in (b"\x16\x03\x01\x02\x00\x01\x00\x01", b"GET / HTTP/1.1\r\n\r\n", b"\r\n\r\n"):
+        reader, writer = await asyncio.open_connection(*parent.address)
+        writer.write(opening + os.urandom(1000))
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+    assert "Traceback" not in capfd.readouterr().err

@@ -1,0 +1,154 @@
+"""A run's directory: its history, and whose it may be."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import structlog
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolError
+from genkidama.events import Stopped
+from genkidama.experiment import Experiment
+from genkidama.parameter_server import ParameterServer
+from genkidama.parent import Parent, server
+from genkidama.parent.records import Records
+from genkidama.plain_run import PlainRun
+from genkidama.tuning.service import Search
+from tests.parent.fake_child import FakeChild
+from tests.parent.parents import events, experiment, history, running
+
+
+async def start(out: Path, listen: str = "127.0.0.1:0") -> None:
+    await Parent(experiment(), out=out, listen=listen).startup()
+
+
+async def test_a_history_that_cannot_be_written_is_reported_once_and_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "HOUSEKEEPING_SECONDS", 0.01)
+    tries = asyncio.Semaphore(0)
+    write = os.write
+
+    def full(*arguments: object) -> int:
+        tries.release()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        monkeypatch.setattr(os, "write", full)
+        await child.pushed(1.0)
+        for _ in range(5):
+            await tries.acquire()
+        monkeypatch.setattr(os, "write", write)
+        await child.pushed(2.0)
+    assert [event["version"] for event in events(tmp_path, "exchange")] == [1, 2]
+    assert capfd.readouterr().err.count("No space left") == 1
+
+
+async def test_a_torn_last_line_of_the_history_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text('{"event":"exchange"}\n{"event":"exch')
+    async with running(experiment(), tmp_path):
+        pass
+    assert [event["event"] for event in history(tmp_path)][:2] == ["exchange", "start"]
+
+
+async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        EnvironmentFailure, match="Not a directory; choose another directory with --out"
+    ):
+        await start(tmp_path / "file" / "run", "127.0.0.1:0")
+
+
+async def test_a_directory_that_another_parent_uses(parent: Parent) -> None:
+    assert parent.out is not None
+    with pytest.raises(EnvironmentFailure, match="another parent is writing this run"):
+        await start(parent.out, "127.0.0.1:0")
+
+
+async def test_a_new_directory_for_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(2):
+        parent = Parent(experiment(), listen="127.0.0.1:0")
+        await parent.startup()
+        await parent.shutdown()
+        assert parent.out is not None
+        names.append(parent.out)
+    assert len(set(names)) == 2
+    assert all(str(name).startswith("runs/test-20") for name in names)
+
+
+# By value: the test is the clock.
+
+
+SEARCH = {
+    "trials": 2,
+    "phases": 2,
+    "phase_steps": 10,
+    "space": {"algorithm.gamma": [0.9, 0.99]},
+}
+
+
+def searching() -> Experiment:
+    return experiment(search=SEARCH)
+
+
+def records(settings: Experiment, out: Path) -> Records:
+    trials = Search(settings) if settings.search is not None else PlainRun(settings)
+    server = ParameterServer(settings, out.name, trials)
+    return Records(server, out, lambda: 5.0, structlog.get_logger())
+
+
+@pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
+async def test_a_new_run_begins_its_history_and_writes_its_settings(
+    settings: Experiment, tmp_path: Path
+) -> None:
+    opened = records(settings, tmp_path)
+    await opened.finish()
+    (start,) = history(tmp_path)
+    assert (start["time"], start["event"], start["run"]) == (5.0, "start", tmp_path.name)
+    assert Experiment.load(tmp_path / "experiment.toml") == settings
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (experiment(), searching(), "holds a plain run, and this is a search"),
+        (searching(), experiment(), "holds a search, and this is a plain run"),
+    ],
+)
+async def test_a_run_of_the_other_kind_is_refused_and_nothing_stays_open(
+    before: Experiment, after: Experiment, words: str, tmp_path: Path
+) -> None:
+    await records(before, tmp_path).finish()
+    with pytest.raises(ConfigurationError, match=words):
+        records(after, tmp_path)
+    await records(before, tmp_path).finish()  # the history is free again
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"), [(experiment(), []), (searching(), ["no space"])], ids=["plain", "search"]
+)
+async def test_nodes_may_have_to_wait_so_a_search_tells_its_problems_in_the_history_too(
+    settings: Experiment, told: list[str], tmp_path: Path
+) -> None:
+    opened = records(settings, tmp_path)
+    for _ in range(2):
+        opened._keeper._complain("no space")  # type: ignore[attr-defined]
+    await opened.finish()
+    assert [event["reason"] for event in events(tmp_path, "warning")] == told
+
+
+async def test_an_event_of_its_own_stands_behind_what_happened_before(tmp_path: Path) -> None:
+    opened = records(experiment(), tmp_path)
+    opened._server.refuse("pi", ProtocolError("malformed", "noise"), 6.0)
+    opened.note(Stopped(time=7.0, reason="SIGTERM", version=0))
+    await opened.finish()
+    assert [event["event"] for event in history(tmp_path)] == ["start", "refused", "stop"]

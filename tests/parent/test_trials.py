@@ -1,0 +1,170 @@
+"""What a search keeps: the trials' directories and the study, a real one. The test is the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.errors import EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.messages import PROTOCOL, Hello, Join, Push, Weights, Welcome
+from genkidama.parameter_server import ParameterServer
+from genkidama.parent.trials import TrialKeeper
+from genkidama.system.checkpoint import Checkpoint, CheckpointFolder
+from genkidama.tuning.service import Search
+from genkidama.tuning.study import Study
+from genkidama.weights import DTYPE
+
+
+class World:
+    """One search, its keeper, and a node `a` that trains ten steps a push."""
+
+    def __init__(self, out: Path, resumes: bool = False) -> None:
+        plan = {
+            "trials": 3,
+            "phases": 2,
+            "phase_steps": 10,
+            "eviction_rate": 0.5,
+            "space": {"algorithm.gamma": [0.9, 0.99]},
+        }
+        experiment = Experiment.from_dict({"stop": {"window": 1}, "search": plan})
+        self.out = out
+        self.now = 0.0
+        self.problems: list[str] = []
+        self.search = Search(experiment)
+        self.server = ParameterServer(experiment, "run", self.search)
+        self.study = Study(experiment, out, resumes)
+        self.keeper = TrialKeeper(
+            self.server, self.search, self.study, out, self.problems.append, lambda: self.now
+        )
+        self.resumed = self.keeper.restore(self.now)
+        self.sequence = 0
+
+    async def enter(self) -> int:
+        """The node is given a trial, as soon as the study has one."""
+        while True:
+            await self.keeper.keep(self.now)
+            reply = self.server.handle("", Hello(protocol=PROTOCOL, name="a", session="s"), 0.0)
+            assert isinstance(reply, Welcome)
+            if reply.trial is not None:
+                self.server.handle("a", Join(signature=[("w", [1])]), 0.0)
+                return reply.trial
+            await asyncio.sleep(0.001)
+
+    def push(self, trial: int, value: float) -> Weights:
+        self.sequence += 1
+        push = Push(
+            version=0,
+            sequence=self.sequence,
+            steps=10,
+            returns=[value],
+            trial=trial,
+            vector=np.full(1, value, DTYPE),
+        )
+        reply = self.server.handle("a", push, self.now)
+        assert isinstance(reply, Weights), reply
+        self.keeper.pushed(self.now)
+        return reply
+
+    def latest(self, trial: int) -> Checkpoint:
+        found = CheckpointFolder(self.out / f"trials/{trial:04d}/checkpoints").latest()
+        assert found is not None
+        return found
+
+    def reports(self, trial: int) -> int:
+        return len(self.study.trials()[trial].phases)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_phases_weights_are_those_of_its_end(world: World) -> None:
+    trial = await world.enter()
+    world.push(trial, 5.0)
+    vector = world.search.trials[trial].vector
+    assert vector is not None
+    vector[:] = 9.0  # what comes later does not reach what was copied
+    assert world.keeper.due
+    await world.keeper.keep(1.0)
+    assert world.latest(trial).vector.tolist() == [5.0]
+    assert world.reports(trial) == 1
+    assert Experiment.load(world.out / f"trials/{trial:04d}/experiment.toml").search is None
+    await world.keeper.finish(2.0)
+
+
+async def test_a_report_in_the_study_has_its_weights_on_the_disk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = await world.enter()
+    world.push(trial, 5.0)
+
+    def full(*arguments: Any) -> None:
+        raise EnvironmentFailure("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointFolder, "save_latest", full)
+        await world.keeper.keep(1.0)
+    assert world.problems == ["no space"]
+    assert world.reports(trial) == 0
+    await world.keeper.keep(2.0)  # the disk is left alone for a while
+    assert world.reports(trial) == 0
+    await world.keeper.keep(100.0)
+    assert world.reports(trial) == 1
+    assert world.latest(trial).vector.tolist() == [5.0]
+    await world.keeper.finish(101.0)
+
+
+async def test_the_best_is_that_of_the_best_phase_and_an_ended_trial_frees_its_vector(
+    world: World,
+) -> None:
+    trial = await world.enter()
+    for value in (7.0, 3.0):
+        reply = world.push(trial, value)
+        await world.keeper.keep(1.0)
+    assert reply.next
+    assert world.search.trials[trial].vector is None
+    folder = CheckpointFolder(world.out / f"trials/{trial:04d}/checkpoints")
+    assert world.latest(trial).vector.tolist() == [3.0]
+    assert folder.versions() == [2]  # one beside the best
+    folder.version_path(2).unlink()
+    assert world.latest(trial).vector.tolist() == [7.0]
+    await world.keeper.finish(2.0)
+
+
+async def test_a_search_goes_on_with_the_weights_of_a_trial_under_way(tmp_path: Path) -> None:
+    before = World(tmp_path)
+    trial = await before.enter()
+    before.push(trial, 5.0)
+    await before.keeper.finish(1.0)
+    after = World(tmp_path, resumes=True)
+    assert after.resumed is not None
+    assert (after.resumed.trials, after.resumed.reports) == (len(before.search.trials), 1)
+    again = after.search.trials[trial]
+    assert again.vector is not None
+    assert (again.vector.tolist(), again.version, again.owner) == ([5.0], 1, "a")
+    assert await after.enter() == trial
+    await after.keeper.finish(2.0)
+
+
+async def test_what_the_study_could_not_take_is_written_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = await world.enter()
+    world.push(trial, 5.0)
+
+    async def away(*arguments: Any) -> None:
+        raise EnvironmentFailure("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Study, "write", away)
+        await world.keeper.keep(1.0)
+    assert world.problems == ["the database is away"]
+    await world.keeper.keep(100.0)
+    assert world.reports(trial) == 1
+    await world.keeper.finish(101.0)

@@ -1,0 +1,94 @@
+"""The promises of `genkidama.averaging.Rule`, as one test of any rule: call `check_rule`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from genkidama.averaging import Contribution, Rule, RuleState
+from genkidama.weights import DTYPE, Vector
+
+#: Far below the largest float32, so that a rule may add some of them.
+_numbers = st.floats(-1e6, 1e6, width=32)
+
+
+def contribution(vector: Vector, version: int = 0, staleness: int = 0) -> Contribution:
+    vector = vector.copy()
+    vector.flags.writeable = False  # as that of a decoded message is
+    return Contribution(vector, version, staleness, 10, "pi")
+
+
+@st.composite
+def _pushes(draw: st.DrawFn) -> list[Contribution]:
+    size = draw(st.integers(1, 8))
+    vectors = draw(st.lists(hnp.arrays(DTYPE, size, elements=_numbers), min_size=2, max_size=8))
+    ages = st.integers(0, 5)
+    return [contribution(each, version, draw(ages)) for version, each in enumerate(vectors)]
+
+
+def check_rule(
+    make: Callable[[float], Rule], alphas: Sequence[float] = (0.0, 0.25, 0.9, 1.0)
+) -> None:
+    """Fails if the rules that `make` gives for an alpha break a promise that every rule makes."""
+
+    @settings(deadline=None)
+    @given(_pushes(), st.sampled_from(alphas), st.integers(0, 8))
+    def keeps_its_promises(pushes: list[Contribution], alpha: float, restart: int) -> None:
+        start = np.linspace(-1.0, 1.0, len(pushes[0].vector), dtype=DTYPE)
+        rule = make(alpha)
+        whole = apply_all(rule, start, pushes)
+        assert np.isfinite(whole).all()
+        again = apply_all(make(alpha), start, pushes)
+        assert again.tobytes() == whole.tobytes()
+
+        first, second = make(alpha), make(alpha)
+        begun = apply_all(first, start, pushes[:restart])
+        second.restore(copied(first.state()))
+        assert apply_all(second, begun, pushes[restart:]).tobytes() == whole.tobytes()
+        assert_equal_states(second.state(), rule.state())
+        if alpha == 0.0:
+            assert whole.tobytes() == start.tobytes()
+
+    keeps_its_promises()
+    _check_start(make(alphas[-1]))
+
+
+def apply_all(rule: Rule, start: Vector, pushes: Sequence[Contribution]) -> Vector:
+    """What becomes of a copy of `start`; fails if the rule writes anywhere else."""
+    parent = start.copy()
+    place = parent.ctypes.data
+    for push in pushes:
+        before = push.vector.tobytes()
+        rule.apply(parent, push)
+        assert push.vector.tobytes() == before
+        assert (parent.ctypes.data, parent.dtype) == (place, DTYPE)
+        for array in rule.state().values():
+            assert array.dtype in (np.float32, np.float64)
+            assert not np.shares_memory(array, parent)
+            assert not np.shares_memory(array, push.vector)
+    return parent
+
+
+def copied(state: RuleState) -> RuleState:
+    return {name: array.copy() for name, array in state.items()}
+
+
+def assert_equal_states(one: RuleState, other: RuleState) -> None:
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        assert (array.dtype, array.shape) == (other[name].dtype, other[name].shape)
+        assert array.tobytes() == other[name].tobytes()
+
+
+def _check_start(rule: Rule) -> None:
+    push = contribution(np.ones(3, DTYPE))
+    begun = rule.start(push)
+    if begun is not None:
+        assert begun.dtype == DTYPE
+        assert begun.shape == (3,)
+        assert begun.flags.writeable
+        assert not np.shares_memory(begun, push.vector)
