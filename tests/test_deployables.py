@@ -44,7 +44,7 @@ SECTIONS = {
 
 
 def settings_in(text: str) -> dict[str, list[str]]:
-    """The keys of each section in their order, commented-out ones too; top-level keys under `""`."""
+    """The keys of each section in order, commented-out ones too; top-level keys under `""`."""
     found: dict[str, list[str]] = {"": []}
     section = ""
     for line in text.splitlines():
