@@ -506,7 +506,7 @@ def genkidama_wheel(tools: Tools, built: Path) -> Path:
     if not folder.exists():
         say("building Genkidama's wheel")
         with tempfile.TemporaryDirectory() as name:
-            # Not the epoch of whoever calls: the same sources give the same bytes.
+            # This replaces the caller's epoch: the same sources give the same bytes.
             tools.pip(
                 *(
                     "wheel",

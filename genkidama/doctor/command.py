@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("runs"),
         help="with --parent-role: where runs are kept (default: runs)",
     )
-    parser.add_argument("--tokens-file", metavar="FILE", help="with --parent-role: who may join")
+    parser.add_argument(
+        "--tokens-file", metavar="FILE", help="with --parent-role: names and tokens of its children"
+    )
     parser.add_argument(
         "--certificate-file",
         metavar="FILE",
