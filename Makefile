@@ -1,5 +1,5 @@
-# Everything happens in this checkout: the virtual environment is .venv, and nothing goes elsewhere.
-# A stamp file in it says that it is complete, and newer than the files it was made from.
+# Everything happens in this checkout: the virtual environment is .venv, and nothing is installed elsewhere.
+# A stamp file in it says that it is complete and newer than the files it was made from.
 
 PYTHON ?= python3
 VENV := .venv
@@ -93,7 +93,7 @@ $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
 $(INSTALLED_PEERS): benchmarks/requirements.txt
 	$(call make_venv,$(PEERS))
 	@echo "installing into $(PEERS), which takes some minutes"
-	@# torch comes first, so that the other packages take it as it is.
+	@# torch first, so that what follows takes it as it is.
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) torch==2.13.0
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -r benchmarks/requirements.txt
 	@touch $@

@@ -44,7 +44,7 @@ SECTIONS = {
 
 
 def settings_in(text: str) -> dict[str, list[str]]:
-    """The keys of each section in order, commented-out ones too; top-level keys under `""`."""
+    """The keys of each section, the commented-out ones too, in their order; top-level ones under the empty name."""
     found: dict[str, list[str]] = {"": []}
     section = ""
     for line in text.splitlines():

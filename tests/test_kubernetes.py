@@ -1,8 +1,7 @@
-"""What `kubectl apply -k` sends to a cluster is valid, and agrees with code, images and documents.
+"""What `kubectl apply -k` sends to a cluster: valid for Kubernetes, and held to the code, the images and the documentation.
 
-There is no cluster here. The tests put the manifests together, by `kubectl kustomize` where it is
-installed, and validate them against the schemas of Kubernetes' own API. They start as a process
-what the manifests say to start, with its arguments, environment and probes.
+There is no cluster here. The manifests are put together, by `kubectl kustomize` where it is installed, validated against the
+schemas of Kubernetes' own API, and what they say to start is started: with its arguments, environment and probes, as a process.
 """
 
 from __future__ import annotations
@@ -417,10 +416,7 @@ def test_the_image_is_what_the_manifests_start(role: str) -> None:
 def test_what_it_starts_answers_its_probes_and_exchanges_weights(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parent and child run with the arguments and the environment of the two containers.
-
-    Paths and the parent's name are this machine's.
-    """
+    """Parent and child, as the two containers would be: arguments and environment; paths and the parent's name are this machine's."""
     manifests = copy.deepcopy(assembled(folder))
     parent, child = (container(manifests, role) for role in ("parent", "child"))
     settings, signed = (
