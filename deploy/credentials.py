@@ -1,8 +1,9 @@
-"""The secrets of a shelf: a private certificate authority, the parent's certificate, and a token for each child.
+"""The secrets of a shelf: a private certificate authority, the parent's certificate, and tokens.
 
-Reads `{"kept": …, "parent": [NAME or IP, …], "children": [NAME, …]}` from standard input, where `kept` is what
-it wrote before, or null; writes `{"made": [what was made anew, …], "credentials": …}` to standard output. What
-is still right is kept, so that a second run changes nothing. Nothing is written to a disk here.
+Reads `{"kept": …, "parent": [NAME or IP, …], "children": [NAME, …]}` from standard input, where
+`kept` is what it wrote before, or null. Writes `{"made": [what it has made anew, …],
+"credentials": …}` to standard output. It keeps what is still right, so a second run changes
+nothing. It writes nothing to a disk.
 
 It runs on the controller, with the Python that runs Ansible, which has `cryptography`.
 """
@@ -21,10 +22,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: A shelf may run for years without anybody looking at it. Whoever runs the playbook within the last months renews it.
+#: A shelf may run for years without anybody looking at it. A run of the playbook within the last
+#: months renews the certificate.
 AUTHORITY_DAYS, CERTIFICATE_DAYS, RENEWAL_DAYS = 3650, 1095, 60
 
-#: Clocks of machines without a battery are a little behind until the network has told them the time.
+#: The clock of a machine without a battery is a little behind until the network sets it.
 BEHIND = timedelta(days=2)
 
 Credentials = dict[str, Any]
@@ -33,17 +35,17 @@ Credentials = dict[str, Any]
 def renew(
     kept: Credentials | None, parent: list[str], children: list[str], now: datetime
 ) -> tuple[list[str], Credentials]:
-    """What a shelf needs, keeping of `kept` what is still right.
+    """All that a shelf needs. It keeps of `kept` what is still right.
 
     Args:
         kept: what this function gave before.
-        parent: all names and addresses under which the parent is reached.
-        children: their names. A token of anybody else is forgotten, and so no longer admitted.
+        parent: all names and addresses under which children reach the parent.
+        children: their names. It forgets every other token, so that the parent no longer admits it.
         now: with a time zone.
 
     Returns:
-        what was made anew, in words, and `{"authority": {certificate, key}, "parent": {certificate, key}, "tokens": {name: token}}`,
-        certificates and keys in PEM.
+        What it has made anew, in words, and `{"authority": {certificate, key}, "parent":
+        {certificate, key}, "tokens": {name: token}}`, with certificates and keys in PEM.
     """
     made: list[str] = []
     credentials: Credentials = dict(kept or {})
@@ -74,8 +76,9 @@ def _make_authority(now: datetime) -> dict[str, str]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Genkidama shelf, {now:%Y-%m-%d}")])
     usage = x509.KeyUsage(
-        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+        digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+        encipher_only=False, decipher_only=False,
     )  # fmt: skip
     builder = (
         _begin(name, name, key, now, AUTHORITY_DAYS)
@@ -86,10 +89,8 @@ def _make_authority(now: datetime) -> dict[str, str]:
 
 
 def _make_certificate(authority: dict[str, str], names: list[str], now: datetime) -> dict[str, str]:
-    signer, signer_key = (
-        _certificate(authority),
-        serialization.load_pem_private_key(authority["key"].encode(), None),
-    )
+    signer = _certificate(authority)
+    signer_key = serialization.load_pem_private_key(authority["key"].encode(), None)
     assert isinstance(signer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Genkidama parent")])

@@ -1,17 +1,24 @@
-"""Makes a wheelhouse: a folder with all that a machine of one kind installs, so that no such machine needs the network, a compiler or pip.
+"""Makes a wheelhouse: a folder with all that machines of one kind install.
+
+So no such machine needs the network, a compiler or pip.
 
     python3 deploy/wheelhouse.py --out wheels --role child --platform aarch64 --python 3.11
 
-makes `wheels/child-aarch64-py311/`: Genkidama, built from this checkout; what the role's requirements.txt pins; pip itself; and
-`wheelhouse.sha256`, a line `HASH  FILE` for each wheel. The digest of that file is the digest of the whole.
+makes `wheels/child-aarch64-py311/`. It holds Genkidama, built from this checkout; what the role's
+requirements.txt pins; pip itself; and `wheelhouse.sha256`, a line `HASH  FILE` for each wheel. The
+digest of that file is the digest of the whole.
 
 Laws:
-- It needs Python 3.11 with venv, and PyPI for what is not there yet. Its tools come into `.tools`, in the versions of constraints.txt.
-- What is there and right is kept. A second run asks nobody, changes no byte, and its last line begins with "unchanged".
+- It needs Python 3.11 with venv, and PyPI for what is not there yet. Its tools go into `.tools`, in
+  the versions of constraints.txt.
+- It keeps what is there and right. A second run asks nobody, changes no byte, and its last line
+  begins with "unchanged".
 - The same sources give the same bytes.
-- `wheelhouse.sha256` is written last, in one step. Where a run was interrupted the folder does not agree with it; the next run mends that.
-- Nothing is downloaded before it is known that the pins hold all that they need in turn.
-- Box2D has no wheel for 64-bit ARM Linux. It is compiled here with zig, for the stable ABI: one wheel for Python 3.11 and all later ones.
+- It writes `wheelhouse.sha256` last, in one step. Where a run was interrupted, the folder does not
+  agree with that file; the next run mends the folder.
+- Before it downloads anything, it knows that the pins hold all that they need in turn.
+- Box2D has no wheel for 64-bit ARM Linux. zig compiles it here, for the stable ABI: one wheel
+  serves Python 3.11 and all later ones.
 - Standard output says what has changed, standard error what goes on. An error is one line.
 """
 
@@ -41,10 +48,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 MANIFEST = "wheelhouse.sha256"
 
-#: The newest glibc whose wheels are taken: Debian 12's.
+#: Wheels may need a glibc up to this one: Debian 12's.
 GLIBC_MINOR = 36
 
-#: Debian 10's glibc: what Box2D is linked against.
+#: Box2D is linked against Debian 10's glibc.
 BOX2D_GLIBC_MINOR = 28
 BOX2D_SOURCE = {"2.3.8": "bdacfbbc56079bb317548efe49d3d5a86646885cc27f4a2ee97e4b2960921ab7"}
 
@@ -53,7 +60,10 @@ SOURCES = ("genkidama", "pyproject.toml", "README.md", "LICENSE")
 
 
 class Failure(Exception):
-    """The wheelhouse cannot be made; the text is one line. `status` is 2 for a wrong setting and 1 for what the machine lacks."""
+    """The wheelhouse cannot be made. The text is one line.
+
+    `status` is 2 if a setting is wrong and 1 if this machine lacks something.
+    """
 
     def __init__(self, text: str, status: int = 1) -> None:
         super().__init__(text)
@@ -77,7 +87,7 @@ class Target:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What markers are evaluated with; pip would take the running interpreter."""
+        """The values for markers; pip would take those of the running interpreter."""
         return {
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.0",
@@ -127,7 +137,7 @@ Pins = dict[str, Pin]
 
 
 class Tools:
-    """A virtual environment with what this program works with."""
+    """A virtual environment with the packages that this program works with."""
 
     def __init__(self, folder: Path, pip_flags: list[str]) -> None:
         self.folder = folder
@@ -140,8 +150,10 @@ class Tools:
         Raises:
             Failure: no venv, or pip's error.
         """
-        installed, wanted = self.folder / "installed", {str(self.pins[name]) for name in names}
-        python = f"python {sys.version_info.major}.{sys.version_info.minor}, {self.folder}"  # a virtual environment cannot be moved
+        installed = self.folder / "installed"
+        wanted = {str(self.pins[name]) for name in names}
+        # A virtual environment cannot be moved, so its place is part of it.
+        python = f"python {sys.version_info.major}.{sys.version_info.minor}, {self.folder}"
         have = (
             set(installed.read_text(encoding="utf-8").splitlines()) if installed.exists() else set()
         )
@@ -151,7 +163,8 @@ class Tools:
                 [sys.executable, "-m", "venv", "--clear", self.folder], capture_output=True
             ).returncode:
                 raise Failure(
-                    f"{sys.executable} -m venv fails; on Debian and Ubuntu: apt install python3-venv"
+                    f"{sys.executable} -m venv fails; "
+                    "on Debian and Ubuntu: apt install python3-venv"
                 )
             have = {python}
         if not wanted <= have:
@@ -173,7 +186,7 @@ class Tools:
         """What a command writes to standard output.
 
         Raises:
-            Failure: it fails; with its last line that tells of an error.
+            Failure: it fails. The text is its last line that tells of an error.
         """
         environment = {
             **os.environ,
@@ -224,10 +237,12 @@ def read_constraints() -> Iterator[Pin]:
 
 
 def read_pins(text: str, target: Target) -> Pins:
-    """The pins of a requirements.txt that hold for the target, less those it does without, and less what only these need.
+    """The pins of a requirements.txt that hold for the target.
+
+    The packages that the target does without are left out, and all that only these need.
 
     Raises:
-        Failure: the target does without what is not pinned.
+        Failure: the target does without a package that is not pinned.
     """
     from packaging.requirements import Requirement
 
@@ -247,7 +262,8 @@ def read_pins(text: str, target: Target) -> Pins:
             )
     if unknown := target.without - pins.keys():
         raise Failure(
-            f"--without {min(unknown)}: {target.role}/requirements.txt has no such package for {target.platform}",
+            f"--without {min(unknown)}: {target.role}/requirements.txt has no such package "
+            f"for {target.platform}",
             2,
         )
     left_out: set[str] = set(target.without)
@@ -260,7 +276,7 @@ def read_pins(text: str, target: Target) -> Pins:
 
 
 def hash_of(path: Path) -> str:
-    """Empty for what is not there."""
+    """A file's SHA-256; empty if there is no such file."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -269,10 +285,10 @@ def hash_of(path: Path) -> str:
 
 
 def fitting(wheel: Path, target: Target) -> Path:
-    """A wheel of one's own.
+    """A wheel of the user's own.
 
     Raises:
-        Failure: it is none, or none for the target.
+        Failure: it is no wheel, or no wheel for the target.
     """
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -286,14 +302,15 @@ def fitting(wheel: Path, target: Target) -> Path:
         or not is_for(wheel.name, Pin(name, str(version)), target)
     ):
         raise Failure(
-            f"--also {wheel}: not a wheel for {target.platform} and Python {target.python}; `pip wheel --no-deps DIR` makes one",
+            f"--also {wheel}: not a wheel for {target.platform} and Python {target.python}; "
+            "`pip wheel --no-deps DIR` makes one",
             2,
         )
     return wheel
 
 
 def is_for(wheel: str, pin: Pin, target: Target) -> bool:
-    """Whether a file of that name is the pinned version, and can be installed on the target."""
+    """Whether a file of that name is the pinned version, and fits the target."""
     from packaging.specifiers import SpecifierSet
     from packaging.tags import compatible_tags, cpython_tags
     from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -320,7 +337,7 @@ def is_for(wheel: str, pin: Pin, target: Target) -> bool:
 
 
 def read_manifest(folder: Path) -> dict[str, str]:
-    """File → hash."""
+    """The hash of each file."""
     try:
         lines = (folder / MANIFEST).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -335,13 +352,16 @@ def make_wheelhouse(
     box2d_wheel: Path | None = None,
     also: Iterable[Path] = (),
 ) -> tuple[list[str], list[str]]:
-    """Makes `out/target.folder`, or mends it; `also` are wheels of one's own, as of an environment.
+    """Makes `out/target.folder`, or mends it.
+
+    Args:
+        also: wheels of the user's own, for instance of an environment.
 
     Returns:
-        the files that were added or changed, and those that were removed.
+        The files that it has added or changed, and the files that it has removed.
 
     Raises:
-        Failure: what the machine or the settings lack.
+        Failure: the machine or the settings lack something.
     """
     tools = Tools(out / ".tools", pip_flags)
     tools.install("pip", "packaging", "hatchling")
@@ -362,7 +382,8 @@ def make_wheelhouse(
             )
         elif box2d_wheel:
             raise Failure(
-                f"--box2d-wheel {box2d_wheel}: {target.role}/requirements.txt asks for no box2d-py on {target.platform}",
+                f"--box2d-wheel {box2d_wheel}: {target.role}/requirements.txt asks for no box2d-py "
+                f"on {target.platform}",
                 2,
             )
         for wheel in (*own, *(fitting(wheel, target) for wheel in also)):
@@ -384,7 +405,14 @@ def make_wheelhouse(
 
 
 def put_in_place(new: Path, kept: dict[str, str], folder: Path) -> tuple[list[str], list[str]]:
-    """Lets `folder` have the wheels of `new` and those kept, file → hash, and no others; returns what was added or changed, and removed."""
+    """Gives `folder` the wheels of `new` and the kept ones, and no others.
+
+    Args:
+        kept: the hash of each kept file.
+
+    Returns:
+        The files that it has added or changed, and the files that it has removed.
+    """
     made = {path.name: hash_of(path) for path in new.iterdir()}
     digests = dict(sorted({**kept, **made}.items()))
     folder.mkdir(exist_ok=True)
@@ -406,14 +434,15 @@ def put_in_place(new: Path, kept: dict[str, str], folder: Path) -> tuple[list[st
 def fitting_wheel(wheel: Path, pin: Pin, target: Target) -> Path:
     if not wheel.is_file() or not is_for(wheel.name, pin, target):
         raise Failure(
-            f"--box2d-wheel {wheel}: not a wheel of {pin} for {target.platform} and Python {target.python}",
+            f"--box2d-wheel {wheel}: not a wheel of {pin} for {target.platform} "
+            f"and Python {target.python}",
             2,
         )
     return wheel
 
 
 def resolve(tools: Tools, pins: Iterable[Pin], target: Target) -> list[dict[str, Any]]:
-    """The metadata of what pip would download."""
+    """The metadata of the packages that pip would download."""
     with tempfile.TemporaryDirectory() as nowhere:
         flags = [
             "--quiet",
@@ -428,10 +457,10 @@ def resolve(tools: Tools, pins: Iterable[Pin], target: Target) -> list[dict[str,
 
 
 def check_complete(metadata: Iterable[dict[str, Any]], pinned: set[str], target: Target) -> None:
-    """Sees to it that what is to be downloaded needs nothing that would be missing.
+    """Checks that the packages to download need nothing that would be missing.
 
     Raises:
-        Failure: it does. On x86-64 that is mostly a torch with CUDA.
+        Failure: one does. On x86-64 that is mostly a torch with CUDA.
     """
     from packaging.requirements import Requirement
 
@@ -447,11 +476,13 @@ def check_complete(metadata: Iterable[dict[str, Any]], pinned: set[str], target:
             for name in (canonical(need.name) for need in needed)
             if name not in pinned | target.without
         ]
-        what = f"{package['name']} {package['version']} for {target.platform} and Python {target.python}"
+        what = f"{package['name']} {package['version']} for {target.platform} "
+        what += f"and Python {target.python}"
         if missing and package["name"] == "torch":
             raise Failure(
-                f"{what} is a build with CUDA ({missing[0]}, …), some gigabytes; name an index that has torch without CUDA: "
-                "--pip-flags='--extra-index-url URL', or let the machines use their distribution's torch: --without torch",
+                f"{what} is a build with CUDA ({missing[0]}, …), some gigabytes; name an index "
+                "that has torch without CUDA: --pip-flags='--extra-index-url URL', or let the "
+                "machines use their distribution's torch: --without torch",
                 2,
             )
         if missing:
@@ -475,7 +506,7 @@ def genkidama_wheel(tools: Tools, built: Path) -> Path:
     if not folder.exists():
         say("building Genkidama's wheel")
         with tempfile.TemporaryDirectory() as name:
-            # Not the epoch of whoever calls: the same sources give the same bytes.
+            # This replaces the caller's epoch: the same sources give the same bytes.
             tools.pip(
                 *(
                     "wheel",
@@ -496,7 +527,7 @@ def genkidama_wheel(tools: Tools, built: Path) -> Path:
 
 
 def put(folder: Path, *files: Path) -> None:
-    """A folder that is there with all of these files or not at all."""
+    """Makes a folder with all of these files, in one step."""
     folder.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         whole = Path(name) / "whole"
@@ -507,13 +538,15 @@ def put(folder: Path, *files: Path) -> None:
 
 
 def compile_box2d(tools: Tools, built: Path, pin: Pin, target: Target) -> Path:
-    """A wheel of Box2D for Linux on the target's processor, compiled on this machine whatever its own is.
+    """A wheel of Box2D for Linux on the target's processor, which this machine need not have.
 
-    Only its Python headers come from this machine. For the stable ABI they are the same on all 64-bit systems.
+    Only its Python headers come from this machine. For the stable ABI they are the same on all
+    64-bit systems.
     """
+    zig_version = tools.pins["ziglang"].version
+    swig_version = tools.pins["swig"].version
     folder = (
-        built
-        / f"{pin.name}-{pin.version}-{target.platform}-zig{tools.pins['ziglang'].version}-swig{tools.pins['swig'].version}"
+        built / f"{pin.name}-{pin.version}-{target.platform}-zig{zig_version}-swig{swig_version}"
     )
     if not folder.exists():
         headers = python_headers()
@@ -522,9 +555,8 @@ def compile_box2d(tools: Tools, built: Path, pin: Pin, target: Target) -> Path:
         with tempfile.TemporaryDirectory() as name:
             source = box2d_source(tools, pin, Path(name))
             shutil.copytree(headers, source / "python")
-            shutil.copyfile(
-                sysconfig.get_config_h_filename(), source / "python/pyconfig.h"
-            )  # Debian's own looks for the target's
+            # Debian's own pyconfig.h would look for the target's.
+            shutil.copyfile(sysconfig.get_config_h_filename(), source / "python/pyconfig.h")
             # setup.py's options, less -O: its -fastproxy goes beyond the stable ABI.
             swig = [
                 "-python",
@@ -559,7 +591,7 @@ def compile_box2d(tools: Tools, built: Path, pin: Pin, target: Target) -> Path:
                 "-w",
                 "-Wl,-s",
             ]
-            # Multiply and add are rounded separately, as they are on x86-64.
+            # Multiply and add round separately, as on x86-64.
             zig += [
                 "-fno-sanitize=all",
                 "-ffp-contract=off",
@@ -598,8 +630,9 @@ def python_headers() -> Path:
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists() or not Path(sysconfig.get_config_h_filename()).exists():
         raise Failure(
-            f"{headers}/Python.h: not there, and Box2D is compiled here for 64-bit ARM; apt install python3-dev (Debian, Ubuntu), "
-            "dnf install python3-devel (Fedora), or give a wheel that was built elsewhere: --box2d-wheel FILE"
+            f"{headers}/Python.h: not there, and Box2D is compiled here for 64-bit ARM; "
+            "apt install python3-dev (Debian, Ubuntu), dnf install python3-devel (Fedora), "
+            "or give a wheel that was built elsewhere: --box2d-wheel FILE"
         )
     return headers
 
@@ -620,7 +653,8 @@ def box2d_source(tools: Tools, pin: Pin, folder: Path) -> Path:
     (archive,) = folder.glob("*.tar.gz")
     if hash_of(archive) != BOX2D_SOURCE.get(pin.version):
         raise Failure(
-            f"{archive.name}: sha256 {hash_of(archive)} is not the one that {Path(__file__).name} knows"
+            f"{archive.name}: sha256 {hash_of(archive)} is not the one "
+            f"that {Path(__file__).name} knows"
         )
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
@@ -638,13 +672,14 @@ def pack_box2d(source: Path, pin: Pin, tag: str) -> Path:
     contents[f"{about}/METADATA"] = (source / "PKG-INFO").read_bytes()
     contents[f"{about}/licenses/LICENSE"] = (source / "LICENSE").read_bytes()
     contents[f"{about}/WHEEL"] = (
-        f"Wheel-Version: 1.0\nGenerator: genkidama wheelhouse\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
+        "Wheel-Version: 1.0\nGenerator: genkidama wheelhouse\n"
+        f"Root-Is-Purelib: false\nTag: {tag}\n".encode()
     )
-    lines = [
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()},{len(content)}\n"
-        for name, content in sorted(contents.items())
-    ]
-    contents[f"{about}/RECORD"] = f"{''.join(lines)}{about}/RECORD,,\n".encode()
+    record = ""
+    for name, content in sorted(contents.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(content)}\n"
+    contents[f"{about}/RECORD"] = f"{record}{about}/RECORD,,\n".encode()
     wheel = source / f"{about.removesuffix('.dist-info')}-{tag}.whl"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, content in sorted(contents.items()):
@@ -687,7 +722,8 @@ def main(arguments: list[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="NAME",
-        help="leave out a package that the machines have from their distribution, and what only it needs; for instance torch",
+        help="leave out a package that the machines have from their distribution, and what only it "
+        "needs; for instance torch",
     )
     parser.add_argument(
         "--pip-flags",
@@ -730,9 +766,8 @@ def main(arguments: list[str] | None = None) -> int:
     for sign, names in (("+", added), ("-", removed)):
         for name in names:
             print(sign, name)
-    print(
-        f"{'changed' if added or removed else 'unchanged'}: {out / target.folder} ({len(sizes)} wheels, {sum(sizes) / 1e6:.0f} MB)"
-    )
+    how = "changed" if added or removed else "unchanged"
+    print(f"{how}: {out / target.folder} ({len(sizes)} wheels, {sum(sizes) / 1e6:.0f} MB)")
     return 0
 
 

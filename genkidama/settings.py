@@ -175,9 +175,10 @@ class ParentSettings(Section, frozen=True):
     alpha: Fraction = 0.5
     """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
     rule: Annotated[str, plug("blend")] = "blend"
-    """How it uses a push: `"blend"` (as above), or `"module:Class"`, a `genkidama.averaging.Rule`."""
+    """How the parent uses a push: `"blend"`, as above, or `"module:Class"`, a rule of one's own
+    (`genkidama.averaging.Rule`)."""
     rule_options: dict[str, Any] = {}
-    """Keyword arguments for a rule of one's own, which is given `alpha` too."""
+    """Keyword arguments for a rule of one's own, which gets `alpha` too."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
     """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
     checkpoint_updates: Count = 0
@@ -260,7 +261,7 @@ class Stop(Section, frozen=True):
     """`[stop]`: the run ends when the first of these is reached; absent ones never are."""
 
     updates: Natural | None = None
-    """Exchanges a child: each counts 1/n while n children take part, so it never goes back."""
+    """Exchanges a child: each counts 1/n while n children take part, so the count never goes back."""
     episodes: Natural | None = None
     """Episodes of all children."""
     seconds: Positive | None = None

@@ -1,12 +1,16 @@
-"""`genkidama doctor`: whether this machine can do its part, and what to do where it cannot.
+"""`genkidama doctor`: examines this machine, changes nothing on it, and says what to do.
 
-    judgements   what to think of what was found (pure)
-    host         the machine: Python, system, cores, memory, disk, clock
-    software     packages, torch, Box2D, uvloop; what may kill a process is tried in one of its own
-    parent       the way to a parent: name, port, TLS, version, clock, token
-    holder       a machine that is to be the parent: directory, certificate, tokens
-    command      the command: in which order, on which terminal
+It may read the machine, start processes of its own and talk to a parent. It leaves nothing behind:
+no file, no process, no child at the parent.
 
-Nothing here needs more than the standard library until it is asked about it, so that a machine that lacks something, or on
-which something cannot be imported, is told what. `python -m genkidama.doctor` is the same command without the rest of `genkidama`.
+    judgements/      what to think of what was found (pure)
+    host             the machine: Python, system, cores, memory, disk, clock
+    software         packages, torch, Box2D, uvloop; what may kill a process runs in one of its own
+    connection       the way to a parent: name, port, TLS, version, clock, token
+    parent_machine   a machine that is to be the parent: directory, certificate, tokens
+    command          the command: which checks, in which order, and how a terminal shows them
+
+Nothing here imports more than the standard library before a check needs it. So the doctor runs on
+a machine that lacks something, and says what it lacks. `python -m genkidama.doctor` is the same
+command without the rest of `genkidama`.
 """

@@ -1,4 +1,4 @@
-"""`python -m genkidama.doctor`: the doctor alone, for where the `genkidama` command itself cannot start."""
+"""`python -m genkidama.doctor`: the doctor alone, where the `genkidama` command cannot start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from genkidama.errors import GenkidamaError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code: 0, 1 (a check has failed), 2 (the user's mistake), 130 (interrupted)."""
+    """The command; returns its exit code.
+
+    That is 0, 1 (a check has failed), 2 (the user's mistake) or 130 (interrupted).
+    """
     parser = argparse.ArgumentParser(
         prog="python -m genkidama.doctor",
         description="Examines this machine, and the way to its parent.",

@@ -1,4 +1,4 @@
-"""The command `genkidama doctor`: which checks, in which order, and how they are shown."""
+"""The command `genkidama doctor`: which checks it makes, in which order, and how it shows them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import genkidama
-from genkidama.doctor import holder, host, parent, software
-from genkidama.doctor.judgements import Check
+from genkidama.doctor import connection, host, parent_machine, software
+from genkidama.doctor.judgements.check import Check
 from genkidama.errors import GenkidamaError
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ _MARK, _NAME = 4, 13
 
 
 class _Step(NamedTuple):
-    #: What is being tried, for who waits.
+    #: What the check is trying, for the person who waits.
     trying: str
     checks: Callable[[], Iterable[Check]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tells a parser the doctor's arguments, and the function that they are for (as its `command`)."""
+    """Gives a parser the doctor's arguments, and the function to call as its `command`."""
     parser.add_argument(
         "file",
         nargs="?",
@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("runs"),
         help="with --parent-role: where runs are kept (default: runs)",
     )
-    parser.add_argument("--tokens-file", metavar="FILE", help="with --parent-role: who may join")
+    parser.add_argument(
+        "--tokens-file", metavar="FILE", help="with --parent-role: names and tokens of its children"
+    )
     parser.add_argument(
         "--certificate-file",
         metavar="FILE",
@@ -101,38 +103,33 @@ def doctor(options: argparse.Namespace) -> int:
     checks = _examine(_plan(options), quiet=options.json)
     failed = any(check.status == "failed" for check in checks)
     if options.json:
-        print(
-            json.dumps(
-                {
-                    "ok": not failed,
-                    "checks": [check._asdict() for check in checks],
-                    "software": _software(),
-                }
-            )
-        )
+        rows = [check._asdict() for check in checks]
+        print(json.dumps({"ok": not failed, "checks": rows, "software": _software()}))
     else:
         print(_summary(checks))
     return int(failed)
 
 
 def _plan(options: argparse.Namespace) -> list[_Step]:
-    """The checks, in their order; all arguments are read here."""
+    """The checks, in their order. All arguments are read here, before the first check."""
     role = _load(_role, options)
     if role is not None:
-        parent.parse_target(role.parent)
+        connection.parse_target(role.parent)
     machine = [_Step("this machine", lambda: [*host.python(), *host.system()])]
     experiment = _load(_experiment, options) if options.parent_role else None
-    without = holder.NEEDLESS if options.parent_role else ()
-    extra = holder.SEARCHING if experiment is not None and experiment.search is not None else ()
+    without = parent_machine.NEEDLESS if options.parent_role else ()
+    searches = experiment is not None and experiment.search is not None
+    extra = parent_machine.SEARCHING if searches else ()
     packages = [_Step("importing packages", lambda: software.packages(without, extra))]
-    way = [_Step(f"the parent {role.parent if role else ''}", partial(parent.examine, role))]
+    where = role.parent if role else ""
+    way = [_Step(f"the parent {where}", partial(connection.examine, role))]
     if options.parent_role:
         settings = experiment.parent if experiment is not None else None
         machine += [
-            _Step("the disk", lambda: host.disk(options.out, holder.DISK)),
+            _Step("the disk", lambda: host.disk(options.out, parent_machine.DISK)),
             _Step("the directory of runs", lambda: host.writable("runs", options.out)),
-            _Step("the certificate", lambda: holder.certificate(settings)),
-            _Step("the tokens", lambda: holder.tokens(settings)),
+            _Step("the certificate", lambda: parent_machine.certificate(settings)),
+            _Step("the tokens", lambda: parent_machine.tokens(settings)),
         ]
         return machine + packages + [_Step("uvloop", software.uvloop)] + way
     cores = role.cores if role else _cores(options)
@@ -154,7 +151,7 @@ def _plan(options: argparse.Namespace) -> list[_Step]:
 
 
 def _disks(folders: list[Path]) -> Iterator[Check]:
-    """A row for each disk on which the directories are."""
+    """A row for each disk that holds one of the directories."""
     seen = set()
     for folder in folders:
         (check,) = host.disk(folder)
@@ -170,7 +167,11 @@ def _cores(options: argparse.Namespace) -> int | str:
 
 
 def _load(load: Callable[[argparse.Namespace], Any], options: argparse.Namespace) -> Any:
-    """What a file and the arguments say; None where that cannot even be read, for want of a package: a row will name it."""
+    """What a file and the arguments say.
+
+    Returns:
+        None if a package that reads them is missing or broken; a row will name that package.
+    """
     try:
         return load(options)
     except GenkidamaError:
@@ -215,7 +216,7 @@ def _experiment(options: argparse.Namespace) -> Experiment:
 
 
 def _examine(plan: list[_Step], quiet: bool) -> list[Check]:
-    """Runs the checks and shows each as soon as it is known."""
+    """Makes the checks, and shows each row as soon as it is known."""
     terminal = not quiet and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     colour = terminal and not os.environ.get("NO_COLOR")
     found = []
@@ -257,7 +258,7 @@ def _summary(checks: list[Check]) -> str:
 def _software() -> dict[str, Any]:
     return {
         "genkidama": genkidama.__version__,
-        "protocol": parent.our_protocol(),
+        "protocol": connection.our_protocol(),
         "python": platform.python_version(),
         "system": platform.platform(),
     }

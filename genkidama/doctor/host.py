@@ -11,8 +11,17 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from genkidama.doctor import judgements
-from genkidama.doctor.judgements import Check
+from genkidama.doctor.judgements.check import Check
+from genkidama.doctor.judgements.machine import (
+    judge_c_library,
+    judge_clock_alone,
+    judge_cores,
+    judge_disk,
+    judge_memory,
+    judge_processor,
+    judge_python,
+    parse_quota,
+)
 from genkidama.system.machine import available_bytes, available_cores
 
 __all__ = [
@@ -29,7 +38,8 @@ __all__ = [
 
 _GIB = 1 << 30
 
-#: Below the first, in bytes, a child's state or an update of its packages may fail; below the second they will some day.
+#: Bytes. Below the first, a child's state or an update of its packages may fail; below the second
+#: they will some day.
 _CHILD_DISK = (_GIB // 10, _GIB // 2)
 
 #: systemd-timesyncd makes this file when it has set the clock.
@@ -38,15 +48,15 @@ _SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
 
 def python() -> list[Check]:
     """The interpreter."""
-    return [judgements.python_version(sys.version_info[:3])]
+    return [judge_python(sys.version_info[:3])]
 
 
 def system() -> list[Check]:
     """Processor, bits and, on Linux, the C library."""
     bits = 64 if sys.maxsize > 2**32 else 32
-    checks = [judgements.architecture(platform.system(), platform.machine(), bits)]
+    checks = [judge_processor(platform.system(), platform.machine(), bits)]
     if platform.system() == "Linux":
-        checks.append(judgements.c_library(*platform.libc_ver()))
+        checks.append(judge_c_library(*platform.libc_ver()))
     return checks
 
 
@@ -57,11 +67,11 @@ def cores(wanted: int | None, root: Path = Path("/")) -> list[Check]:
         wanted: core processes; None if nobody has said how many.
         root: where `proc` and `sys` are.
     """
-    return [judgements.cores(wanted, available_cores(), _quota(root))]
+    return [judge_cores(wanted, available_cores(), _quota(root))]
 
 
 def _quota(root: Path) -> float | None:
-    """The tightest of the quotas of this process' cgroup (version 2) and of those above it."""
+    """The tightest quota of this process' cgroup (version 2) and of all groups above it."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -71,17 +81,17 @@ def _quota(root: Path) -> float | None:
         top = root / "sys/fs/cgroup"
         for folder in [top / own, *(top / own).parents]:
             try:
-                quotas.append(judgements.parse_quota((folder / "cpu.max").read_text()))
+                quotas.append(parse_quota((folder / "cpu.max").read_text()))
             except OSError:
                 continue
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def memory(wanted: int | None, root: Path = Path("/")) -> list[Check]:
-    """Memory for so many core processes; for one each CPU core where nobody has said how many."""
+    """Memory for so many core processes; None stands for one each CPU core."""
     count = available_cores() if wanted is None else wanted
     return [
-        judgements.memory(
+        judge_memory(
             available_bytes(root),
             _free_swap(root),
             count,
@@ -92,7 +102,7 @@ def memory(wanted: int | None, root: Path = Path("/")) -> list[Check]:
 
 
 def running_bytes(root: Path = Path("/")) -> int:
-    """What children of this user that run already take, with all their processes; 0 where nobody says."""
+    """Bytes that this user's running children take, with all their processes; 0 if nobody says."""
     parents: dict[int, int] = {}
     children: set[int] = set()
     for folder in (root / "proc").glob("[0-9]*"):
@@ -126,29 +136,25 @@ def disk(folder: Path, limits: tuple[int, int] = _CHILD_DISK) -> list[Check]:
     """The room that is left where a directory is, or will be."""
     there = existing(folder)
     try:
-        return [judgements.disk(shutil.disk_usage(there).free, str(there), *limits)]
+        return [judge_disk(shutil.disk_usage(there).free, str(there), *limits)]
     except OSError as error:
-        return [
-            Check(
-                "disk",
-                "failed",
-                f"{there}: {error.strerror}",
-                "is the disk still there? see `dmesg`",
-            )
-        ]
+        way = "is the disk still there? see `dmesg`"
+        return [Check("disk", "failed", f"{there}: {error.strerror}", way)]
 
 
 def writable(name: str, folder: Path) -> list[Check]:
-    """Whether this user may write to a directory, or make it; nothing is left there."""
+    """Whether this user may write to a directory, or make it. Nothing stays there."""
     there = existing(folder)
     found = f"{folder} can be {'written' if folder.exists() else 'made'}"
     try:
         with tempfile.TemporaryFile(dir=there) as file:
             file.write(b"\0")
     except OSError as error:
-        way = f"give it to the user that runs Genkidama (sudo chown USER {there}), or run the doctor as that user (sudo -u USER …)"
+        way = f"give it to the user that runs Genkidama (sudo chown USER {there}), "
+        way += "or run the doctor as that user (sudo -u USER …)"
         if error.errno == errno.EROFS:
-            way = "its file system is read-only: mount it writable; a worn SD card ends like this, see `dmesg`"
+            way = "its file system is read-only: mount it writable; "
+            way += "a worn SD card ends like this, see `dmesg`"
         return [Check(name, "failed", f"{there} cannot be written: {error.strerror}", way)]
     return [Check(name, "ok", found)]
 
@@ -162,13 +168,8 @@ def existing(folder: Path) -> Path:
 
 
 def clock() -> list[Check]:
-    """Whether the clock may be right, by itself."""
+    """Whether the clock may be right, as far as this machine alone can tell."""
     package = Path(__file__).resolve().parent.parent
     newest = max(path.stat().st_mtime for path in package.rglob("*.py"))
-    return [
-        judgements.bare_clock(
-            time.time(),
-            newest,
-            "synchronized by systemd-timesyncd" if _SYNCHRONIZED.exists() else "",
-        )
-    ]
+    said = "synchronized by systemd-timesyncd" if _SYNCHRONIZED.exists() else ""
+    return [judge_clock_alone(time.time(), newest, said)]

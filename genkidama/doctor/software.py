@@ -1,23 +1,27 @@
-"""What the doctor finds of packages. Whatever could kill a process, or never end, is tried in a process of its own."""
+"""What the doctor finds of packages.
+
+An import that could kill a process, or never end, is tried in a process of its own.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import platform
+import signal
 import subprocess
 import sys
-from typing import NamedTuple
 
-from genkidama.doctor import judgements
-from genkidama.doctor.judgements import Check, Requirement
+from genkidama.doctor.judgements.check import Check
+from genkidama.doctor.judgements.software import Ended, judge_box2d, judge_package, judge_torch
+from genkidama.doctor.judgements.versions import Requirement, parse_requirement
 
-__all__ = ["SECONDS", "box2d", "packages", "torch", "uvloop"]
+__all__ = ["SECONDS", "box2d", "name_of_signal", "packages", "torch", "uvloop"]
 
-#: So long an import may take. torch takes half a minute on a Raspberry Pi 3 with a good SD card.
+#: An import may take so long. torch takes half a minute on a Raspberry Pi 3 with a good SD card.
 SECONDS = 300.0
 
-#: Names under which packages are imported, where these differ from those under which they are installed.
+#: Installed names of packages, and the names by which they are imported, where the two differ.
 _MODULES = {"tomli-w": "tomli_w"}
 
 _IMPORT = """
@@ -49,16 +53,7 @@ environment.close()
 """
 
 
-class _Tried(NamedTuple):
-    """How a process has ended."""
-
-    #: As `subprocess` has it; None if it was still running after `SECONDS`.
-    code: int | None
-    #: The last line that it has printed.
-    said: str
-
-
-def _try(code: str, *arguments: str) -> _Tried:
+def _try(code: str, *arguments: str) -> Ended:
     """Runs a text of Python in an interpreter like this one."""
     try:
         ended = subprocess.run(
@@ -69,23 +64,39 @@ def _try(code: str, *arguments: str) -> _Tried:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return _Tried(None, "")
+        return Ended(None, "")
     text = (ended.stderr if ended.returncode else ended.stdout).decode(errors="replace")
-    return _Tried(
-        ended.returncode,
-        next((line.strip() for line in reversed(text.splitlines()) if line.strip()), ""),
-    )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return Ended(ended.returncode, lines[-1] if lines else "", name_of_signal(ended.returncode))
+
+
+def name_of_signal(code: int) -> str:
+    """The signal that has ended a process, from its return code as `subprocess` has it.
+
+    Returns:
+        As `"SIGILL"`; empty if no signal has ended it.
+    """
+    if code >= 0:
+        return ""
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
 
 
 def _requirements(extra: tuple[str, ...] = ()) -> list[Requirement] | None:
-    """What Genkidama needs everywhere, and these of its extras; None if it is not installed, but run where it lies."""
+    """What Genkidama needs everywhere, and the named packages of its extras.
+
+    Returns:
+        None if Genkidama is not installed, but run where it lies.
+    """
     try:
         lines = importlib.metadata.requires("genkidama")
     except importlib.metadata.PackageNotFoundError:
         return None
     return [
         item
-        for item in map(judgements.parse_requirement, lines or [])
+        for item in map(parse_requirement, lines or [])
         if not item.marker or item.name in extra
     ]
 
@@ -98,7 +109,7 @@ def _installed(name: str) -> str | None:
 
 
 def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list[Check]:
-    """Every package that Genkidama needs, but torch: is it there, is its version one of those allowed, can it be imported?
+    """A row for every package that Genkidama needs, but torch.
 
     Args:
         without: packages that this machine does not need.
@@ -106,66 +117,38 @@ def packages(without: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> list
     """
     requirements = _requirements(extra)
     if requirements is None:
-        return [
-            Check(
-                "packages",
-                "warning",
-                "genkidama is not installed, so it is not known what it needs",
-                "pip install genkidama",
-            )
-        ]
-    names = {
-        item.name: _MODULES.get(item.name, item.name)
-        for item in requirements
-        if item.name not in ("torch", *without)
-    }
-    tried = _try(_IMPORT, *names.values())
+        found = "genkidama is not installed, so it is not known what it needs"
+        return [Check("packages", "warning", found, "pip install genkidama")]
+    needed = [item for item in requirements if item.name not in ("torch", *without)]
+    modules = {item.name: _MODULES.get(item.name, item.name) for item in needed}
+    tried = _try(_IMPORT, *modules.values())
     errors = json.loads(tried.said) if tried.code == 0 else {}
     checks = [
-        judgements.package(item, _installed(item.name), errors.get(names[item.name], ""))
-        for item in requirements
-        if item.name in names
+        judge_package(item, _installed(item.name), errors.get(modules[item.name], ""))
+        for item in needed
     ]
     if tried.code != 0:
-        how = judgements.death(tried.code) if tried.code is not None else ""
-        found = f"importing {', '.join(names)} {f'dies of {how}' if how else 'does not end' if tried.code is None else tried.said}"
-        checks.append(
-            Check(
-                "packages",
-                "failed",
-                found,
-                "import them one by one to see which; reinstall that one",
-            )
-        )
+        how = "does not end" if tried.code is None else tried.said
+        how = f"dies of {tried.signal}" if tried.signal else how
+        way = "import them one by one to see which; reinstall that one"
+        checks.append(Check("packages", "failed", f"importing {', '.join(modules)} {how}", way))
     return checks
 
 
 def torch() -> list[Check]:
     """Whether torch can be imported and take a gradient."""
     required = next((item for item in _requirements() or [] if item.name == "torch"), None)
-    tried = _try(_TORCH)
-    return [
-        judgements.torch(
-            required.specifiers if required else "", _installed("torch"), *tried, platform.machine()
-        )
-    ]
+    specifiers = required.specifiers if required else ""
+    return [judge_torch(specifiers, _installed("torch"), _try(_TORCH), platform.machine())]
 
 
 def box2d() -> list[Check]:
     """Whether LunarLander can be played."""
-    return [
-        judgements.box2d(*_try(_BOX2D), platform.system(), platform.machine(), sys.version_info[:2])
-    ]
+    python = sys.version_info[:2]
+    return [judge_box2d(_try(_BOX2D), platform.system(), platform.machine(), python)]
 
 
 def uvloop() -> list[Check]:
-    """Whether there is the faster event loop. It is missed nowhere."""
-    version = _installed("uvloop")
-    return [
-        Check(
-            "uvloop",
-            "ok",
-            version
-            or "not installed: optional, a parent is slower without (pip install 'genkidama[uvloop]')",
-        )
-    ]
+    """Whether there is the faster event loop, which nothing needs."""
+    none = "not installed: optional, a parent is slower without (pip install 'genkidama[uvloop]')"
+    return [Check("uvloop", "ok", _installed("uvloop") or none)]

@@ -1,7 +1,8 @@
-"""The way to a parent, step by step. Each step is a function that gives its row and what the next one needs.
+"""The way to a parent, step by step. Each step gives its row and what the next step needs.
 
 Laws of this file:
-- Nothing is joined, and nobody says hello: of a machine that would be let in, the parent notes nothing.
+- The doctor joins nothing and says no hello. The parent notes nothing of a machine that it would
+  let in.
 - The token goes only to a parent whose certificate is verified, and just as a child would send it.
 """
 
@@ -19,8 +20,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 import genkidama
-from genkidama.doctor import host, judgements
-from genkidama.doctor.judgements import Check
+from genkidama.doctor import host
+from genkidama.doctor.judgements.check import Check
+from genkidama.doctor.judgements.connection import (
+    judge_certificate,
+    judge_clock_offset,
+    judge_closed_port,
+    judge_server_header,
+    judge_unknown_name,
+)
 from genkidama.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -39,7 +47,7 @@ __all__ = [
     "secure",
 ]
 
-#: So long each step may take.
+#: Each step may take so long.
 SECONDS = 10.0
 
 #: The rows of a parent, in their order.
@@ -60,7 +68,8 @@ class Greeting(NamedTuple):
     status: int
     #: The header by which it names its software.
     server: str
-    #: How far this machine's clock is ahead of the parent's, in seconds, to half a second; None if the parent does not say.
+    #: Seconds by which this machine's clock is ahead of the parent's, to half a second; None if
+    #: the parent does not say.
     ahead: float | None
 
 
@@ -86,10 +95,12 @@ def parse_target(url: str) -> Target:
 
 
 def examine(role: Role | None) -> Iterator[Check]:
-    """The rows of the parent that a child with these settings would go to, and the clock's, as they become known.
+    """Rows of the parent that a child with these settings would go to, and the clock's.
+
+    Each row comes as soon as it is known.
 
     Args:
-        role: None if there is no parent, or none that could be known.
+        role: None if no parent is given, or the settings could not be read.
     """
     seen: set[str] = set()
     ahead, because = None, ""
@@ -106,11 +117,11 @@ def examine(role: Role | None) -> Iterator[Check]:
         yield from (
             Check(name, "skipped", f"because of {because}") for name in _ROWS if name not in seen
         )
-    yield from host.clock() if ahead is None else [judgements.clock_offset(ahead)]
+    yield from host.clock() if ahead is None else [judge_clock_offset(ahead)]
 
 
 def _steps(role: Role) -> Iterator[Check | Greeting]:
-    """Step by step, as long as each goes well; and what the parent answers, for its clock."""
+    """One step after another, while each goes well; and what the parent answers, for its clock."""
     target = parse_target(role.parent)
     check = resolve(target)
     yield check
@@ -142,65 +153,53 @@ def resolve(target: Target) -> Check:
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except UnicodeError:
-        return judgements.unknown_name(target.host, "is no valid name")
+        return judge_unknown_name(target.host, "is no valid name")
     except OSError as error:
-        return judgements.unknown_name(target.host, error.strerror or str(error))
+        return judge_unknown_name(target.host, error.strerror or str(error))
     addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-    return Check(
-        "name",
-        "ok",
-        target.host if addresses == [target.host] else f"{target.host} is {', '.join(addresses)}",
-    )
+    is_address = addresses == [target.host]
+    text = target.host if is_address else f"{target.host} is {', '.join(addresses)}"
+    return Check("name", "ok", text)
 
 
 def reach(target: Target) -> tuple[Check, socket.socket | None]:
-    """Whether somebody listens there; a connection, which the caller closes."""
+    """Whether somebody listens there. The caller closes the connection."""
     before = time.monotonic()
     try:
         connection = socket.create_connection((target.host, target.port), SECONDS)
     except OSError as error:
-        return judgements.closed_port(
-            target.host, target.port, error.errno, error.strerror or str(error)
-        ), None
+        reason = error.strerror or str(error)
+        return judge_closed_port(target.host, target.port, error.errno, reason), None
     milliseconds = 1000 * (time.monotonic() - before)
-    return Check(
-        "port", "ok", f"{target.host}:{target.port} open, after {milliseconds:.1f} ms"
-    ), connection
+    found = f"{target.host}:{target.port} open, after {milliseconds:.1f} ms"
+    return Check("port", "ok", found), connection
 
 
 def secure(
     target: Target, connection: socket.socket, role: Role
 ) -> tuple[Check, socket.socket | None]:
-    """Whether the parent is the one that its certificate says; a connection to go on with, which the caller closes."""
+    """Whether the certificate proves that this is the parent. The caller closes the connection."""
     if not target.tls:
         return Check("tls", "skipped", "ws:// is not encrypted"), connection.dup()
-    try:  # as `uplink._make_context`, which cannot be imported where websockets is what is broken
+    try:  # as `uplink._make_context`, which cannot be imported where websockets is broken
         context = ssl.create_default_context(cafile=role.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
     except OSError as error:
-        what = (
-            "holds no PEM certificate"
-            if isinstance(error, ssl.SSLError)
-            else f"cannot be read: {error.strerror}"
-        )
-        return Check(
-            "tls",
-            "failed",
-            f"ca_file = {role.ca_file!r}: {what}",
-            "copy the authority's certificate there: PEM, readable",
-        ), None
+        no_pem = isinstance(error, ssl.SSLError)
+        what = "holds no PEM certificate" if no_pem else f"cannot be read: {error.strerror}"
+        way = "copy the authority's certificate there: PEM, readable"
+        return Check("tls", "failed", f"ca_file = {role.ca_file!r}: {what}", way), None
     try:
         secured = context.wrap_socket(connection, server_hostname=target.host)
     except OSError as error:
         return Check("tls", "failed", *_explain(error, role)), None
     names, ends = certificate_facts(secured)
-    return judgements.certificate(
-        "tls", names, ends, time.time(), secured.version() or "no TLS"
-    ), secured
+    protocol = secured.version() or "no TLS"
+    return judge_certificate("tls", names, ends, time.time(), protocol), secured
 
 
 def certificate_facts(connection: ssl.SSLSocket | ssl.SSLObject) -> tuple[list[str], float]:
-    """The names in the verified certificate of the other end, and when it ends, in Unix seconds."""
+    """The names in the other end's verified certificate, and when it ends, in Unix seconds."""
     found = connection.getpeercert() or {}
     names = [  # type: ignore[str-unpack]
         str(value)
@@ -211,21 +210,17 @@ def certificate_facts(connection: ssl.SSLSocket | ssl.SSLObject) -> tuple[list[s
 
 
 def greet(target: Target, connection: socket.socket) -> tuple[Check, Greeting | None]:
-    """Whether it is a parent that answers, and one of our version."""
+    """Whether a parent answers, and whether it has our version."""
     try:
         greeting = _ask(target, connection)
     except (OSError, http.client.HTTPException) as error:
-        way = (
-            "is it a parent's port?"
-            if target.tls
-            else "is it a parent's port? If the parent has a certificate, use wss://"
-        )
-        return Check(
-            "version", "failed", f"no HTTP answer: {str(error) or type(error).__name__}", way
-        ), None
-    return judgements.server_header(
-        greeting.server, greeting.status == 200, genkidama.__version__, our_protocol()
-    ), greeting
+        way = "is it a parent's port?"
+        way += "" if target.tls else " If the parent has a certificate, use wss://"
+        found = f"no HTTP answer: {str(error) or type(error).__name__}"
+        return Check("version", "failed", found, way), None
+    healthy = greeting.status == 200
+    check = judge_server_header(greeting.server, healthy, genkidama.__version__, our_protocol())
+    return check, greeting
 
 
 def _ask(target: Target, connection: socket.socket) -> Greeting:
@@ -238,16 +233,16 @@ def _ask(target: Target, connection: socket.socket) -> Greeting:
     answer.read(1024)
     ahead = None
     with suppress(ValueError, TypeError):
-        ahead = (
-            asked - parsedate_to_datetime(answer.headers["Date"]).timestamp() - 0.5
-        )  # the header leaves the fraction out
+        theirs = parsedate_to_datetime(answer.headers["Date"]).timestamp()
+        ahead = asked - theirs - 0.5  # the header leaves the fraction out
     return Greeting(answer.status, answer.headers.get("Server", ""), ahead)
 
 
 def _ask_unverified(target: Target) -> Greeting | None:
-    """The clock of a parent whose certificate is not believed, since a wrong clock is one reason for that."""
+    """The clock of a parent whose certificate failed: a wrong clock is one reason for that."""
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     try:
         with (
             socket.create_connection((target.host, target.port), SECONDS) as plain,
@@ -282,17 +277,13 @@ def admit(role: Role) -> Check:
     if not uplink.has_token:
         return Check("token", "ok", "not needed")
     if role.parent.startswith("ws:") and not is_loopback(uplink.host):
-        return Check(
-            "token",
-            "warning",
-            "accepted, but everybody on the way can read it",
-            "give the parent a certificate, and use wss://",
-        )
+        way = "give the parent a certificate, and use wss://"
+        return Check("token", "warning", "accepted, but everybody on the way can read it", way)
     return Check("token", "ok", "accepted")
 
 
 def _explain(error: OSError, role: Role) -> tuple[str, str]:
-    """What TLS has failed with: found and advice."""
+    """What is wrong with TLS, and the way out."""
     try:
         from genkidama.child.explanations import explain
         from genkidama.child.uplink import Uplink
@@ -302,12 +293,13 @@ def _explain(error: OSError, role: Role) -> tuple[str, str]:
 
 
 def _split(sentence: str, between: str) -> tuple[str, str]:
-    """A sentence that says first what is wrong and then the way out."""
+    """The two parts of a sentence that says what is wrong, and then the way out."""
     found, _, advice = sentence.partition(between)
     return found, advice or "see docs/doctor.md"
 
 
 def our_protocol() -> int | None:
+    """The number of our protocol; None if our messages cannot be imported."""
     try:
         from genkidama.messages import PROTOCOL
     except Exception:

@@ -1,4 +1,4 @@
-"""What the doctor finds on a machine that holds weights: a parent's directory, certificate and tokens."""
+"""What the doctor finds on a machine that is to be a parent: its certificate and its tokens."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genkidama.doctor import judgements
-from genkidama.doctor.judgements import Check
-from genkidama.doctor.parent import certificate_facts
+from genkidama.doctor.connection import certificate_facts
+from genkidama.doctor.judgements.check import Check
+from genkidama.doctor.judgements.connection import judge_certificate
 from genkidama.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,26 +18,22 @@ if TYPE_CHECKING:
 
 __all__ = ["DISK", "NEEDLESS", "SEARCHING", "certificate", "tokens"]
 
-#: Packages that only those need who train.
+#: Packages that a parent does not need: only children train.
 NEEDLESS = ("gymnasium",)
 
-#: Packages of an extra that a parent needs who searches.
+#: Packages of an extra that a search's parent needs.
 SEARCHING = ("optuna",)
 
-#: Bytes that checkpoints and history should have: below the first soon none, below the second some day.
+#: Bytes that checkpoints and history should have. Below the first they soon lack room, below the
+#: second some day.
 DISK = (200 << 20, 1 << 30)
 
 
 def certificate(settings: ParentSettings | None) -> list[Check]:
     """Whether certificate and key belong together, and for how long the certificate will do."""
     if settings is None or not (settings.certificate_file or settings.key_file):
-        return [
-            Check(
-                "certificate",
-                "skipped",
-                "no certificate is given, so children come by ws://, which is not encrypted",
-            )
-        ]
+        found = "no certificate is given, so children come by ws://, which is not encrypted"
+        return [Check("certificate", "skipped", found)]
     from genkidama.parent.admission import make_context
 
     try:
@@ -49,26 +45,21 @@ def certificate(settings: ParentSettings | None) -> list[Check]:
         return [Check("certificate", "failed", found, advice or "make a new one")]
     except ssl.SSLCertVerificationError as error:
         found = f"parent.certificate_file = {settings.certificate_file!r}: {error.verify_message}"
-        return [
-            Check(
-                "certificate", "failed", found, "make a new one, if this machine's clock is right"
-            )
-        ]
+        way = "make a new one, if this machine's clock is right"
+        return [Check("certificate", "failed", found, way)]
     if not names:
         found = f"{settings.certificate_file}: names no host (no subjectAltName)"
-        return [
-            Check(
-                "certificate",
-                "failed",
-                found,
-                "make a new one for the names and addresses that children use",
-            )
-        ]
-    return [judgements.certificate("certificate", names, ends, time.time(), protocol)]
+        way = "make a new one for the names and addresses that children use"
+        return [Check("certificate", "failed", found, way)]
+    return [judge_certificate("certificate", names, ends, time.time(), protocol)]
 
 
 def _meet(server: ssl.SSLContext, certificate_file: str) -> tuple[list[str], float, str]:
-    """Names and end of the certificate, and TLS' version: from a handshake in memory with a client that believes just this certificate."""
+    """A handshake in memory, with a client that trusts this one certificate.
+
+    Returns:
+        The certificate's names, when it ends in Unix seconds, and TLS' version.
+    """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -86,51 +77,29 @@ def _meet(server: ssl.SSLContext, certificate_file: str) -> tuple[list[str], flo
 
 
 def tokens(settings: ParentSettings | None) -> list[Check]:
-    """Whether the tokens file can be used, and whom it lets in."""
+    """Whether the tokens file can be used, and how many names it lets in."""
     if settings is None or not settings.tokens_file:
-        return [
-            Check(
-                "tokens",
-                "warning",
-                "none: whoever reaches the parent may join",
-                "give --tokens-file, lines of NAME TOKEN",
-            )
-        ]
+        way = "give --tokens-file, lines of NAME TOKEN"
+        return [Check("tokens", "warning", "none: whoever reaches the parent may join", way)]
     from genkidama.tokens import ANY, parse_tokens
 
     path = Path(settings.tokens_file)
     try:
-        mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
-        names = {entry.name for entry in parse_tokens(text, str(path))}
+        mode = path.stat().st_mode
+        entries = parse_tokens(path.read_text(encoding="utf-8"), str(path))
     except ConfigurationError as error:
         return [Check("tokens", "failed", str(error), "correct that line")]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
-        return [
-            Check(
-                "tokens",
-                "failed",
-                f"{path}: cannot be read: {reason}",
-                "make it, readable for the user that runs the parent",
-            )
-        ]
-    found = f"{len(names)} name{'s' * (len(names) != 1)}{', any name among them' if ANY in names else ''}"
+        way = "make it, readable for the user that runs the parent"
+        return [Check("tokens", "failed", f"{path}: cannot be read: {reason}", way)]
+    names = {entry.name for entry in entries}
+    found = f"{len(names)} name{'s' * (len(names) != 1)}"
+    found += ", any name among them" if ANY in names else ""
     if mode & stat.S_IROTH:
-        return [
-            Check(
-                "tokens",
-                "warning",
-                f"{found}, but everybody on this machine may read them",
-                f"chmod o-r {path}",
-            )
-        ]
+        found += ", but everybody on this machine may read them"
+        return [Check("tokens", "warning", found, f"chmod o-r {path}")]
     if not names:
-        return [
-            Check(
-                "tokens",
-                "warning",
-                "the file has no line yet, so nobody may join",
-                f"write lines of NAME TOKEN into {path}",
-            )
-        ]
+        found = "the file has no line yet, so nobody may join"
+        return [Check("tokens", "warning", found, f"write lines of NAME TOKEN into {path}")]
     return [Check("tokens", "ok", found)]
