@@ -52,7 +52,7 @@ async def test_the_status_is_told_anew(service: Systemd, monkeypatch: pytest.Mon
     assert len(service.heard) == count
 
 
-@pytest.mark.parametrize("pid", [None, str(os.getpid())])
+@pytest.mark.parametrize("pid", [None, str(os.getpid())], ids=["nobody named", "this process"])
 async def test_the_watchdog_is_fed_twice_in_its_period(
     service: Systemd, monkeypatch: pytest.MonkeyPatch, pid: str | None
 ) -> None:
