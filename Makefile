@@ -12,6 +12,21 @@ EXPERIMENT ?= examples/lunarlander/lunarlander.toml
 DEPLOY ?=
 SEARCH ?= examples/lunarlander/search.toml
 
+# How many test files run at once. Those of one file stay together, so that what a file starts is started once.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest
+TOGETHER = -n $(WORKERS) --dist loadfile
+# Files with tests that measure time or count what the whole machine has, which nothing may run beside.
+ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
+# The pure modules' tests: those of the root, without the whole stories and the documents, and of the rules that live elsewhere.
+STORIES := %_end_to_end.py %_document.py
+OUTSIDE := $(addprefix tests/test_,deployables.py kubernetes.py main.py public_surface.py requirements.py wheelhouse.py)
+FAST = $(filter-out $(STORIES) $(OUTSIDE),$(wildcard tests/test_*.py)) $(addprefix tests/, \
+	hypertrick/test_rule.py hypertrick/test_space.py tuning/test_service.py doctor/test_judgements.py child/ga3c/test_adjustment.py)
+
+# The tests start some hundred processes; without bytecode each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DEPLOY := $(VENV)/.installed-deploy
@@ -20,7 +35,7 @@ PEERS := benchmarks/.venv
 INSTALLED_PEERS := $(PEERS)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-slow test-deploy lint format peers clean
+.PHONY: help install train search test test-fast test-slow test-deploy lint format peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,14 +48,20 @@ train: $(INSTALLED) ## Train LunarLander with a parent and two children on this 
 search: $(INSTALLED_SEARCH) ## Search for hyperparameters of A3C on LunarLander with two nodes on this machine.
 	$(BIN)/genkidama search $(SEARCH)
 
-test: $(INSTALLED_DEV) ## Run the tests.
-	$(BIN)/python -m pytest -m "not slow and not deploy"
+test: $(INSTALLED_DEV) ## Run the tests: two files at a time, then one by one those that measure.
+	@status=0; set -x; \
+	$(PYTEST) $(TOGETHER) -m "not slow and not deploy and not alone" || status=$$?; \
+	$(PYTEST) -m "alone and not slow" $(ALONE) || status=$$?; \
+	exit $$status
+
+test-fast: $(INSTALLED_DEV) ## Run the tests of the pure modules, which take seconds.
+	$(PYTEST) $(TOGETHER) -m "not slow" $(FAST)
 
 test-slow: $(INSTALLED_DEV) ## Run the tests that take minutes.
-	$(BIN)/python -m pytest -m "slow and not deploy"
+	$(PYTEST) -m "slow and not deploy"
 
 test-deploy: $(INSTALLED_DEPLOY) ## Run the playbooks on real Debian systems (root, network namespaces, 20 minutes).
-	$(BIN)/python -m pytest tests/deploy -m deploy --exitfirst -rs -k "$(DEPLOY)"
+	$(PYTEST) tests/deploy $(TOGETHER) -m deploy --exitfirst -rs -k "$(DEPLOY)"
 
 lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/ruff format --check .

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.role import Role
 from genkidama.settings import Algorithm, ChildSettings, Environment, Network, ParentSettings, Stop
 
 SECTIONS = "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, seed, solved, stop"
@@ -544,47 +543,6 @@ def test_the_file_is_named_where_a_value_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Experiment.load(path)
     assert str(caught.value) == f"{path}: parent.alpha = 2: expected float <= 1.0"
-
-
-# A child's own file.
-
-
-def test_a_role_by_values(tmp_path: Path) -> None:
-    path = tmp_path / "child.toml"
-    path.write_text("")
-    assert Role.load(path) == Role(
-        parent="ws://127.0.0.1:8765", name="", cores="experiment", state=""
-    )
-    path.write_text(
-        'parent = "wss://genki.example:443/x"\nname = "pi-3"\ncores = 4\nstate = "/var/lib/genkidama"\n'
-    )
-    assert Role.load(path) == Role(
-        parent="wss://genki.example:443/x", name="pi-3", cores=4, state="/var/lib/genkidama"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (
-            'parent = "http://pi"',
-            "parent = 'http://pi': expected ws://HOST:PORT or wss://HOST:PORT",
-        ),
-        ('name = "my pi"', f"name = 'my pi': {NAME}"),
-        ('cores = "many"', "cores = 'many': expected one of 'auto', 'experiment', or int >= 1"),
-        ("cores = 0", "cores = 0: expected int >= 1"),
-        (
-            "beta = 0.5",
-            "beta = 0.5: no such setting; known here: ca_file, cores, name, parent, state, token_file",
-        ),
-    ],
-)
-def test_a_role_that_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, line: str) -> None:
-    path = tmp_path / "child.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        Role.load(path)
-    assert str(caught.value) == f"{path}: {line}"
 
 
 def test_the_names_of_the_sections_stay() -> None:

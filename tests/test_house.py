@@ -6,6 +6,7 @@ Who may import whom is in pyproject.toml's import contracts, the width of lines 
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,8 +21,10 @@ NAMES = 2
 #: Modules with code of their own and no test file of their own, each with what tests it instead.
 TESTED_ELSEWHERE = {
     "__init__.py": "it only hands out names: tests/test_public_surface.py",
+    "child/backend.py": "a promise: tests/child/test_orchestrator.py asks every backend to keep it",
     "errors.py": "they are raised where they belong: every test of a message",
     "doctor/__main__.py": "it calls the command: tests/doctor/test_command.py",
+    "hypertrick/__init__.py": "it only hands out names: tests/hypertrick/test_rule.py uses them",
 }
 
 
@@ -79,3 +82,16 @@ def test_a_statement_assigns_two_names_at_most() -> None:
         if isinstance(node, ast.Assign) and given_at_once(node) > NAMES
     ]
     assert not crowded, listed(crowded)
+
+
+def test_make_test_fast_runs_what_is_pure() -> None:
+    """It finds the root's tests by their names; the Makefile names the rules that live elsewhere."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    contracts = [one.get("source_modules", []) for one in tools["importlinter"]["contracts"]]
+    (pure,) = [modules for modules in contracts if "genkidama.*" in modules]
+    rules = {name.split(".", 1)[1] for name in pure if name.count(".") > 1}
+    files = {mirror(rule.replace(".", "/") + ".py").relative_to(ROOT / "tests") for rule in rules}
+    fast = (ROOT / "Makefile").read_text().split("\nFAST = ")[1].split("\n\n")[0]
+    missing = [str(file) for file in sorted(files) if str(file) not in fast]
+    assert files
+    assert not missing, listed(missing)

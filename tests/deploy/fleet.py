@@ -14,6 +14,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import itertools
+import math
 import os
 import re
 import shlex
@@ -23,7 +24,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,14 @@ Release = Literal["bullseye", "bookworm", "trixie"]
 
 GIB = 1 << 30
 
-#: Where images are kept from one run to the next: about 350 MB each, 2 GB with torch.
-CACHE = Path(os.environ.get("GENKIDAMA_DEPLOY_CACHE") or Path.home() / ".cache/genkidama/deploy")
+#: Where images and wheels are kept from one run to the next: about 350 MB an image, 2 GB with torch.
+CACHE = Path(
+    os.environ.get("GENKIDAMA_DEPLOY_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genkidama/deploy"
+)
+
+#: After so many days an image is made anew, with what Debian has mended since.
+FRESH_DAYS = 14.0
 
 #: A system has booted, or has done what it was told, within these seconds, even where many boot at once.
 PATIENCE = 60.0
@@ -153,44 +160,65 @@ def _offers_memory(hierarchy: Path) -> bool:
 # Images -----------------------------------------------------------------------------------------------------------------------------
 
 
-def base_image(release: Release, cache: Path = CACHE, packages: Sequence[str] = ()) -> Path:
-    """A folder with a Debian `release` as it is on a fresh card, plus `packages`; built once, then taken from `cache`.
+def kept(name: str, recipe: object, make: Callable[[Path], None], cache: Path = CACHE) -> Path:
+    """The folder that `make` fills: made once, then taken from `cache`.
 
-    Its name holds a digest of all that it was made from, so another recipe makes another image. Building takes a minute or two and needs
-    Debian's mirror, which is taken from the host's own sources if the host is a Debian.
+    Its name holds a digest of `recipe`, which is all that it is made from: another recipe makes another
+    folder. It is made anew after `FRESH_DAYS`, and deleted after twice that time without being asked for.
     """
-    recipe = repr((release, PACKAGES, tuple(packages), OFFERED, MASKED, _HOOK))
-    name = "+".join((release, *packages)) + "-" + hashlib.sha256(recipe.encode()).hexdigest()[:8]
     cache.mkdir(parents=True, exist_ok=True)
-    image, unfinished = cache / name, cache / f"{name}.unfinished"
-    with _locked(cache / f"{name}.lock"):
-        if not image.exists():
-            if unfinished.exists():
-                _delete(unfinished)
-            hook = cache / f"{name}.hook"
-            hook.write_text(_HOOK)
-            include = ",".join((*PACKAGES, *packages))
-            customize = f'sh -eux "{hook}" "$1" "{" ".join(OFFERED)}" "{" ".join(MASKED)}"'
-            options = ["--variant=minbase", f"--include={include}", f"--customize-hook={customize}"]
-            options += ["--dpkgopt=path-exclude=/usr/share/man/*"]
-            sources = _host_sources(release)
-            # In a mount namespace of its own, or a build that is killed would leave its mounts.
-            _call(
-                [
-                    "unshare",
-                    "--mount",
-                    "mmdebstrap",
-                    *options,
-                    release,
-                    str(unfinished),
-                    *(["-"] if sources else []),
-                ],
-                input=sources,
-            )
-            _write_index(unfinished / "srv/debian")
-            hook.unlink()
-            unfinished.rename(image)
-    return image
+    digest = hashlib.sha256(repr(recipe).encode()).hexdigest()[:8]
+    folder = cache / f"{name}-{digest}"
+    unfinished = cache / f"{folder.name}.unfinished"
+    made = cache / f"{folder.name}.made"
+    with _locked(cache / f"{folder.name}.lock"):
+        if not folder.exists() or _days_since(made) > FRESH_DAYS:
+            for stale in (unfinished, folder):
+                _delete(stale)
+            make(unfinished)
+            unfinished.rename(folder)
+            made.touch()
+    for stamp in cache.glob("*.made"):
+        if _days_since(stamp) > 2 * FRESH_DAYS:
+            _delete(stamp.with_suffix(""))
+            stamp.unlink(missing_ok=True)
+    return folder
+
+
+def _days_since(stamp: Path) -> float:
+    """How old a file is; infinitely old if there is none."""
+    return (time.time() - stamp.stat().st_mtime) / 86400 if stamp.exists() else math.inf
+
+
+def base_image(release: Release, cache: Path = CACHE, packages: Sequence[str] = ()) -> Path:
+    """A folder with a Debian `release` as it is on a fresh card, plus `packages`, from `cache`.
+
+    Building it takes a minute or two and needs Debian's mirror, which is taken from the host's own
+    sources if the host is a Debian.
+    """
+
+    def make(unfinished: Path) -> None:
+        hook = unfinished.with_suffix(".hook")
+        hook.write_text(_HOOK)
+        include = ",".join((*PACKAGES, *packages))
+        customize = f'sh -eux "{hook}" "$1" "{" ".join(OFFERED)}" "{" ".join(MASKED)}"'
+        options = ["--variant=minbase", f"--include={include}", f"--customize-hook={customize}"]
+        options += ["--dpkgopt=path-exclude=/usr/share/man/*"]
+        bootstrap(unfinished, release, *options, sources=_host_sources(release))
+        _write_index(unfinished / "srv/debian")
+        hook.unlink()
+
+    recipe = (release, PACKAGES, tuple(packages), OFFERED, MASKED, _HOOK)
+    return kept("+".join((release, *packages)), recipe, make, cache)
+
+
+def bootstrap(folder: Path, release: str, *options: str, sources: str = "") -> None:
+    """Installs a Debian `release` into `folder`; `sources` are where it comes from, as apt reads them.
+
+    In a mount namespace of its own, or a build that is killed would leave its mounts.
+    """
+    command = ["unshare", "--mount", "mmdebstrap", *options, release, str(folder)]
+    _call([*command, *(["-"] if sources else [])], input=sources)
 
 
 def _host_sources(release: Release) -> str:

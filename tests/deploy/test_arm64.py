@@ -6,7 +6,6 @@ work once it has run there: Box2D is compiled by us, and torch has had releases 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.fleet import CACHE
+from tests.deploy.fleet import CACHE, bootstrap, kept
 from tests.helpers import ROOT
 
 NATIVE = platform.machine() == "aarch64"
@@ -89,7 +88,9 @@ class System:
         layers = [self.image, self.folder / "upper", self.folder / "work", self.folder / "merged"]
         for layer in layers[1:]:
             layer.mkdir(exist_ok=True)
+        # What is emulated must not keep others waiting that run beside it.
         enter = [
+            *("nice", "-n", "10"),
             "unshare",
             "--mount",
             "--net",
@@ -134,25 +135,13 @@ def emulation() -> Iterator[None]:
 
 
 def image_of(release: str) -> Path:
-    """A minimal Debian with python3; made once, which takes minutes under emulation, then taken from the cache."""
-    image, unfinished = CACHE / f"arm64-{release}", CACHE / f"arm64-{release}.unfinished"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"arm64-{release}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not image.exists():
-            shutil.rmtree(unfinished, ignore_errors=True)
-            options = [
-                "--arch=arm64",
-                "--variant=minbase",
-                "--include=python3",
-                "--skip=check/qemu",
-            ]
-            # In a mount namespace of its own, or a build that is killed would leave its mounts.
-            subprocess.run(
-                ["unshare", "--mount", "mmdebstrap", *options, release, unfinished], check=True
-            )
-            unfinished.rename(image)
-    return image
+    """A minimal Debian with python3; making it takes minutes under emulation."""
+    options = ("--arch=arm64", "--variant=minbase", "--include=python3", "--skip=check/qemu")
+    return kept(
+        f"arm64-{release}",
+        (release, options),
+        lambda folder: bootstrap(folder, release, *options),
+    )
 
 
 def make_wheelhouse(python: str, *before: str) -> tuple[Path, str]:
