@@ -63,13 +63,19 @@ async def eventually(
 
 
 def history(run: Path, event: str = "") -> list[dict[str, Any]]:
-    """The whole lines of a run's history, all or those of one kind; none if there is no history yet."""
+    """The whole lines of a run's history, all or of one kind; none if there is no history yet."""
     try:
         text = (run / "history.jsonl").read_text()
     except FileNotFoundError:
         return []
     events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     return [line for line in events if event in ("", line["event"])]
+
+
+def merged(settings: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
+    """An experiment of these settings; sections are merged into them key by key."""
+    changed = {name: {**settings.get(name, {}), **section} for name, section in sections.items()}
+    return Experiment.from_dict({**settings, **changed})
 
 
 def small(**sections: dict[str, Any]) -> Experiment:
@@ -82,9 +88,7 @@ def small(**sections: dict[str, Any]) -> Experiment:
         "child": {"exchange": "free", "exchange_seconds": 0.05, "cores": 1},
         "stop": {},
     }
-    for name, section in sections.items():
-        settings[name] = {**settings.get(name, {}), **section}
-    return Experiment.from_dict(settings)
+    return merged(settings, **sections)
 
 
 def untrained(path: Path, experiment: Experiment, version: int = 1) -> Run:
@@ -148,7 +152,7 @@ class Started:
         return self._err.read_text()
 
     def family(self) -> list[psutil.Process]:
-        """All processes alive that carry the mark: this one and whatever it started, in whatever session."""
+        """All processes alive that carry the mark: this one and all that it started, in any session."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -320,7 +324,10 @@ async def running(
 
 
 class Serving:
-    """A child that serves in this loop: `async with Serving(child)`, stopped at the end, its error raised there."""
+    """A child that serves in this loop: `async with Serving(child)`.
+
+    It is stopped at the end, and its error is raised there.
+    """
 
     def __init__(self, child: Child) -> None:
         self.child = child
