@@ -18,11 +18,8 @@ PYTEST = $(BIN)/python -m pytest
 TOGETHER = -n $(WORKERS) --dist loadfile
 # Files with tests that measure time or count what the whole machine has, which nothing may run beside.
 ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
-# The pure modules' tests: those of the root, without the whole stories and the documents, and of the rules that live elsewhere.
-STORIES := %_end_to_end.py %_document.py
-OUTSIDE := $(addprefix tests/test_,deployables.py kubernetes.py main.py public_surface.py requirements.py wheelhouse.py)
-FAST = $(filter-out $(STORIES) $(OUTSIDE),$(wildcard tests/test_*.py)) $(addprefix tests/, \
-	hypertrick/test_rule.py hypertrick/test_space.py tuning/test_service.py doctor/test_judgements.py child/ga3c/test_adjustment.py)
+# The tests of the modules that the import contract calls pure, and the laws of the house.
+FAST = tests/test_house.py $(shell $(BIN)/python tests/pure.py)
 
 # The tests start some hundred processes; without bytecode each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
