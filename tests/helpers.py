@@ -121,8 +121,8 @@ def untrained(path: Path, experiment: Experiment, version: int = 1) -> Run:
 class Started:
     """A process of ours, started with `python -m`, and everything that it starts.
 
-    Standard output and error go to files, so that nobody has to read them. `async with` and `with` are
-    not needed: `started` ends what is left at the end of a test.
+    Standard output and error go to files, so that nobody has to read them. `starting` ends what is
+    left at the end of a test.
     """
 
     def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
@@ -152,7 +152,7 @@ class Started:
         return self._err.read_text()
 
     def family(self) -> list[psutil.Process]:
-        """All processes alive that carry the mark: this one and all that it started, in any session."""
+        """All living processes with the mark: this one and what it started, in any session."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -186,7 +186,7 @@ class Started:
 
 @contextmanager
 def starting(folder: Path) -> Iterator[Callable[..., Started]]:
-    """A function that starts `python -m ARGUMENTS…` in `folder`; what is left at the end is killed."""
+    """A function that starts `python -m ARGUMENTS…` in `folder`; the end kills what is left."""
     all_started: list[Started] = []
 
     def start(*arguments: object) -> Started:
@@ -224,10 +224,10 @@ def shared_memory() -> set[str]:
 
 
 class ConstantBackend:
-    """Moves every number of its weights by the same amount before each exchange, and notes what it is told.
+    """Moves all its weights by the same amount before each exchange, and notes what it is told.
 
-    `network.options` may set `size` (of the vector), `first` (its initial value), `gain` (what training
-    adds before each exchange) and `seconds` (how long that takes).
+    `network.options` may set `size` (of the vector), `first` (its initial value), `gain` (what
+    training adds before each exchange) and `seconds` (how long that takes).
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
@@ -369,7 +369,7 @@ Answer = Reply | bytes | str | None
 
 @dataclass
 class FakeParent:
-    """Answers each request with what `answer` gives: a reply, raw bytes, a text, or nothing at all."""
+    """Answers each request with what `answer` gives: a reply, raw bytes, a text, or nothing."""
 
     answer: Callable[[Request], Answer]
     url: str = ""

@@ -1,6 +1,7 @@
-"""The test files of the pure modules, for `make test-fast`: `python tests/pure.py` prints them, one a line.
+"""The test files of the pure modules: `python tests/pure.py` prints them for `make test-fast`.
 
-The import contract in pyproject.toml says which modules are pure; nothing else has to be kept in step.
+The import contract in pyproject.toml says which modules are pure; no other list is to be kept in
+step.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pure_modules() -> list[Path]:
-    """What the contract keeps from waiting, as paths below `genkidama/`; the command is none of it."""
+    """What the contract keeps from waiting, as paths below `genkidama/`, without the command."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     lists = [contract.get("source_modules", []) for contract in tools["importlinter"]["contracts"]]
     (names,) = [names for names in lists if "genkidama.*" in names]

@@ -1,4 +1,4 @@
-"""Plain values become sections, and a mistake is told in one line that names the key, the value and what is allowed."""
+"""Plain values become sections; one line tells a mistake, its place and what is allowed."""
 
 from __future__ import annotations
 

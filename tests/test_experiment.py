@@ -13,7 +13,10 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.settings import Algorithm, ChildSettings, Environment, Network, ParentSettings, Stop
 
-SECTIONS = "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, seed, solved, stop"
+SECTIONS = (
+    "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, "
+    "seed, solved, stop"
+)
 
 fractions = st.floats(0.0, 1.0)
 positive = st.floats(0.0, 1e30, exclude_min=True)
@@ -294,8 +297,9 @@ def test_an_experiment_is_frozen() -> None:
 # What is wrong, and the one line that says so.
 
 ALGORITHM = (
-    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, final_entropy_coefficient, gae_lambda, "
-    "gamma, max_gradient_norm, minibatch_size, name, normalize_advantages, options, pull_steps, reduction, value_coefficient, "
+    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, "
+    "final_entropy_coefficient, gae_lambda, gamma, max_gradient_norm, minibatch_size, name, "
+    "normalize_advantages, options, pull_steps, reduction, value_coefficient, "
     "vtrace, vtrace_c, vtrace_rho"
 )
 CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps"
@@ -314,7 +318,8 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ({"child": {"zzz": True}}, f"child.zzz = True: no such setting; known here: {CHILD}"),
         (
             {"enviroment": {"id": "x"}},
-            f"enviroment = {{'id': 'x'}}: no such setting; did you mean 'environment'? known here: {SECTIONS}",
+            "enviroment = {'id': 'x'}: no such setting; did you mean 'environment'? "
+            f"known here: {SECTIONS}",
         ),
         ({"a\nb": 1}, f"'a\\nb' = 1: no such setting; known here: {SECTIONS}"),
         ({"alpha": 0.5}, f"alpha = 0.5: no such setting; known here: {SECTIONS}"),
@@ -415,11 +420,13 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"child": {"exchange": "free", "exchange_seconds": 0}},
-            "child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them",
+            "child.exchange_seconds = 0: with exchange_steps = 0 too, "
+            "a free child would never exchange; set one of them",
         ),
         (
             {"algorithm": {"name": "a3c", "vtrace": True}},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c, but child.backend = 'hogwild'",
+            "algorithm.vtrace = True: is for a3c with the backend ga3c, "
+            "but child.backend = 'hogwild'",
         ),
         (
             {"algorithm": {"vtrace": True}, "child": {"backend": "ga3c"}},
@@ -430,7 +437,8 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
                 "algorithm": {"name": "a3c", "vtrace": True, "epsilon": 0.1},
                 "child": {"backend": "ga3c"},
             },
-            "algorithm.vtrace = True: knows the policy's own actions only; set algorithm.epsilon to 0",
+            "algorithm.vtrace = True: knows the policy's own actions only; "
+            "set algorithm.epsilon to 0",
         ),
         (
             {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},
@@ -445,7 +453,8 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"parent": {"checkpoint_seconds": 0}},
-            "parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them",
+            "parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
+            "nothing would be saved on the way; set one of them",
         ),
     ],
 )

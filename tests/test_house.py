@@ -37,7 +37,7 @@ def tree(module: str) -> ast.Module:
 
 
 def mirror(module: str) -> Path:
-    """`child/ga3c/slots.py` is tested by `tests/child/ga3c/test_slots.py`, `child/__main__.py` by `test_main.py`."""
+    """For `child/state.py` it is `tests/child/test_state.py`, for `__main__.py` `test_main.py`."""
     path = Path(module)
     return ROOT / "tests" / path.parent / f"test_{path.stem.strip('_')}.py"
 
@@ -49,7 +49,7 @@ def has_rules(module: str) -> bool:
 
 
 def given_at_once(statement: ast.Assign) -> int:
-    """How many names get a value each. Taking one value apart (`a, b, c = row`) is one assignment."""
+    """How many names get a value each; taking one apart, `a, b, c = row`, is one assignment."""
     if not isinstance(statement.value, ast.Tuple):
         return len(statement.targets)
     found = [node for target in statement.targets for node in ast.walk(target)]

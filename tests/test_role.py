@@ -18,7 +18,8 @@ def test_a_role_by_values(tmp_path: Path) -> None:
         parent="ws://127.0.0.1:8765", name="", cores="experiment", state=""
     )
     path.write_text(
-        'parent = "wss://genki.example:443/x"\nname = "pi-3"\ncores = 4\nstate = "/var/lib/genkidama"\n'
+        'parent = "wss://genki.example:443/x"\nname = "pi-3"\n'
+        'cores = 4\nstate = "/var/lib/genkidama"\n'
     )
     assert Role.load(path) == Role(
         parent="wss://genki.example:443/x", name="pi-3", cores=4, state="/var/lib/genkidama"
@@ -37,7 +38,8 @@ def test_a_role_by_values(tmp_path: Path) -> None:
         ("cores = 0", "cores = 0: expected int >= 1"),
         (
             "beta = 0.5",
-            "beta = 0.5: no such setting; known here: ca_file, cores, name, parent, state, token_file",
+            "beta = 0.5: no such setting; "
+            "known here: ca_file, cores, name, parent, state, token_file",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def figures(record_property: Callable[[str, object], None]) -> Iterator[list[str]]:
-    """Lines that a test adds; its report carries them, so that they arrive from another process too."""
+    """Lines that a test adds. Its report carries them home, also from another process."""
     lines: list[str] = []
     yield lines
     for line in lines:

@@ -1,7 +1,8 @@
 """A child on 64-bit ARM: Debian with nothing but Python, no network, and a wheelhouse.
 
-The systems are real, the processor is emulated (or real, where the tests run on 64-bit ARM). What a wheel for ARM holds is only known to
-work once it has run there: Box2D is compiled by us, and torch has had releases that crash on a Raspberry Pi's processor.
+The systems are real, the processor is emulated (or real, where the tests run on 64-bit ARM). What a
+wheel for ARM holds is only known to work once it has run there: Box2D is compiled by us, and torch
+has had releases that crash on a Raspberry Pi's processor.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ PACKAGES = (
 
 EPISODE = ROOT / "tests/deploy/one_episode.py"
 
-#: How a child is installed; $1 is the wheelhouse. Compiling all of torch to bytecode would take a quarter of an hour under emulation.
+#: How a child is installed; $1 is the wheelhouse. Compiling all of torch to bytecode would take a
+#: quarter of an hour under emulation.
 INSTALL = """set -eu
 python3 -m venv --without-pip /opt/genkidama/venv
 set -- "$1" "$1"/pip-*.whl
-/opt/genkidama/venv/bin/python "$2/pip" install --no-index --no-deps --no-compile --quiet --root-user-action ignore "$1"/*.whl
+/opt/genkidama/venv/bin/python "$2/pip" install --no-index --no-deps --no-compile --quiet \\
+    --root-user-action ignore "$1"/*.whl
 """
 
 #: In namespaces of its own: $1 lower, $2 upper, $3 work, $4 merged, $5 wheels, then the command.
@@ -61,7 +64,8 @@ mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/dev/shm"
 ip link set lo up
-exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 chroot "$root" "$@"
+path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+exec env -i PATH=$path HOME=/root LANG=C.UTF-8 chroot "$root" "$@"
 """
 
 
@@ -149,7 +153,7 @@ def emulation() -> Iterator[None]:
 def image_of(release: str) -> Path:
     """Debian's Python and what a shell needs.
 
-    The packages are unpacked and not set up, which their scripts would take minutes for under emulation.
+    The packages are unpacked and not set up: their scripts would take minutes under emulation.
     """
     options = (
         "--arch=arm64",
@@ -221,7 +225,8 @@ def test_a_child_installs_without_network_compiler_and_pip(
         system.run(
             "sh",
             "-c",
-            "ls /sys/class/net /usr/bin/pip* /usr/bin/g++ /usr/lib/python3/dist-packages/pip 2> /dev/null || true",
+            "ls /sys/class/net /usr/bin/pip* /usr/bin/g++ /usr/lib/python3/dist-packages/pip "
+            "2> /dev/null || true",
         )
         == ""
     )
@@ -229,7 +234,8 @@ def test_a_child_installs_without_network_compiler_and_pip(
     system.run("sh", "-c", INSTALL, "sh", "/wheels")
     size = sum(path.stat().st_size for path in system.wheels.glob("*.whl")) / 1e6
     figures.append(
-        f"ARM, {system.release}: wheelhouse of {size:.0f} MB installed in {time.monotonic() - began:.0f} s"
+        f"ARM, {system.release}: wheelhouse of {size:.0f} MB "
+        f"installed in {time.monotonic() - began:.0f} s"
     )
     assert (
         system.run("/opt/genkidama/venv/bin/python", "-m", "pip", "check")

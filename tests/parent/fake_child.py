@@ -98,7 +98,7 @@ class FakeChild:
     async def push(
         self, weights: Vector | float, returns: list[float] | None = None, steps: int = 10
     ) -> Reply:
-        """Pushes a vector, or one filled with a number; the reply's version is where the next push starts from."""
+        """Pushes a vector, or one filled with a number, and goes on from the reply's version."""
         self.sequence += 1
         content = vector(weights, self.signature) if isinstance(weights, float) else weights
         reply = await self.ask(
@@ -130,6 +130,6 @@ class FakeChild:
         assert isinstance(await self.ask(Leave(reason=reason)), Goodbye)
 
     async def closed(self) -> tuple[int | None, str | None]:
-        """Waits until the parent has closed the connection; the code and the reason of the close."""
+        """Waits until the parent has closed the connection; gives the code and the reason."""
         await self.connection.wait_closed()
         return self.connection.close_code, self.connection.close_reason
