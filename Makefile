@@ -1,5 +1,5 @@
-# Everything happens in this checkout: the virtual environment is .venv, and nothing is installed elsewhere.
-# A stamp file in it says that it is complete and newer than the files it was made from.
+# Everything happens in this checkout: the virtual environment is .venv, and nothing is installed
+# elsewhere. A stamp file in it says that it is complete and newer than the files it was made from.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,11 +12,11 @@ EXPERIMENT ?= examples/lunarlander/lunarlander.toml
 DEPLOY ?=
 SEARCH ?= examples/lunarlander/search.toml
 
-# How many test files run at once. Those of one file stay together, so that what a file starts is started once.
+# How many test files run at once. A file's tests stay together: what it starts is started once.
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest
 TOGETHER = -n $(WORKERS) --dist loadfile
-# Files with tests that measure time or count what the whole machine has, which nothing may run beside.
+# Files with tests that bound a time or count what the whole machine has: nothing runs beside these.
 ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
 # The tests of the modules that the import contract calls pure, and the laws of the house.
 FAST = tests/test_house.py $(shell $(BIN)/python tests/pure.py)

@@ -7,6 +7,7 @@ Ctrl-C is heard, wherever the tests were started.
 from __future__ import annotations
 
 import signal
+import sys
 
 from hypothesis import settings
 
@@ -21,3 +22,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Log lines go to standard error, as they do in every command.
 configure_logging()
+
+
+def pytest_collection_finish() -> None:
+    """One thread for torch, as every process of ours has: others test on the same machine."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
