@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def figures(record_property: Callable[[str, object], None]) -> Iterator[list[str]]:
-    """Lines that a test adds. Its report carries them home, also from another process."""
+    """Lines that a test adds to what is printed at the end; its report carries them."""
     lines: list[str] = []
     yield lines
     for line in lines:

@@ -30,16 +30,10 @@ BINFMT = Path("/proc/sys/fs/binfmt_misc")
 #: Debian's release → its Python.
 RELEASES = {"bookworm": "3.11", "trixie": "3.13"}
 
-#: Python, and what a command line is made of; what they need comes along.
+#: Python, what a command line is made of, and a library that apt needs and so every Debian has.
 PACKAGES = (
-    "python3",
-    "base-files",
-    "base-passwd",
-    "bash",
-    "coreutils",
-    "dash",
-    "libc-bin",
-    "mount",
+    *("python3", "base-files", "base-passwd", "bash", "coreutils", "dash", "libc-bin", "mount"),
+    "libstdc++6",
 )
 
 EPISODE = ROOT / "tests/deploy/one_episode.py"
