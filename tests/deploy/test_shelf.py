@@ -246,7 +246,6 @@ def test_a_wrong_inventory_is_refused_before_anything_is_changed(shelf: Shelf, c
     assert result.returncode != 0
     assert message in " ".join(result.stdout.split()), result.stdout + result.stderr
     assert not any(counts["changed"] for counts in recap(result.stdout).values())
-    assert not any(shelf.traces(system) for system in ADDRESSES)
 
 
 def test_a_system_that_is_too_old_is_refused() -> None:
@@ -271,6 +270,7 @@ def test_a_system_that_is_too_old_is_refused() -> None:
 
 
 def test_a_dry_run_shows_what_would_be_done_and_does_nothing(shelf: Shelf) -> None:
+    """Nor have the wrong inventories, before, left anything on a system."""
     result = shelf.play("site.yml", "--check", "--diff")
     assert all(
         counts["changed"] for host, counts in recap(result.stdout).items() if host != "localhost"
@@ -360,6 +360,15 @@ def test_units_are_hardened_and_watched(shelf: Shelf, figures: list[str]) -> Non
         assert shelf.state(system, unit, "User") == "genkidama"
 
 
+def test_a_second_run_changes_nothing(shelf: Shelf) -> None:
+    result = shelf.play("site.yml")
+    assert {
+        host: (counts["changed"], counts["failed"]) for host, counts in recap(result.stdout).items()
+    } == dict.fromkeys(("localhost", *ADDRESSES), (0, 0))
+    dry = shelf.play("site.yml", "--check", "--diff")
+    assert not any(counts["changed"] for counts in recap(dry.stdout).values())
+
+
 def test_the_children_learn(shelf: Shelf, figures: list[str]) -> None:
     until(
         lambda: (
@@ -374,9 +383,11 @@ def test_the_children_learn(shelf: Shelf, figures: list[str]) -> None:
         for event in history(shelf.run, "exchange")
         if event.get("mean_return") is not None
     ]
+    trained = time.time() - shelf.exchanges("pi1")[0]["time"]
     early, late = statistics.mean(returns[:5]), statistics.mean(returns[-5:])
     figures.append(
-        f"{shelf.release}: mean return {early:.0f} at the beginning, {late:.0f} after 75 s"
+        f"{shelf.release}: mean return {early:.0f} at the beginning, "
+        f"{late:.0f} after {trained:.0f} s"
     )
     assert late > early + 50
 
@@ -395,15 +406,6 @@ def test_four_cores_live_in_one_gigabyte(shelf: Shelf, figures: list[str]) -> No
     )
     assert processes >= 6  # the child, its nursery, four cores
     assert memory.used < 700e6
-
-
-def test_a_second_run_changes_nothing(shelf: Shelf) -> None:
-    result = shelf.play("site.yml")
-    assert {
-        host: (counts["changed"], counts["failed"]) for host, counts in recap(result.stdout).items()
-    } == dict.fromkeys(("localhost", *ADDRESSES), (0, 0))
-    dry = shelf.play("site.yml", "--check", "--diff")
-    assert not any(counts["changed"] for counts in recap(dry.stdout).values())
 
 
 def test_status_tells_how_each_child_is(shelf: Shelf) -> None:
