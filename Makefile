@@ -1,5 +1,5 @@
-# Everything happens in this checkout: the virtual environment is .venv, and nothing is installed elsewhere.
-# A stamp file in it says that it is complete and newer than the files it was made from.
+# Everything happens in this checkout: the virtual environment is .venv, and nothing is installed
+# elsewhere. A stamp file in it says that it is complete and newer than the files it was made from.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,6 +12,20 @@ EXPERIMENT ?= examples/lunarlander/lunarlander.toml
 DEPLOY ?=
 SEARCH ?= examples/lunarlander/search.toml
 
+# How many test files run at once. A file's tests stay together: what it starts is started once.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest
+TOGETHER = -n $(WORKERS) --dist loadfile
+# Files with tests that bound a time or count what the whole machine has: nothing runs beside these.
+ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
+SHELF = tests/deploy/test_shelf.py
+DEPLOYED = $(PYTEST) -m deploy --exitfirst -rs -k "$(DEPLOY)"
+# The tests of the modules that the import contract calls pure, and the laws of the house.
+FAST = tests/test_house.py $(shell $(BIN)/python tests/pure.py)
+
+# The tests start some hundred processes; without bytecode each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DEPLOY := $(VENV)/.installed-deploy
@@ -20,7 +34,7 @@ PEERS := benchmarks/.venv
 INSTALLED_PEERS := $(PEERS)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-slow test-deploy lint format peers clean
+.PHONY: help install train search test test-fast test-slow test-deploy lint format peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,14 +47,27 @@ train: $(INSTALLED) ## Train LunarLander with a parent and two children on this 
 search: $(INSTALLED_SEARCH) ## Search for hyperparameters of A3C on LunarLander with two nodes on this machine.
 	$(BIN)/genkidama search $(SEARCH)
 
-test: $(INSTALLED_DEV) ## Run the tests.
-	$(BIN)/python -m pytest -m "not slow and not deploy"
+test: $(INSTALLED_DEV) ## Run the tests: two files at a time, then one by one those that measure.
+	@status=0; set -x; \
+	$(PYTEST) $(TOGETHER) -m "not slow and not deploy and not alone" || status=$$?; \
+	$(PYTEST) -m "alone and not slow" $(ALONE) || status=$$?; \
+	exit $$status
+
+test-fast: $(INSTALLED_DEV) ## Run the tests of the pure modules, which take seconds.
+	$(PYTEST) $(TOGETHER) -m "not slow" $(FAST)
 
 test-slow: $(INSTALLED_DEV) ## Run the tests that take minutes.
-	$(BIN)/python -m pytest -m "slow and not deploy"
+	$(PYTEST) -m "slow and not deploy"
 
+# Two at a time here, too: the shelf is one long story. Not by pytest-xdist: it kills what it interrupts,
+# and systems would go on running. Status 5 says that DEPLOY has chosen no test of the one or the other.
 test-deploy: $(INSTALLED_DEPLOY) ## Run the playbooks on real Debian systems (root, network namespaces, 20 minutes).
-	$(BIN)/python -m pytest tests/deploy -m deploy --exitfirst -rs -k "$(DEPLOY)"
+	@said=$$(mktemp); shelf=0; others=0; set -x; \
+	$(DEPLOYED) --ignore=$(SHELF) tests/deploy > $$said 2>&1 & beside=$$!; \
+	$(DEPLOYED) $(SHELF) || shelf=$$?; \
+	wait $$beside || others=$$?; \
+	cat $$said; rm $$said; \
+	case $$shelf,$$others in 0,0 | 0,5 | 5,0) ;; *) exit 1 ;; esac
 
 lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/ruff format --check .

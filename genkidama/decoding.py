@@ -136,7 +136,7 @@ def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
             for meta in getattr(part, "__metadata__", ()):
                 if meta.extra:
                     return f"expected {meta.extra['expected']}"
-    problem = problem.replace("`object`", "a table").replace(" | null", "").replace("`", "")
+    problem = problem.replace(" | null", "").replace("`object`", "a table").replace("`", "")
     return problem[0].lower() + problem[1:]
 
 

@@ -60,23 +60,29 @@ class Authority:
         (folder / "index.txt").touch()
         self._request("ca")
         self._openssl(
-            "x509 -req -in ca.csr -signkey ca.key -days 30 -extfile openssl.cnf -extensions authority -out ca.pem"
+            "x509 -req -in ca.csr -signkey ca.key -days 30 "
+            "-extfile openssl.cnf -extensions authority -out ca.pem"
         )
-        #: The authority's own certificate, for those who are to trust it.
+        #: The authority's own certificate, for whoever is to trust it.
         self.file = str(folder / "ca.pem")
 
     def sign(self, *names: str, begins: float = -1.0, ends: float = 1.0) -> Signed:
-        """A certificate for these names, `DNS:…` or `IP:…`, valid from `begins` to `ends`, in days from now."""
+        """A certificate for these names, `DNS:…` or `IP:…`.
+
+        It is valid from `begins` to `ends`, in days from now.
+        """
         stem = f"{len(list(self._folder.iterdir()))}"
         self._request(stem)
         (self._folder / f"{stem}.ext").write_text(
-            f"subjectAltName = {', '.join(names)}\nauthorityKeyIdentifier = keyid\nextendedKeyUsage = serverAuth\n"
+            f"subjectAltName = {', '.join(names)}\n"
+            "authorityKeyIdentifier = keyid\nextendedKeyUsage = serverAuth\n"
         )
         dates = [
             f"{datetime.now(UTC) + timedelta(days=days):%Y%m%d%H%M%SZ}" for days in (begins, ends)
         ]
         self._openssl(
-            f"ca -batch -notext -create_serial -config openssl.cnf -cert ca.pem -keyfile ca.key -in {stem}.csr -extfile {stem}.ext "
+            "ca -batch -notext -create_serial -config openssl.cnf -cert ca.pem -keyfile ca.key "
+            f"-in {stem}.csr -extfile {stem}.ext "
             f"-startdate {dates[0]} -enddate {dates[1]} -out {stem}.pem"
         )
         return Signed(str(self._folder / f"{stem}.pem"), str(self._folder / f"{stem}.key"))

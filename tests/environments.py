@@ -61,7 +61,7 @@ class Bandit(gymnasium.Env[Observation, Any]):
 
 
 class Gated(Bandit):
-    """A bandit that takes its time to be built: where `gate` is a named pipe, until somebody opens that for writing."""
+    """A bandit that waits, while it is built, until somebody opens the named pipe `gate`."""
 
     def __init__(self, gate: str) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Gated(Bandit):
 
 
 class Corridor(gymnasium.Env[Observation, int]):
-    """A row of cells, a goal at its right end: action 1 goes right, 0 left; reaching the goal pays 1.
+    """A row of cells with a goal at its right end: action 1 goes right, 0 left; the goal pays 1.
 
     Episodes start in any cell and end at the goal or, cut by a time limit, after 20 steps. The best
     policy goes right everywhere; `corridor_values` are its values.
@@ -100,9 +100,10 @@ class Corridor(gymnasium.Env[Observation, int]):
 
 
 class Endless(gymnasium.Env[Observation, Any]):
-    """Pays 1 at every step and never terminates by itself; a time limit cuts it. It shows how many steps the episode has had.
+    """Pays 1 at every step and never terminates by itself; a time limit cuts it.
 
-    With a discount γ the value is 1/(1−γ), whatever the time limit is.
+    It shows how many steps the episode has had. With a discount γ the value is 1/(1−γ), whatever
+    the time limit is.
 
     Args:
         limit: steps after which the episode is truncated.

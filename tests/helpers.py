@@ -63,13 +63,19 @@ async def eventually(
 
 
 def history(run: Path, event: str = "") -> list[dict[str, Any]]:
-    """The whole lines of a run's history, all or those of one kind; none if there is no history yet."""
+    """The whole lines of a run's history, all or of one kind; none if there is no history yet."""
     try:
         text = (run / "history.jsonl").read_text()
     except FileNotFoundError:
         return []
     events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     return [line for line in events if event in ("", line["event"])]
+
+
+def merged(settings: dict[str, Any], **sections: dict[str, Any]) -> Experiment:
+    """An experiment of these settings; sections are merged into them key by key."""
+    changed = {name: {**settings.get(name, {}), **section} for name, section in sections.items()}
+    return Experiment.from_dict({**settings, **changed})
 
 
 def small(**sections: dict[str, Any]) -> Experiment:
@@ -82,9 +88,7 @@ def small(**sections: dict[str, Any]) -> Experiment:
         "child": {"exchange": "free", "exchange_seconds": 0.05, "cores": 1},
         "stop": {},
     }
-    for name, section in sections.items():
-        settings[name] = {**settings.get(name, {}), **section}
-    return Experiment.from_dict(settings)
+    return merged(settings, **sections)
 
 
 def untrained(path: Path, experiment: Experiment, version: int = 1) -> Run:
@@ -117,8 +121,8 @@ def untrained(path: Path, experiment: Experiment, version: int = 1) -> Run:
 class Started:
     """A process of ours, started with `python -m`, and everything that it starts.
 
-    Standard output and error go to files, so that nobody has to read them. `async with` and `with` are
-    not needed: `started` ends what is left at the end of a test.
+    Standard output and error go to files, so that nobody has to read them. `starting` ends what is
+    left at the end of a test.
     """
 
     def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
@@ -148,7 +152,7 @@ class Started:
         return self._err.read_text()
 
     def family(self) -> list[psutil.Process]:
-        """All processes alive that carry the mark: this one and whatever it started, in whatever session."""
+        """All living processes with the mark: this one and what it started, in any session."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -182,7 +186,7 @@ class Started:
 
 @contextmanager
 def starting(folder: Path) -> Iterator[Callable[..., Started]]:
-    """A function that starts `python -m ARGUMENTS…` in `folder`; what is left at the end is killed."""
+    """A function that starts `python -m ARGUMENTS…` in `folder`; the end kills what is left."""
     all_started: list[Started] = []
 
     def start(*arguments: object) -> Started:
@@ -220,10 +224,10 @@ def shared_memory() -> set[str]:
 
 
 class ConstantBackend:
-    """Moves every number of its weights by the same amount before each exchange, and notes what it is told.
+    """Moves all its weights by the same amount before each exchange, and notes what it is told.
 
-    `network.options` may set `size` (of the vector), `first` (its initial value), `gain` (what training
-    adds before each exchange) and `seconds` (how long that takes).
+    `network.options` may set `size` (of the vector), `first` (its initial value), `gain` (what
+    training adds before each exchange) and `seconds` (how long that takes).
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None:
@@ -320,7 +324,10 @@ async def running(
 
 
 class Serving:
-    """A child that serves in this loop: `async with Serving(child)`, stopped at the end, its error raised there."""
+    """A child that serves in this loop: `async with Serving(child)`.
+
+    It is stopped at the end, and its error is raised there.
+    """
 
     def __init__(self, child: Child) -> None:
         self.child = child
@@ -362,7 +369,7 @@ Answer = Reply | bytes | str | None
 
 @dataclass
 class FakeParent:
-    """Answers each request with what `answer` gives: a reply, raw bytes, a text, or nothing at all."""
+    """Answers each request with what `answer` gives: a reply, raw bytes, a text, or nothing."""
 
     answer: Callable[[Request], Answer]
     url: str = ""

@@ -1,10 +1,11 @@
-"""A Ray cluster of several nodes on this machine's loopback, as a program of its own, which a test tells what becomes of them.
+"""A Ray cluster of several nodes on this machine: a program that a test tells what to do.
 
     python -m tests.ray_cluster '{"num_cpus": 0}' '{"num_cpus": 1}' …
 
-One node for each argument, the head first. It prints a line of JSON with the cluster's address and its nodes' ids, and one with
-the ids for each line of JSON that it reads, when that is done: `{"remove": N}` kills a node's processes, `{"add": {"num_cpus": 1}}`
-adds a node. At the end of its standard input it ends them all.
+One node for each argument, the head first. It prints a line of JSON with the cluster's address and
+its nodes' ids. For each line of JSON that it reads it prints one more with the ids, when that is
+done: `{"remove": N}` kills a node's processes, `{"add": {"num_cpus": 1}}` adds a node. At the end
+of its standard input it ends them all.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def block(language: str, words: str) -> str:
 
 EXPERIMENT = Experiment.from_dict(tomllib.loads(block("toml", "[child]")))
 
-# The page's own recipe for its contract: a fixture, and the tests that ask for it, which run in this module.
+# The page's own recipe for its contract: a fixture, and the tests that ask for it run here.
 exec(block("python", "TestContract"))
 
 

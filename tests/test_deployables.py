@@ -44,7 +44,7 @@ SECTIONS = {
 
 
 def settings_in(text: str) -> dict[str, list[str]]:
-    """The keys of each section, the commented-out ones too, in their order; top-level ones under the empty name."""
+    """The keys of each section in their order, comments included; the top level has no name."""
     found: dict[str, list[str]] = {"": []}
     section = ""
     for line in text.splitlines():

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.role import Role
 from genkidama.settings import Algorithm, ChildSettings, Environment, Network, ParentSettings, Stop
 
-SECTIONS = "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, seed, solved, stop"
+SECTIONS = (
+    "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, "
+    "seed, solved, stop"
+)
 
 fractions = st.floats(0.0, 1.0)
 positive = st.floats(0.0, 1e30, exclude_min=True)
@@ -297,8 +299,9 @@ def test_an_experiment_is_frozen() -> None:
 # What is wrong, and the one line that says so.
 
 ALGORITHM = (
-    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, final_entropy_coefficient, gae_lambda, "
-    "gamma, max_gradient_norm, minibatch_size, name, normalize_advantages, options, pull_steps, reduction, value_coefficient, "
+    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, "
+    "final_entropy_coefficient, gae_lambda, gamma, max_gradient_norm, minibatch_size, name, "
+    "normalize_advantages, options, pull_steps, reduction, value_coefficient, "
     "vtrace, vtrace_c, vtrace_rho"
 )
 CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps"
@@ -317,7 +320,8 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ({"child": {"zzz": True}}, f"child.zzz = True: no such setting; known here: {CHILD}"),
         (
             {"enviroment": {"id": "x"}},
-            f"enviroment = {{'id': 'x'}}: no such setting; did you mean 'environment'? known here: {SECTIONS}",
+            "enviroment = {'id': 'x'}: no such setting; did you mean 'environment'? "
+            f"known here: {SECTIONS}",
         ),
         ({"a\nb": 1}, f"'a\\nb' = 1: no such setting; known here: {SECTIONS}"),
         ({"alpha": 0.5}, f"alpha = 0.5: no such setting; known here: {SECTIONS}"),
@@ -418,11 +422,13 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"child": {"exchange": "free", "exchange_seconds": 0}},
-            "child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them",
+            "child.exchange_seconds = 0: with exchange_steps = 0 too, "
+            "a free child would never exchange; set one of them",
         ),
         (
             {"algorithm": {"name": "a3c", "vtrace": True}},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c, but child.backend = 'hogwild'",
+            "algorithm.vtrace = True: is for a3c with the backend ga3c, "
+            "but child.backend = 'hogwild'",
         ),
         (
             {"algorithm": {"vtrace": True}, "child": {"backend": "ga3c"}},
@@ -433,7 +439,8 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
                 "algorithm": {"name": "a3c", "vtrace": True, "epsilon": 0.1},
                 "child": {"backend": "ga3c"},
             },
-            "algorithm.vtrace = True: knows the policy's own actions only; set algorithm.epsilon to 0",
+            "algorithm.vtrace = True: knows the policy's own actions only; "
+            "set algorithm.epsilon to 0",
         ),
         (
             {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},
@@ -448,7 +455,8 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"parent": {"checkpoint_seconds": 0}},
-            "parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them",
+            "parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
+            "nothing would be saved on the way; set one of them",
         ),
     ],
 )
@@ -546,47 +554,6 @@ def test_the_file_is_named_where_a_value_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Experiment.load(path)
     assert str(caught.value) == f"{path}: parent.alpha = 2: expected float <= 1.0"
-
-
-# A child's own file.
-
-
-def test_a_role_by_values(tmp_path: Path) -> None:
-    path = tmp_path / "child.toml"
-    path.write_text("")
-    assert Role.load(path) == Role(
-        parent="ws://127.0.0.1:8765", name="", cores="experiment", state=""
-    )
-    path.write_text(
-        'parent = "wss://genki.example:443/x"\nname = "pi-3"\ncores = 4\nstate = "/var/lib/genkidama"\n'
-    )
-    assert Role.load(path) == Role(
-        parent="wss://genki.example:443/x", name="pi-3", cores=4, state="/var/lib/genkidama"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        (
-            'parent = "http://pi"',
-            "parent = 'http://pi': expected ws://HOST:PORT or wss://HOST:PORT",
-        ),
-        ('name = "my pi"', f"name = 'my pi': {NAME}"),
-        ('cores = "many"', "cores = 'many': expected one of 'auto', 'experiment', or int >= 1"),
-        ("cores = 0", "cores = 0: expected int >= 1"),
-        (
-            "beta = 0.5",
-            "beta = 0.5: no such setting; known here: ca_file, cores, name, parent, state, token_file",
-        ),
-    ],
-)
-def test_a_role_that_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, line: str) -> None:
-    path = tmp_path / "child.toml"
-    path.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        Role.load(path)
-    assert str(caught.value) == f"{path}: {line}"
 
 
 def test_the_names_of_the_sections_stay() -> None:

@@ -1,7 +1,8 @@
-"""What `kubectl apply -k` sends to a cluster: valid for Kubernetes, and held to the code, the images and the documentation.
+"""What `kubectl apply -k` sends to a cluster, held to the code, the images and the documents.
 
-There is no cluster here. The manifests are put together, by `kubectl kustomize` where it is installed, validated against the
-schemas of Kubernetes' own API, and what they say to start is started: with its arguments, environment and probes, as a process.
+There is no cluster here. The manifests are put together, by `kubectl kustomize` where it is
+installed, and validated against the schemas of Kubernetes' own API. What they say to start is
+started as a process, with its arguments, environment and probes.
 """
 
 from __future__ import annotations
@@ -416,7 +417,10 @@ def test_the_image_is_what_the_manifests_start(role: str) -> None:
 def test_what_it_starts_answers_its_probes_and_exchanges_weights(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parent and child, as the two containers would be: arguments and environment; paths and the parent's name are this machine's."""
+    """Parent and child with the arguments and the environment of the two containers.
+
+    Paths and the parent's name are this machine's.
+    """
     manifests = copy.deepcopy(assembled(folder))
     parent, child = (container(manifests, role) for role in ("parent", "child"))
     settings, signed = (

@@ -117,7 +117,7 @@ def oracle_decode(frame: bytes) -> tuple[dict[str, Any], bytes | None]:
 
 
 def fields_on_the_wire(message: Message) -> dict[str, Any]:
-    """What the law says that the map may hold: the type and every field but the vector, in msgpack's types."""
+    """What the map may hold: the type and every field but the vector, in msgpack's types."""
     fields: dict[str, Any] = {"type": type(message).__name__.lower()} | msgspec.structs.asdict(
         message
     )

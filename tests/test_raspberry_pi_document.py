@@ -1,4 +1,4 @@
-"""The guide is held to what there is: its learning curve is drawn, its playbooks and variables exist."""
+"""The guide is held to what there is: its curve is drawn, its playbooks and variables exist."""
 
 from __future__ import annotations
 

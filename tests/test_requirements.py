@@ -1,4 +1,4 @@
-"""The pins of what is installed on machines: complete, the tested versions, and one version of each package on every platform."""
+"""The pins of what is installed on machines: complete, tested, one version on each platform."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lines_for(target: Target) -> list[Requirement]:
 
 
 def dependencies(target: Target) -> list[Requirement]:
-    """What pyproject.toml asks for on the target, the event loop and a parent's searches included."""
+    """What pyproject.toml asks for on the target, with the event loop and a parent's searches."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [
         Requirement(line)
@@ -98,7 +98,7 @@ def test_a_parent_learns_nothing() -> None:
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Machines have Python 3.11 to 3.13.")
 @pytest.mark.parametrize("role", ["parent", "child"])
 def test_what_the_pins_need_is_pinned_and_says_for_what(role: str) -> None:
-    """By the metadata of what is installed here; deploy/wheelhouse.py checks the other platforms' before it downloads."""
+    """By the metadata of what is installed here; the wheelhouse checks the other platforms'."""
     target = Target(role, platform.machine(), f"3.{sys.version_info.minor}")
     pins = read_pins(requirements_of(role), target)
     needed_by: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""docs/security.md is held to the code: what it has people type makes files that a parent and a child work with."""
+"""docs/security.md is held to the code: a parent and a child can use what its commands make."""
 
 from __future__ import annotations
 

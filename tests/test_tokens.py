@@ -56,7 +56,8 @@ def test_a_token_belongs_to_a_name_and_a_name_may_have_several() -> None:
         ),
         (
             "pi xxxxxxxxxxxxxxx",
-            "tokens: line 1: the second word is no token: expected 16 to 1024 characters of A-Z a-z 0-9 . _ ~ + / = -",
+            "tokens: line 1: the second word is no token: "
+            "expected 16 to 1024 characters of A-Z a-z 0-9 . _ ~ + / = -",
         ),
         (f"pi {FIRST}!", "tokens: line 1: the second word is no token: "),
         (f"pi {'x' * 1025}", "tokens: line 1: the second word is no token: "),

@@ -57,7 +57,8 @@ def test_equal_signatures_have_equal_digests_and_no_difference(
         (PAIR.entries, None),
         (
             [("policy.weight", (2, 4)), ("policy.bias", (2,)), ("scale", ())],
-            "parameter 0 is 'policy.weight' with shape [2, 4], expected 'policy.weight' with shape [2, 3]",
+            "parameter 0 is 'policy.weight' with shape [2, 4], "
+            "expected 'policy.weight' with shape [2, 3]",
         ),
         (
             [("policy.weight", (2, 3)), ("value.bias", (2,)), ("scale", ())],

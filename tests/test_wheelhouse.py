@@ -121,7 +121,10 @@ def test_wheels_of_ones_own_must_fit(tmp_path: Path) -> None:
 
 
 def test_markers_are_the_targets_and_not_this_machines() -> None:
-    text = 'a==1 ; platform_machine == "aarch64"\na==2 ; platform_machine != "aarch64"\nb==3 ; python_version < "3.12"\nc==4 # for a\n'
+    text = (
+        'a==1 ; platform_machine == "aarch64"\na==2 ; platform_machine != "aarch64"\n'
+        'b==3 ; python_version < "3.12"\nc==4 # for a\n'
+    )
     assert {pin.name: pin.version for pin in read_pins(text, PI).values()} == {
         "a": "1",
         "b": "3",

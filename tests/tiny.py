@@ -21,8 +21,8 @@ class Faulty(gymnasium.Env[Observation, int]):
 
     Args:
         length: steps of an episode; 0 lets it go on for ever.
-        fault: `"raise"` an exception of two lines, `"kill"` the process, `"sleep"` for a minute, `"print"` a
-            line to standard output, `"nan"` as a reward.
+        fault: `"raise"` an exception of two lines, `"kill"` the process, `"sleep"` for a minute,
+            `"print"` a line to standard output, `"nan"` as a reward.
         where: `"construct"`, `"reset"` or `"step"`.
         after: how many episodes go well before.
     """

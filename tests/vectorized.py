@@ -1,4 +1,4 @@
-"""Environments with a vectorized form of their own, which Gymnasium knows once this module is imported."""
+"""Environments with a vectorized form; Gymnasium knows them once this module is imported."""
 
 from __future__ import annotations
 

@@ -628,6 +628,7 @@ async def seconds_to_stop(child: Child, moment: Callable[[], Any]) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.alone
 async def test_it_stops_while_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     child, said = Child("ws://127.0.0.1:9", name="pi"), []
 
@@ -638,11 +639,13 @@ async def test_it_stops_while_nobody_listens(capsys: pytest.CaptureFixture[str])
     assert await seconds_to_stop(child, complained) < 1.0
 
 
+@pytest.mark.alone
 async def test_it_stops_while_the_other_end_says_nothing(mute: str) -> None:
     child = Child(mute, name="pi")
     assert await seconds_to_stop(child, lambda: True) < 1.0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("silent", ["hello", "join", "push", "leave"])
 async def test_it_stops_while_it_waits_for_a_reply(
     silent: str, monkeypatch: pytest.MonkeyPatch

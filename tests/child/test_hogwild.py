@@ -735,6 +735,7 @@ async def test_what_free_cores_learn_during_an_exchange_is_kept() -> None:
         await orchestrator.shutdown()
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors in /proc")
 async def test_nothing_is_left_when_the_cores_have_ended() -> None:
     async def live(killed: bool) -> list[int]:

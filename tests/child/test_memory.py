@@ -165,6 +165,7 @@ def test_arrays_outlive_the_descriptor() -> None:
     assert weights.tolist() == [3.0] * 11
 
 
+@pytest.mark.alone
 @linux
 @pytest.mark.parametrize("killed", [False, True])
 def test_nothing_is_left_of_a_process_and_its_memory(killed: bool) -> None:

@@ -616,6 +616,7 @@ def test_no_cores_are_the_users_mistake() -> None:
 # What is left behind.
 
 
+@pytest.mark.alone
 async def test_nothing_is_left_behind() -> None:
     async def life() -> list[psutil.Process]:
         async with begun(small(), cores=2) as orchestrator:
@@ -634,6 +635,7 @@ async def test_nothing_is_left_behind() -> None:
     assert not {name for name in shared_memory() - names if str(os.getpid()) in name}
 
 
+@pytest.mark.alone
 async def test_cores_that_do_not_answer_are_killed_together() -> None:
     async with begun(faulty(fault="sleep", after=1), cores=3) as orchestrator:
         await turns(orchestrator, 3)
@@ -682,6 +684,7 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     assert found.stdout.count("imported") == 1
 
 
+@pytest.mark.alone
 async def test_stopped_while_the_network_is_built_it_does_not_wait() -> None:
     orchestrator = CoreOrchestrator(faulty(fault="sleep", where="construct"), 1)
     starting = asyncio.ensure_future(orchestrator.startup())

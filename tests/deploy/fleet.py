@@ -1,11 +1,15 @@
-"""Real Debian systems on one machine, for `make test-deploy`: each boots its own systemd, as a Raspberry Pi from a fresh card would.
+"""Real Debian systems on one machine, for `make test-deploy`.
 
-Laws:
-- A system is `systemd-nspawn` over an overlay: the image stays as it is, what the system writes lies on disk and survives `pull_plug`.
-- The network is a bridge in a namespace of its own, the controller's, and it leads nowhere: systems reach each other and nothing else.
+Each boots its own systemd, as a Raspberry Pi from a fresh card would. Laws:
+
+- A system is `systemd-nspawn` over an overlay: the image stays as it is. What the system writes
+  lies on disk and survives `pull_plug`.
+- The network is a bridge in a namespace of its own, the controller's, and it leads nowhere: systems
+  reach each other and nothing else.
 - Memory is limited from outside, in the cgroup that the whole system runs in. There is no swap.
-- All that a fleet makes is named after it (namespaces, cgroups, mounts, machines), and it holds a lock as long as it lives. What bears
-  the name of a fleet whose lock nobody holds was left by a run that was killed: the next fleet removes it. Nothing else is touched.
+- All that a fleet makes is named after it (namespaces, cgroups, mounts, machines), and it holds a
+  lock as long as it lives. If nobody holds a fleet's lock, its run was killed: the next fleet
+  removes what bears its name. Nothing else is touched.
 - Clock and kernel are the host's.
 """
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import itertools
+import math
 import os
 import re
 import shlex
@@ -23,7 +28,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +39,21 @@ Release = Literal["bullseye", "bookworm", "trixie"]
 
 GIB = 1 << 30
 
-#: Where images are kept from one run to the next: about 350 MB each, 2 GB with torch.
-CACHE = Path(os.environ.get("GENKIDAMA_DEPLOY_CACHE") or Path.home() / ".cache/genkidama/deploy")
+#: Where images and wheels are kept between runs: about 350 MB an image, 2 GB with torch.
+CACHE = Path(
+    os.environ.get("GENKIDAMA_DEPLOY_CACHE")
+    or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "genkidama/deploy"
+)
 
-#: A system has booted, or has done what it was told, within these seconds, even where many boot at once.
+#: After so many days an image is made anew, with what Debian has mended since.
+FRESH_DAYS = 14.0
+
+#: Within these seconds a system has booted or has done as it was told, even where many boot at
+#: once.
 PATIENCE = 60.0
 
-#: What Raspberry Pi OS Lite has of what matters here. It has no python3-venv: whoever deploys installs that.
+#: What Raspberry Pi OS Lite has, as far as it matters here. It has no python3-venv: the playbook
+#: brings it.
 PACKAGES = (
     *(
         "systemd",
@@ -67,7 +80,8 @@ PACKAGES = (
     ),
 )
 
-#: What `apt-get install` finds besides: a repository in the image stands in for Debian's mirror, which a fleet cannot reach.
+#: What `apt-get install` finds besides: a fleet cannot reach Debian's mirror, a repository in the
+#: image stands in for it.
 OFFERED = ("python3-venv", "python3-packaging", "python3-pip", "acl", "rsync")
 
 #: What cannot work in a container, is of no use here, or would run into the middle of a test.
@@ -89,14 +103,17 @@ _COUNTER = itertools.count()
 
 
 class Failed(Exception):
-    """A command that had to succeed did not; the text has the command, its exit status and all that it printed."""
+    """A command that had to succeed did not.
+
+    The text has the command, its exit status and all that it printed.
+    """
 
 
-# What the machine must have ---------------------------------------------------------------------------------------------------------
+# What the machine must have.
 
 
 def requirements() -> str | None:
-    """Why this machine cannot boot a fleet, one sentence for each reason, with the way out; None if it can."""
+    """Why this machine cannot boot a fleet, and the way out; None if it can."""
     if os.uname().sysname != "Linux":
         return "Fleets of systems boot on Linux only: use a Linux machine."
     reasons = []
@@ -118,13 +135,15 @@ def requirements() -> str | None:
         (h / "memory.limit_in_bytes").exists() or _offers_memory(h) for h in hierarchies
     ):
         reasons.append(
-            "The kernel offers no cgroups with a memory controller: boot it with `cgroup_enable=memory`, and mount cgroup2."
+            "The kernel offers no cgroups with a memory controller: boot it with "
+            "`cgroup_enable=memory`, and mount cgroup2."
         )
     if not reasons:
         with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
             for name in ("lower", "upper", "work", "merged"):
                 (Path(folder) / name).mkdir()
-            probe = "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged && ip link add probe type bridge"
+            layers = "lowerdir=lower,upperdir=upper,workdir=work"
+            probe = f"mount -t overlay overlay -o {layers} merged && ip link add probe type bridge"
             result = subprocess.run(
                 ["unshare", "--mount", "--net", "--pid", "--fork", "sh", "-c", probe],
                 cwd=folder,
@@ -134,13 +153,14 @@ def requirements() -> str | None:
             if result.returncode:
                 said = " ".join((result.stdout + result.stderr).split())
                 reasons.append(
-                    f"The kernel refuses namespaces, overlays or bridges ({said}): use a machine of your own, or a privileged container."
+                    f"The kernel refuses namespaces, overlays or bridges ({said}): "
+                    "use a machine of your own, or a privileged container."
                 )
     return " ".join(reasons) or None
 
 
 def _hierarchies() -> dict[Path, str]:
-    """Where cgroups are mounted, and of which kind: `cgroup` (version 1, one for each controller) or `cgroup2`."""
+    """Where cgroups are mounted, and whether as `cgroup` (version 1) or as `cgroup2`."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     return {Path(where): kind for _, where, kind, *_ in mounts if kind in ("cgroup", "cgroup2")}
 
@@ -150,53 +170,74 @@ def _offers_memory(hierarchy: Path) -> bool:
     return controllers.exists() and "memory" in controllers.read_text().split()
 
 
-# Images -----------------------------------------------------------------------------------------------------------------------------
+# Images.
+
+
+def kept(name: str, recipe: object, make: Callable[[Path], None], cache: Path = CACHE) -> Path:
+    """The folder that `make` fills: made once, then taken from `cache`.
+
+    Its name holds a digest of `recipe`, which is all that it is made from: another recipe makes
+    another folder. It is made anew after `FRESH_DAYS`, and deleted when it is twice as old.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(repr(recipe).encode()).hexdigest()[:8]
+    folder = cache / f"{name}-{digest}"
+    unfinished = cache / f"{folder.name}.unfinished"
+    made = cache / f"{folder.name}.made"
+    with _locked(cache / f"{folder.name}.lock"):
+        if not folder.exists() or _days_since(made) > FRESH_DAYS:
+            for stale in (unfinished, folder):
+                _delete(stale)
+            make(unfinished)
+            unfinished.rename(folder)
+            made.touch()
+    for stamp in cache.glob("*.made"):
+        if _days_since(stamp) > 2 * FRESH_DAYS:
+            _delete(stamp.with_suffix(""))
+            stamp.unlink(missing_ok=True)
+    return folder
+
+
+def _days_since(stamp: Path) -> float:
+    """How old a file is; infinitely old if there is none."""
+    return (time.time() - stamp.stat().st_mtime) / 86400 if stamp.exists() else math.inf
 
 
 def base_image(release: Release, cache: Path = CACHE, packages: Sequence[str] = ()) -> Path:
-    """A folder with a Debian `release` as it is on a fresh card, plus `packages`; built once, then taken from `cache`.
+    """A folder with a Debian `release` as it is on a fresh card, plus `packages`, from `cache`.
 
-    Its name holds a digest of all that it was made from, so another recipe makes another image. Building takes a minute or two and needs
-    Debian's mirror, which is taken from the host's own sources if the host is a Debian.
+    Building it takes a minute or two and needs Debian's mirror, which is taken from the host's own
+    sources if the host is a Debian.
     """
-    recipe = repr((release, PACKAGES, tuple(packages), OFFERED, MASKED, _HOOK))
-    name = "+".join((release, *packages)) + "-" + hashlib.sha256(recipe.encode()).hexdigest()[:8]
-    cache.mkdir(parents=True, exist_ok=True)
-    image, unfinished = cache / name, cache / f"{name}.unfinished"
-    with _locked(cache / f"{name}.lock"):
-        if not image.exists():
-            if unfinished.exists():
-                _delete(unfinished)
-            hook = cache / f"{name}.hook"
-            hook.write_text(_HOOK)
-            include = ",".join((*PACKAGES, *packages))
-            customize = f'sh -eux "{hook}" "$1" "{" ".join(OFFERED)}" "{" ".join(MASKED)}"'
-            options = ["--variant=minbase", f"--include={include}", f"--customize-hook={customize}"]
-            options += ["--dpkgopt=path-exclude=/usr/share/man/*"]
-            sources = _host_sources(release)
-            # In a mount namespace of its own, or a build that is killed would leave its mounts.
-            _call(
-                [
-                    "unshare",
-                    "--mount",
-                    "mmdebstrap",
-                    *options,
-                    release,
-                    str(unfinished),
-                    *(["-"] if sources else []),
-                ],
-                input=sources,
-            )
-            _write_index(unfinished / "srv/debian")
-            hook.unlink()
-            unfinished.rename(image)
-    return image
+
+    def make(unfinished: Path) -> None:
+        hook = unfinished.with_suffix(".hook")
+        hook.write_text(_HOOK)
+        include = ",".join((*PACKAGES, *packages))
+        customize = f'sh -eux "{hook}" "$1" "{" ".join(OFFERED)}" "{" ".join(MASKED)}"'
+        options = ["--variant=minbase", f"--include={include}", f"--customize-hook={customize}"]
+        options += ["--dpkgopt=path-exclude=/usr/share/man/*"]
+        bootstrap(unfinished, release, *options, sources=_host_sources(release))
+        _write_index(unfinished / "srv/debian")
+        hook.unlink()
+
+    recipe = (release, PACKAGES, tuple(packages), OFFERED, MASKED, _HOOK)
+    return kept("+".join((release, *packages)), recipe, make, cache)
+
+
+def bootstrap(folder: Path, release: str, *options: str, sources: str = "") -> None:
+    """Installs a Debian `release` into `folder`, from `sources` as apt reads them.
+
+    In a mount namespace of its own, or a build that is killed would leave its mounts.
+    """
+    command = ["unshare", "--mount", "mmdebstrap", *options, release, str(folder)]
+    _call([*command, *(["-"] if sources else [])], input=sources)
 
 
 def _host_sources(release: Release) -> str:
-    """The host's sources of Debian for `release`; empty if the host is none, which leaves the choice to mmdebstrap.
+    """The host's sources of Debian for `release`; empty where the host is no Debian.
 
-    For another release the suite is replaced. Debian's keyring has the keys of the next release long before it appears.
+    For another release the suite is replaced. Debian's keyring has the next release's keys early.
     """
     system = dict(
         line.split("=", 1)
@@ -223,7 +264,8 @@ def _host_sources(release: Release) -> str:
     return "".join(f"deb {uri} {suite} main\n" for uri, suite in dict.fromkeys(ours))
 
 
-#: Makes an image of what mmdebstrap has installed. Arguments: the image, packages to offer, units to mask.
+#: Makes an image of what mmdebstrap has installed. Arguments: image, packages to offer, units to
+#: mask.
 _HOOK = r"""
 image=$1; offered=$2; masked=$3
 chroot "$image" useradd --create-home --shell /bin/bash --uid 1000 --groups sudo,users pi
@@ -233,12 +275,14 @@ rm -f "$image"/etc/ssh/ssh_host_* "$image/etc/machine-id" "$image/var/lib/dbus/m
 for unit in $masked; do ln -sf /dev/null "$image/etc/systemd/system/$unit"; done
 install -d "$image/var/log/journal" "$image/srv/debian"
 export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG
-apt-get --yes --no-install-recommends --download-only -o Dir::Cache::archives="$image/srv/debian" install $offered
+apt-get --yes --no-install-recommends --download-only \
+    -o Dir::Cache::archives="$image/srv/debian" install $offered
 rm -rf "$image/srv/debian/partial" "$image/srv/debian/lock" "$image"/etc/apt/sources.list.d/*
 echo 'deb [trusted=yes] file:/srv/debian ./' > "$image/etc/apt/sources.list"
 echo 'Acquire::Languages "none";' > "$image/etc/apt/apt.conf.d/90offline"
 echo 'LANG=C.UTF-8' > "$image/etc/default/locale"
-touch "$image/etc/.updated" "$image/var/.updated" # else the first boot catches up on what the packages have done
+# Else the first boot catches up on what the packages have done.
+touch "$image/etc/.updated" "$image/var/.updated"
 """
 
 
@@ -249,12 +293,13 @@ def _write_index(repository: Path) -> None:
         control = _call(["dpkg-deb", "--field", str(package)]).strip()
         digest = hashlib.sha256(package.read_bytes()).hexdigest()
         entries.append(
-            f"{control}\nFilename: ./{package.name}\nSize: {package.stat().st_size}\nSHA256: {digest}\n"
+            f"{control}\nFilename: ./{package.name}\n"
+            f"Size: {package.stat().st_size}\nSHA256: {digest}\n"
         )
     (repository / "Packages").write_text("\n".join(entries))
 
 
-# Fleets -----------------------------------------------------------------------------------------------------------------------------
+# Fleets.
 
 
 @dataclass(frozen=True)
@@ -272,11 +317,15 @@ class Memory:
 
 
 class Fleet:
-    """Debian systems that run while the context is open: `with Fleet(folder, base_image("bookworm"), {"pi1": "10.77.0.11"}) as fleet:`.
+    """Debian systems that run while the context is open.
 
-    `systems` maps names to addresses in one /24 network, of which the controller has `.1`. `memory` limits each system, in bytes.
-    `work_dir` is the fleet's own and lies on a disk; consoles' logs stay there, the systems' disks go. `ssh_config` and `inventory` are
-    files for `ssh -F` and `ansible -i`.
+        with Fleet(folder, base_image("bookworm"), {"pi1": "10.77.0.11"}) as fleet:
+            fleet.ssh("pi1", "hostname")
+
+    `systems` maps names to addresses in one /24 network, of which the controller has `.1`. `memory`
+    limits each system, in bytes. `work_dir` is the fleet's own and lies on a disk; consoles' logs
+    stay there, the systems' disks go. `ssh_config` and `inventory` are files for `ssh -F` and
+    `ansible -i`.
     """
 
     def __init__(
@@ -344,7 +393,11 @@ class Fleet:
         seconds: float = 600.0,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs `command` as the controller, in the fleet's network, and gives back its output; Failed if it fails and `check` is set."""
+        """Runs `command` as the controller, in the fleet's network.
+
+        Raises:
+            Failed: it fails, and `check` is set; or it still runs after `seconds`.
+        """
         env = {**os.environ, "ANSIBLE_INVENTORY": str(self.inventory), **environment}
         in_network = ["ip", "netns", "exec", self._controller, *command]
         try:
@@ -366,23 +419,25 @@ class Fleet:
             ) from None
         if check and result.returncode:
             raise Failed(
-                f"{shlex.join(command)}: exit status {result.returncode}\n{result.stdout}{result.stderr}"
+                f"{shlex.join(command)}: exit status {result.returncode}\n"
+                f"{result.stdout}{result.stderr}"
             )
         return result
 
     def ssh(self, system: str, command: str, *, check: bool = True, seconds: float = 600.0) -> str:
-        """What `command`, a line of shell, prints on `system` when user `pi` runs it; `sudo` asks for nothing."""
+        """What a line of shell prints on `system`, run by user `pi`; `sudo` asks for nothing."""
         return self.run(
             ["ssh", "-F", str(self.ssh_config), system, command], check=check, seconds=seconds
         ).stdout
 
     def pull_plug(self, *systems: str) -> None:
-        """Ends `systems` as a power cut would: all processes at once, and without a last word to those that they were connected to.
+        """Ends `systems` as a power cut would: at once, and without a last word to anybody.
 
         Other than with a power cut, what was written and not yet synced to the disk is kept.
         """
         for system in systems:
-            # For a process that is killed the kernel still closes its connections: the cable goes first, and nobody may notice that.
+            # The kernel still closes a killed process's connections: the cable goes first, and
+            # nobody may notice that.
             _freeze(f"{self.name}/{system}")
             _call(["ip", "-n", self._controller, "link", "del", system])
             _kill(f"{self.name}/{system}")
@@ -390,7 +445,7 @@ class Fleet:
             _call(["ip", "netns", "del", self._namespace(system)])
 
     def boot(self, *systems: str) -> None:
-        """Starts `systems`, each with the disk that it left when its plug was pulled, and waits until they answer."""
+        """Starts `systems`, each with the disk that it had, and waits until they answer."""
         for system in systems:
             self._start(system)
         for system in systems:
@@ -487,7 +542,8 @@ class Fleet:
             f"Host {system}\nHostName {address}\nHostKeyAlias {system}\n"
             for system, address in self.systems.items()
         )
-        common = f"User pi\nIdentityFile {key}\nIdentitiesOnly yes\nUserKnownHostsFile {self.work_dir}/known_hosts\n"
+        common = f"User pi\nIdentityFile {key}\nIdentitiesOnly yes\n"
+        common += f"UserKnownHostsFile {self.work_dir}/known_hosts\n"
         common += "BatchMode yes\nConnectTimeout 5\nServerAliveInterval 5\nServerAliveCountMax 6\n"
         self.ssh_config.write_text(f"{hosts}Host *\n{common}")
         lines = [
@@ -497,7 +553,7 @@ class Fleet:
         (self.work_dir / "known_hosts").write_text("")
 
     def _lay_disk(self, system: str) -> None:
-        """The file tree of `system`: the image, and over it what makes one card differ from another."""
+        """The file tree of `system`: the image, and over it what one card has and no other."""
         folder = self.work_dir / system
         _delete(folder)  # a power cut of this machine may have left it
         for name in ("upper", "work", "root"):
@@ -552,10 +608,13 @@ class Fleet:
             f"--hostname={system}",
         ]
         nspawn += [f"--network-namespace-path=/run/netns/{self._namespace(system)}"]
-        # Enter the cgroups, which the first arguments name, and boot; again for as long as it ends with 133, which means that it reboots.
-        script = 'n=$1; shift; for _ in $(seq $n); do echo $$ > "$1/cgroup.procs"; shift; done; while "$@"; [ $? = 133 ]; do :; done'
+        # Enter the cgroups, which the first arguments name, and boot. 133 means that the system
+        # reboots.
+        enter = 'n=$1; shift; for _ in $(seq $n); do echo $$ > "$1/cgroup.procs"; shift; done'
+        script = f'{enter}; while "$@"; [ $? = 133 ]; do :; done'
         command = ["sh", "-c", script, "sh", str(len(groups)), *map(str, groups), *nspawn]
-        # systemd 256 and later refuse cgroups of version 1, and systems in the field see version 2 only: show them that.
+        # systemd 256 and later refuse cgroups of version 1, and systems in the field see version 2
+        # only.
         env = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "SYSTEMD_NSPAWN_LOCK": "0"}
         with (self.work_dir / f"{system}.log").open("ab") as log:
             process = subprocess.Popen(
@@ -576,7 +635,8 @@ class Fleet:
             if ended or time.monotonic() > deadline:
                 log = (self.work_dir / f"{system}.log").read_text(errors="replace")
                 raise Failed(
-                    f"{system} {'ended' if ended else f'does not answer within {PATIENCE:g} s'}; its console:\n{log[-5000:]}"
+                    f"{system} {'ended' if ended else f'does not answer within {PATIENCE:g} s'}; "
+                    f"its console:\n{log[-5000:]}"
                 )
             time.sleep(0.1)
 
@@ -584,7 +644,7 @@ class Fleet:
 _BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
 
-# Cgroups ----------------------------------------------------------------------------------------------------------------------------
+# Cgroups.
 
 
 def _memory_hierarchy() -> Path:
@@ -624,9 +684,10 @@ def _freeze(name: str) -> None:
 
 
 def _kill(name: str) -> None:
-    """Kills all processes of a cgroup and those below it, waits until they are gone, and removes the cgroup.
+    """Kills all processes in and below a cgroup, waits until they are gone, and removes the cgroup.
 
-    It cannot be used again: Linux kills at once what is later started in a cgroup that was killed before.
+    It cannot be used again: Linux kills at once what is later started in a cgroup that was killed
+    before.
     """
     _tell_group(name, "cgroup.kill", "populated", 0)
     for hierarchy in _hierarchies():
@@ -653,7 +714,7 @@ def _pairs(file: Path) -> dict[str, int]:
     }
 
 
-# Names, locks and leftovers ---------------------------------------------------------------------------------------------------------
+# Names, locks and leftovers.
 
 
 def _remove(fleet: str) -> None:
@@ -706,6 +767,7 @@ def _call(command: Sequence[str], input: str = "") -> str:
     result = subprocess.run(command, input=input, capture_output=True, text=True)
     if result.returncode:
         raise Failed(
-            f"{shlex.join(command)}: exit status {result.returncode}\n{result.stdout[-5000:]}{result.stderr[-5000:]}"
+            f"{shlex.join(command)}: exit status {result.returncode}\n"
+            f"{result.stdout[-5000:]}{result.stderr[-5000:]}"
         )
     return result.stdout

@@ -1,6 +1,9 @@
-"""What a machine must be able to do before it can be a child: play an episode of LunarLander and learn from it, and fall as everywhere.
+"""What a machine must be able to do before it can be a child.
 
-Run by the Python of an installed machine; writes one line of JSON. Nothing of it is imported by tests.
+It plays an episode of LunarLander, learns from it, and falls as everywhere.
+
+Run by the Python of an installed machine; writes one line of JSON. Nothing of it is imported by
+tests.
 """
 
 from __future__ import annotations

@@ -215,7 +215,10 @@ def test_a_power_cut_keeps_the_disk_and_says_goodbye_to_nobody(fleet: Fleet) -> 
     before = fleet.ssh(
         "pi1", "echo kept > kept; sudo touch /run/lost; cat /proc/sys/kernel/random/boot_id"
     )
-    connect = "import socket, sys; s = socket.create_connection(('10.77.0.11', 22)); s.recv(100); print('connected', flush=True); "
+    connect = (
+        "import socket, sys; s = socket.create_connection(('10.77.0.11', 22)); s.recv(100); "
+        "print('connected', flush=True); "
+    )
     listen = "s.settimeout(2); sys.exit(f'was told: {s.recv(1)}')"
     command = [
         "ip",

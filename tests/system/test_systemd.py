@@ -52,7 +52,8 @@ async def test_the_status_is_told_anew(service: Systemd, monkeypatch: pytest.Mon
     assert len(service.heard) == count
 
 
-@pytest.mark.parametrize("pid", [None, str(os.getpid())])
+@pytest.mark.alone
+@pytest.mark.parametrize("pid", [None, str(os.getpid())], ids=["nobody named", "this process"])
 async def test_the_watchdog_is_fed_twice_in_its_period(
     service: Systemd, monkeypatch: pytest.MonkeyPatch, pid: str | None
 ) -> None:
@@ -117,6 +118,7 @@ async def test_without_systemd_nothing_happens(
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.alone
 async def test_a_manager_that_does_not_listen_keeps_nobody_waiting(service: Systemd) -> None:
     begin = time.monotonic()
     async with supervised(lambda: "") as notify:

@@ -384,6 +384,7 @@ def test_no_cores_are_the_users_mistake() -> None:
 # What is left behind.
 
 
+@pytest.mark.alone
 async def test_nothing_is_left_behind() -> None:
     async def life(killed: bool) -> list[psutil.Process]:
         async with training(bandit()) as backend:
@@ -408,6 +409,7 @@ async def test_nothing_is_left_behind() -> None:
     assert left[0] == left[1] == left[2]
 
 
+@pytest.mark.alone
 async def test_stopped_while_the_model_is_built_it_does_not_wait() -> None:
     backend = GA3C(faulty(fault="sleep", where="construct"), 1)
     beginning = asyncio.ensure_future(backend.startup())

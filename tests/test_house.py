@@ -1,0 +1,91 @@
+"""The house: what `docs/design.md` says of every module, checked module by module.
+
+Who may import whom is in pyproject.toml's import contracts, the width of lines among ruff's rules.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.helpers import ROOT
+from tests.pure import mirrors_of, pure_modules
+
+PACKAGE = ROOT / "genkidama"
+MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
+
+LINES = 350
+NAMES = 2
+
+#: Modules with code of their own and no test file of their own, each with what tests it instead.
+TESTED_ELSEWHERE = {
+    "__init__.py": "it only hands out names: tests/test_public_surface.py",
+    "child/backend.py": "a promise: tests/child/test_orchestrator.py asks every backend to keep it",
+    "errors.py": "they are raised where they belong: every test of a message",
+    "doctor/__main__.py": "it calls the command: tests/doctor/test_command.py",
+    "hypertrick/__init__.py": "it only hands out names: tests/hypertrick/test_rule.py uses them",
+}
+
+
+def text(module: str) -> str:
+    return (PACKAGE / module).read_text(encoding="utf-8")
+
+
+def tree(module: str) -> ast.Module:
+    return ast.parse(text(module))
+
+
+def mirror(module: str) -> Path:
+    """For `child/state.py` it is `tests/child/test_state.py`, for `__main__.py` `test_main.py`."""
+    path = Path(module)
+    return ROOT / "tests" / path.parent / f"test_{path.stem.strip('_')}.py"
+
+
+def has_rules(module: str) -> bool:
+    """Whether it holds a function; types and constants alone are tested with what reads them."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(node, kinds) for node in ast.walk(tree(module)))
+
+
+def given_at_once(statement: ast.Assign) -> int:
+    """How many names get a value each; taking one apart, `a, b, c = row`, is one assignment."""
+    if not isinstance(statement.value, ast.Tuple):
+        return len(statement.targets)
+    found = [node for target in statement.targets for node in ast.walk(target)]
+    names = (ast.Name, ast.Attribute, ast.Subscript)
+    return sum(isinstance(node, names) and isinstance(node.ctx, ast.Store) for node in found)
+
+
+def listed(found: Iterable[str]) -> str:
+    """One line for each, for a failure that shows them all."""
+    return "".join(f"\n  {line}" for line in found)
+
+
+def test_a_module_with_rules_has_a_test_file_that_mirrors_it() -> None:
+    lacking = {module for module in MODULES if has_rules(module) and not mirror(module).exists()}
+    assert not (more := sorted(lacking - TESTED_ELSEWHERE.keys())), listed(more)
+    assert not (stale := sorted(TESTED_ELSEWHERE.keys() - lacking)), listed(stale)
+
+
+def test_a_module_is_no_longer_than_one_thing() -> None:
+    lines = {module: text(module).count("\n") for module in MODULES}
+    long = [f"{module}: {count} lines" for module, count in lines.items() if count > LINES]
+    assert not long, listed(long)
+
+
+def test_a_statement_assigns_two_names_at_most() -> None:
+    crowded = [
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module in MODULES
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Assign) and given_at_once(node) > NAMES
+    ]
+    assert not crowded, listed(crowded)
+
+
+def test_make_test_fast_runs_the_tests_of_the_pure_modules() -> None:
+    pure = {str(module) for module in pure_modules()}
+    assert pure >= {"messages.py", "parameter_server.py", "hypertrick/rule.py"}
+    assert not pure & {"__main__.py", "system/run.py", "hypertrick/pruner.py"}
+    assert mirrors_of(Path("messages.py")) == [Path("tests/test_messages.py")]
