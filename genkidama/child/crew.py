@@ -27,7 +27,7 @@ import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED
+from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment

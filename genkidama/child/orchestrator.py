@@ -32,8 +32,6 @@ from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import CORES
 from genkidama.child.memory import Layout, SharedMemory, size_of
-from genkidama.child.nursery import describe
-from genkidama.child.records import start_core
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.system.machine import available_bytes
@@ -101,7 +99,9 @@ class CoreOrchestrator:
             try:
                 with theirs:
                     self._describer = CORES.start(
-                        describe, (self.experiment, theirs), self.experiment
+                        "genkidama.child.core_nursery:describe",
+                        (self.experiment, theirs),
+                        self.experiment,
                     )
                 answer = ours.recv()
             except (
@@ -181,7 +181,9 @@ class CoreOrchestrator:
 
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         return CORES.start(
-            start_core, (index, self.experiment, self.memory, line, seed), self.experiment
+            "genkidama.child.core:run_core",
+            (index, self.experiment, self.memory, line, seed),
+            self.experiment,
         )
 
     async def due(self) -> None:

@@ -7,9 +7,8 @@ import sys
 import time
 from multiprocessing.connection import Connection
 
-import genkidama.child.nursery  # noqa: F401  # the other nursery's module: here it must not warm up
 from genkidama.child.memory import SharedMemory
-from genkidama.child.records import EPISODE, PROGRESS, RECORD
+from genkidama.child.process import EPISODE, PROGRESS, RECORD
 
 __all__ = ["look", "work"]
 

@@ -26,7 +26,6 @@ from genkidama.child.forkserver import CORES, Nursery
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
-from tests.child.crewmates import look, work
 from tests.helpers import PATIENCE, ROOT, eventually, small, until
 
 #: A nursery without torch.
@@ -61,7 +60,9 @@ class Yard:
         if any(other == index for other, _, _ in self.living()):
             self.doubles.append(index)
         plan = self._plans[min(index, len(self._plans) - 1)]
-        process = LIGHT.start(work, (index, self.memory, line, plan), self.experiment)
+        process = LIGHT.start(
+            "tests.child.crewmates:work", (index, self.memory, line, plan), self.experiment
+        )
         assert process.pid is not None
         self.started.append((index, seed, process.pid))
         return process
@@ -293,7 +294,7 @@ def born(nursery: Nursery) -> tuple[int, bool, bool, dict[str, str]]:
     """What a process of this nursery finds; see `look`."""
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
-        process = nursery.start(look, (theirs,), small())
+        process = nursery.start("tests.child.crewmates:look", (theirs,), small())
         assert ours.poll(PATIENCE)
         found: tuple[int, bool, bool, dict[str, str]] = ours.recv()
         process.join()

@@ -20,7 +20,7 @@ import torch
 from genkidama.child.core import SingleCore
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.orchestrator import CoreOrchestrator
-from genkidama.child.records import EPISODE, PROGRESS, RECORD
+from genkidama.child.process import EPISODE, PROGRESS, RECORD, Line
 from genkidama.child.replay import ReplayTensor
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
@@ -74,7 +74,8 @@ def single(
     )
     memory.weights[:] = model.numbers
     ours, theirs = multiprocessing.Pipe()
-    core = SingleCore(index, settings, memory, theirs, (1, 2, 3))
+    line = Line(theirs, memory.stop, None)
+    core = SingleCore(index, settings, memory, line, (1, 2, 3))
     core._observation, _ = core._environment.reset(seed=0)
     core.pull()
     threads = torch.get_num_threads()

@@ -29,9 +29,9 @@ from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import AGENTS
 from genkidama.child.ga3c.adjustment import Adjustment, Setting
-from genkidama.child.ga3c.launch import EngineProcess, pipe
+from genkidama.child.ga3c.engine_process import EngineProcess, pipe
 from genkidama.child.ga3c.queues import put, ring, take, waiting
-from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots, do_nothing, start_agent
+from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.weights import DTYPE, Signature, Vector
@@ -138,7 +138,7 @@ class GA3C:
         with suppress(
             EOFError, OSError
         ):  # it died of the environment; agents will, too, and say so
-            process = AGENTS.start(do_nothing, (), self.experiment)
+            process = AGENTS.start("os:getpid", (), self.experiment)
             process.join()
             process.close()
 
@@ -172,7 +172,9 @@ class GA3C:
         self.slots.stop[index] = False
         ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])
         return AGENTS.start(
-            start_agent, (index, self.experiment, self.slots, ends, line, seed), self.experiment
+            "genkidama.child.ga3c.agent:run_agent",
+            (index, self.experiment, self.slots, ends, line, seed),
+            self.experiment,
         )
 
     # The engine.

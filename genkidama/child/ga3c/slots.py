@@ -23,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.child.memory import Block
-from genkidama.experiment import Experiment
 
-__all__ = ["Count", "Ends", "SlotLayout", "Slots", "do_nothing", "start_agent"]
+__all__ = ["Count", "Ends", "SlotLayout", "Slots"]
 
 Array = npt.NDArray[Any]
 
@@ -150,21 +149,3 @@ class Ends:
     predictions: Connection
     training: Connection
     bell: Connection
-
-
-def start_agent(
-    index: int,
-    experiment: Experiment,
-    slots: Slots,
-    ends: Ends,
-    line: Connection,
-    seed: tuple[int, ...],
-) -> None:
-    """The first function of an agent process, which has come from the nursery with its environment imported."""
-    from genkidama.child.ga3c.agent import run_agent
-
-    run_agent(index, experiment, slots, ends, line, seed)
-
-
-def do_nothing() -> None:
-    """What the first process of a nursery does, which is started for the nursery's sake."""

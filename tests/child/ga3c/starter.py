@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from genkidama.child.ga3c.launch import EngineProcess, pipe
+from genkidama.child.ga3c.engine_process import EngineProcess, pipe
 from genkidama.child.ga3c.queues import put
 from genkidama.child.ga3c.slots import SlotLayout, Slots
 from genkidama.experiment import Experiment

@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.capacity import GROWTH_BYTES
-from genkidama.child.ga3c.agent import _LOOK_STEPS
+from genkidama.child.ga3c.agent import _LOOK_STEPS, run_agent
 from genkidama.child.ga3c.queues import waiting
-from genkidama.child.ga3c.slots import start_agent
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.child.process import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from tests.child.ga3c.numbered import Numbered, Step, story
 from tests.child.ga3c.yard import GAMMA, Acting, Submitted, Yard, acting
 from tests.helpers import PATIENCE, ROOT
@@ -356,7 +355,7 @@ def test_one_that_has_grown_too_large_asks_to_be_replaced() -> None:
 def process(environment: dict[str, Any]) -> Iterator[tuple[Yard, SpawnProcess]]:
     yard = Yard(environment)
     arguments = (yard.index, yard.experiment, yard.slots, yard.ends, yard.their_line, (1, 2, 3))
-    process = CONTEXT.Process(target=start_agent, args=arguments, daemon=True)
+    process = CONTEXT.Process(target=run_agent, args=arguments, daemon=True)
     process.start()
     yard.their_line.close()
     try:

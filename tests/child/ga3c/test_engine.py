@@ -19,7 +19,7 @@ from torch import Tensor
 
 from genkidama import Network
 from genkidama.child.ga3c.engine import Engine, _device
-from genkidama.child.ga3c.launch import pipe
+from genkidama.child.ga3c.engine_process import pipe
 from genkidama.child.ga3c.queues import put
 from genkidama.child.ga3c.slots import Count, SlotLayout, Slots
 from genkidama.child.ga3c.threads import Predictor, Trainer

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.child.ga3c.backend import GA3C
-from genkidama.child.ga3c.launch import pipe
+from genkidama.child.ga3c.engine_process import pipe
 from genkidama.child.ga3c.queues import LEAVE, put, ring, take, waiting
 from tests.helpers import PATIENCE, ROOT, small, until
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from genkidama import Network
-from genkidama.child.ga3c.launch import pipe
+from genkidama.child.ga3c.engine_process import pipe
 from genkidama.child.ga3c.queues import LEAVE, put, waiting
 from genkidama.child.ga3c.slots import Count, SlotLayout, Slots
 from genkidama.child.ga3c.threads import Predictor, Shared, Trainer

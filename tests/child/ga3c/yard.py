@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.child.ga3c.agent import Agent
-from genkidama.child.ga3c.launch import pipe
+from genkidama.child.ga3c.engine_process import pipe
 from genkidama.child.ga3c.queues import ring, take, waiting
 from genkidama.child.ga3c.slots import Ends, SlotLayout, Slots
-from genkidama.child.records import RECORD
+from genkidama.child.process import RECORD, Line
 from genkidama.experiment import Experiment
 from tests.child.ga3c.numbered import action, value
 from tests.helpers import PATIENCE, until
@@ -79,6 +79,7 @@ class Yard:
             steps,
             mischief,
         )
+        self._waits = exchange == "episode"
         self.continuous: bool = options.get("continuous", False)
         self.experiment = Experiment.from_dict(
             {
@@ -124,6 +125,12 @@ class Yard:
     @property
     def ends(self) -> Ends:
         return Ends(self.predictions[1], self.training[1], self.bell[0])
+
+    @property
+    def agents_line(self) -> Line:
+        own = slice(self.index, self.index + 1)
+        element = self.slots.semaphore[own] if self._waits else None
+        return Line(self.their_line, self.slots.stop[own], element)
 
     def _foreign(self) -> Iterator[tuple[npt.NDArray[Any], slice]]:
         """Each array of which parts belong to agents, and the part that is this one's."""
@@ -283,7 +290,7 @@ class Acting:
 
     def __init__(self, yard: Yard) -> None:
         agent = Agent(
-            yard.index, yard.experiment, yard.slots, yard.ends, yard.their_line, (1, 2, 3)
+            yard.index, yard.experiment, yard.slots, yard.ends, yard.agents_line, (1, 2, 3)
         )
         self.code: int | None = None
 
