@@ -17,16 +17,23 @@ _IMPORTED_IN = os.getpid()
 
 
 def look(line: Connection) -> None:
-    """Sends what a process finds when it is born: its nursery, whether this module was warm, whether torch is, its variables."""
+    """Sends what a process finds when it is born.
+
+    Its nursery, whether this module was warm, whether torch is imported, its variables.
+    """
     line.send((os.getppid(), os.getpid() != _IMPORTED_IN, "torch" in sys.modules, dict(os.environ)))
 
 
 def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
     """Follows a plan until the line ends.
 
-    `"episodes"`: one of 5 + 5 + 2 steps between two exchanges; `"progress"`: five steps now and then of an episode without an
-    end; `"fall"`: falls after five; `"die"`: before any; `"deaf"`: comes to the semaphore and hears nothing for a minute.
+    - `"episodes"`: an episode of 5 + 5 + 2 steps between two exchanges.
+    - `"deaf"`: one such episode, and after the exchange it hears nothing for a minute.
+    - `"progress"`: five steps now and then of an episode without an end.
+    - `"fall"`: falls after five steps.
+    - `"die"`: falls before any.
     """
+    played = False
     try:
         while plan == "progress":
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
@@ -39,10 +46,11 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
             memory.semaphore[index] = True
             line.send_bytes(b"")
             line.recv_bytes()
-            if plan == "deaf":
+            if plan == "deaf" and played:
                 time.sleep(60.0)
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
             line.send_bytes(RECORD.pack(EPISODE, 12.0, 2))
+            played = True
     except (EOFError, OSError):
         return

@@ -11,7 +11,7 @@ import threading
 import zlib
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -107,6 +107,52 @@ async def full_turn(crew: Crew, count: int) -> None:
             pass
 
 
+# Where all wait, and none has played.
+
+
+async def test_at_the_start_all_wait_for_all_and_no_exchange_is_due() -> None:
+    async with begun(3, "episodes") as (crew, _):
+        for _ in range(5):
+            assert await turn(crew) == Work(36, [12.0] * 3)
+
+
+async def test_one_that_dies_before_the_start_holds_nobody_up() -> None:
+    async with begun(2, "episodes", "die") as (crew, yard):
+        with pytest.raises(EnvironmentFailure, match="agent 1 died 3 times"):
+            while True:
+                assert await turn(crew) == Work(12, [12.0])
+        assert len(crew.pids) == 1
+
+
+async def test_the_only_one_when_it_is_replaced_plays_before_there_is_an_exchange() -> None:
+    async with begun(1, "episodes") as (crew, yard):
+        assert await turn(crew) == Work(12, [12.0])
+        await crew.due()
+        assert crew.take_work() == Work(12, [12.0])
+        os.kill(yard.pid(0), signal.SIGKILL)
+        crew.release()
+        assert await turn(crew) == Work(12, [12.0])
+        assert len(yard.started) == 2
+
+
+async def test_what_was_played_before_the_only_one_died_is_exchanged() -> None:
+    async with begun(1, "episodes") as (crew, yard):
+        await crew.due()
+        os.kill(yard.pid(0), signal.SIGKILL)
+        await eventually(lambda: len(yard.started) == 2)
+        assert await turn(crew) == Work(12, [12.0])
+
+
+async def test_waiting_for_the_start_may_be_given_up_and_taken_up_again() -> None:
+    async with begun(2, "episodes") as (crew, _):
+        for _ in range(50):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(crew.due(), 0.001)
+                break
+        for _ in range(2):
+            assert await turn(crew) == Work(24, [12.0] * 2)
+
+
 # More and fewer.
 
 
@@ -114,7 +160,6 @@ async def test_those_that_are_added_take_part_and_the_semaphores_other_elements_
     None
 ):
     async with begun(1, "episodes") as (crew, yard):
-        assert await turn(crew) == Work()
         assert await turn(crew) == Work(12, [12.0])
         assert await crew.resize(3) == []
         assert sorted(index for index, _, _ in yard.started) == [0, 1, 2]

@@ -28,7 +28,17 @@ from genkidama.child.forkserver import Nursery
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
-from tests.helpers import CONSTANT, ROOT, Serving, eventually, running, shared_memory, small, url
+from tests.helpers import (
+    CONSTANT,
+    ROOT,
+    Serving,
+    eventually,
+    history,
+    running,
+    shared_memory,
+    small,
+    url,
+)
 
 EXCHANGES = pytest.mark.parametrize("exchange", ["episode", "free"])
 
@@ -212,16 +222,33 @@ def test_a_backend_that_is_no_class_is_the_users_mistake() -> None:
 
 async def test_with_episodes_each_core_plays_one_between_two_exchanges() -> None:
     async with begun(faulty("episode", length=7), cores=3) as orchestrator:
-        while (
-            await turn(orchestrator) < 3
-        ):  # who is ready first does not wait for who is still being started
-            pass
         for _ in range(3):
             async with asyncio.timeout(30):
                 await orchestrator.due()
             work = orchestrator.take_work()
             assert (work.steps, work.returns) == (21, [7.0, 7.0, 7.0])
             orchestrator.release()
+
+
+async def test_with_episodes_every_exchange_is_of_one_episode_the_first_of_a_late_child_too(
+    tmp_path: Path,
+) -> None:
+    """Algorithm 2 of the thesis pushes after an episode, and so many updates are so many episodes."""
+    async with running(faulty("episode", length=7), tmp_path) as parent:
+        address = url(parent.address)
+        async with Serving(Child(address, name="first")):
+            await eventually(lambda: parent.server.trial.version >= 2)
+            async with Serving(Child(address, name="late")):
+                exchanges = await eventually(lambda: exchanges_with("late", tmp_path))
+    for exchange in exchanges:
+        assert exchange["episodes"] == exchange["version"]
+        assert exchange["steps"] == 7 * exchange["version"]
+
+
+def exchanges_with(child: str, run: Path) -> list[dict[str, Any]]:
+    """The exchanges of a run so far, if this child had one."""
+    exchanges = history(run, "exchange")
+    return exchanges if any(exchange["child"] == child for exchange in exchanges) else []
 
 
 async def test_with_episodes_the_cores_rest_during_an_exchange() -> None:

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from genkidama.averaging import blend
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import AGENTS
@@ -32,9 +31,10 @@ from genkidama.child.ga3c.adjustment import Adjustment, Setting
 from genkidama.child.ga3c.engine_process import EngineProcess, pipe
 from genkidama.child.ga3c.queues import put, ring, take, waiting
 from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots
+from genkidama.child.shared_weights import SharedWeights, change
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.weights import DTYPE, Signature, Vector
+from genkidama.weights import Signature, Vector
 
 __all__ = ["GA3C"]
 
@@ -130,7 +130,7 @@ class GA3C:
                 **facts,
             )
         )
-        self.slots.weights[:] = np.frombuffer(vector, DTYPE)
+        self._weights = SharedWeights(self._slots, vector)
         self._engine.attach(self.slots)
         return self.signature
 
@@ -147,8 +147,7 @@ class GA3C:
         return EngineProcess([end.fileno() for end in ends], self._engine_lost)
 
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
-        if weights is not None:
-            self.slots.weights[:] = weights
+        self._weights.begin(weights)
         self._put_to_work()
         await self._crew.begin(self.setting.agents, version, self.slots.semaphore)
         self._counted_at = time.monotonic()
@@ -256,7 +255,7 @@ class GA3C:
             await self._engine.publish()
 
     def snapshot(self) -> Vector:
-        return self.slots.weights.copy()
+        return self._weights.snapshot()
 
     def take_work(self) -> Work:
         work = self._crew.take_work()
@@ -282,42 +281,26 @@ class GA3C:
         }
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
-        if not beta:
-            return
-        slots = self.slots
-        if self.experiment.child.exchange == "free" or self._on_device:
-            change = (parent - sent) * DTYPE.type(beta)  # what was learned meanwhile is kept
-            slots.weights += change
-            if self._on_device and self._engine is not None:
-                slots.change[:] = change[: len(slots.change)]
-                self._engine.tell("change")
-        else:
-            blend(slots.weights, parent, beta)
+        free = self.experiment.child.exchange == "free"
+        self._weights.blend(sent, parent, beta, keep_changes=free or self._on_device)
+        if beta and self._on_device and self._engine is not None:
+            trainable = len(self.slots.change)
+            self.slots.change[:] = change(sent[:trainable], parent[:trainable], beta)
+            self._engine.tell("change")
 
     def reset(self, weights: Vector) -> None:
-        slots = self.slots
-        slots.state[:] = 0.0
-        slots.clock[:] = 0.0
-        slots.weights[:] = weights
+        self._weights.reset(weights)
         if self._on_device and self._engine is not None:
             self._engine.tell("reset")
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        slots = self.slots
-        return {
-            "weights": slots.weights.copy(),
-            "state": slots.state.copy(),
-            "clock": slots.clock.copy(),
-        }
+        return self._weights.state()
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        for name, array in state.items():
-            ours = getattr(self.slots, name)
-            if ours.shape == array.shape:  # another optimizer starts with fresh momenta
-                ours[:] = array
+        self._weights.restore(state)
 
     def set_progress(self, progress: float) -> None:
-        self.slots.progress[0] = progress
+        self._weights.set_progress(progress)
 
     def release(self) -> None:
         self._crew.release()
