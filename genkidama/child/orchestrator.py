@@ -42,6 +42,10 @@ __all__ = ["CoreOrchestrator"]
 #: What a core costs is measured for no longer than this: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
 
+#: What the processes call that are started here.
+_DESCRIBE = "genkidama.child.core_nursery:describe"
+_CORE = "genkidama.child.core:run_core"
+
 log = structlog.get_logger()
 
 
@@ -103,7 +107,7 @@ class CoreOrchestrator:
             try:
                 with theirs:
                     self._describer = CORES.start(
-                        "genkidama.child.core_nursery:describe",
+                        _DESCRIBE,
                         (self.experiment, theirs),
                         self.experiment,
                     )
@@ -187,9 +191,7 @@ class CoreOrchestrator:
 
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         return CORES.start(
-            "genkidama.child.core:run_core",
-            (index, self.experiment, self.memory, line, seed),
-            self.experiment,
+            _CORE, (index, self.experiment, self.memory, line, seed), self.experiment
         )
 
     async def due(self) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from importlib import import_module
 from multiprocessing.connection import Connection
+from typing import Any
 
 from genkidama.child.memory import SharedMemory
 from genkidama.child.process import EPISODE, PROGRESS, RECORD
 
-__all__ = ["look", "work"]
+__all__ = ["look", "run_watched_core", "work"]
 
 #: The process that has imported this module.
 _IMPORTED_IN = os.getpid()
@@ -54,3 +56,10 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
             played = True
     except (EOFError, OSError):
         return
+
+
+def run_watched_core(*arguments: Any) -> None:
+    """A core that looks at its memory more often."""
+    core = import_module("genkidama.child.core")  # which imports torch
+    core._LOOK_BATCHES = 8  # type: ignore[attr-defined]
+    core.run_core(*arguments)

@@ -117,10 +117,13 @@ async def test_at_the_start_all_wait_for_all_and_no_exchange_is_due() -> None:
 
 
 async def test_one_that_dies_before_the_start_holds_nobody_up() -> None:
-    async with begun(2, "episodes", "die") as (crew, yard):
+    async def alone(crew: Crew) -> None:
+        while True:
+            assert await turn(crew) == Work(12, [12.0])
+
+    async with begun(2, "episodes", "die") as (crew, _):
         with pytest.raises(EnvironmentFailure, match="agent 1 died 3 times"):
-            while True:
-                assert await turn(crew) == Work(12, [12.0])
+            await alone(crew)
         assert len(crew.pids) == 1
 
 
