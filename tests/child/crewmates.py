@@ -1,4 +1,4 @@
-"""Processes of a crew that need no torch. Their nursery has this module warm."""
+"""Processes of a crew that need no torch, and their nursery."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ import sys
 import time
 from importlib import import_module
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+from genkidama.child.forkserver import Nursery
 from genkidama.child.memory import SharedMemory
 from genkidama.child.process import EPISODE, PROGRESS, RECORD
 
-__all__ = ["look", "run_watched_core", "work"]
+__all__ = ["LIGHT", "look", "run_watched_core", "work"]
+
+ROOT = Path(__file__).parents[2]
+
+#: A nursery without torch. It has this module warm.
+LIGHT = Nursery(
+    "tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
+)
 
 #: The process that has imported this module.
 _IMPORTED_IN = os.getpid()

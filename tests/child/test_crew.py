@@ -1,18 +1,14 @@
-"""Crew and Nursery with real processes: who is started and dismissed, what is counted, and what is warm where."""
+"""Crew with real processes: which are started and dismissed, what is counted, what is due when."""
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
-import sys
 import threading
 import zlib
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -22,16 +18,11 @@ import pytest
 
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
-from genkidama.child.forkserver import CORES, Nursery
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
-from tests.helpers import PATIENCE, ROOT, eventually, small, until
-
-#: A nursery without torch.
-LIGHT = Nursery(
-    "tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
-)
+from tests.child.crewmates import LIGHT
+from tests.helpers import PATIENCE, eventually, small, until
 
 #: How many elements the semaphore of each crew here has.
 ELEMENTS = 4
@@ -333,62 +324,3 @@ async def test_a_backend_may_say_that_training_cannot_go_on() -> None:
         crew.fail(EnvironmentFailure("the model is gone"))
         with pytest.raises(EnvironmentFailure, match="the model is gone"):
             await asyncio.wait_for(waiting, PATIENCE)
-
-
-# Nurseries.
-
-
-def born(nursery: Nursery) -> tuple[int, bool, bool, dict[str, str]]:
-    """What a process of this nursery finds; see `look`."""
-    ours, theirs = multiprocessing.Pipe()
-    with ours, theirs:
-        process = nursery.start("tests.child.crewmates:look", (theirs,), small())
-        assert ours.poll(PATIENCE)
-        found: tuple[int, bool, bool, dict[str, str]] = ours.recv()
-        process.join()
-        process.close()
-    return found
-
-
-def test_a_program_may_have_a_nursery_with_torch_and_one_without() -> None:
-    parent, warm, torch, variables = born(CORES)
-    assert (parent, warm, torch) == (CORES.pid, False, True)
-    assert (variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]) == ("1", "")
-    parent, warm, torch, light = born(LIGHT)
-    assert (parent, warm, torch) == (LIGHT.pid, True, False)
-    assert light["GENKIDAMA_TEST_LIGHT"] == "1"
-    for name in ("MALLOC_MMAP_THRESHOLD_", "CUDA_VISIBLE_DEVICES"):
-        assert light.get(name) == os.environ.get(name)
-    assert CORES.pid != LIGHT.pid and born(CORES)[0] == CORES.pid
-
-
-def test_starts_leave_the_program_as_it_was_and_get_into_nobodys_way() -> None:
-    def state() -> tuple[Any, ...]:
-        return (
-            dict(os.environ),
-            sys.modules["__main__"],
-            signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        )
-
-    before, asked = state(), [CORES, LIGHT] * 8
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # the threads take turns in the middle of everything
-    try:
-        with ThreadPoolExecutor(len(asked)) as threads:
-            assert [found[0] for found in threads.map(born, asked)] == [
-                nursery.pid for nursery in asked
-            ]
-    finally:
-        sys.setswitchinterval(interval)
-    assert state() == before
-    assert forkserver.connect_to_new_process == forkserver._forkserver.connect_to_new_process
-
-
-def test_a_nursery_that_was_killed_is_born_again() -> None:
-    first = born(LIGHT)[0]
-    os.kill(first, signal.SIGKILL)
-    until(
-        lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE
-    )  # a start before the system has noted its end would fail
-    parent, warm, *_ = born(LIGHT)
-    assert parent == LIGHT.pid != first and warm
