@@ -1,1 +1,1 @@
-"""A child: one orchestrator process that owns the socket and never computes, and its core processes."""
+"""A child: one orchestrator process, which owns the socket and never computes, and its cores."""

@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--cores",
-        help="core processes: a number, or auto: what CPU and memory allow (default: what the experiment says)",
+        help="core processes: a number, or auto: what CPU and memory allow "
+        "(default: what the experiment says)",
     )
     parser.add_argument(
         "--name", help="unique among the parent's children (default: this machine's name)"
@@ -73,9 +74,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _spare_the_resource_tracker() -> None:
-    """multiprocessing starts a process of 7 MB that removes named shared memory and semaphores after a crash.
+    """Keeps multiprocessing from starting a process that removes named shared memory after a crash.
 
-    A child has none that could be left behind, and 7 MB matter on a Pi: what would go to it goes nowhere.
+    A child has none that could be left behind, and the process takes 7 MB, which matter on a Pi.
+    What would go to it goes nowhere.
     """
     resource_tracker._resource_tracker._fd = os.open(os.devnull, os.O_WRONLY)  # type: ignore[attr-defined]
 

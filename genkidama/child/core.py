@@ -63,7 +63,8 @@ class SingleCore:
         experiment: all settings.
         memory: the child's shared memory, with θ_O in it.
         line: to the orchestrator.
-        seed: distinguishes this core from every other one of the run, and from its own predecessors.
+        seed: distinguishes this core from every other one of the run, and from its own
+            predecessors.
     """
 
     def __init__(
@@ -140,7 +141,10 @@ class SingleCore:
             self._environment.close()
 
     def rehearse(self) -> None:
-        """Does once whatever takes memory: for a moment it plays, to an episode's end at most, and then it learns from a full batch."""
+        """Does once whatever takes memory.
+
+        For a moment it plays, to an episode's end at most. Then it learns from a full batch.
+        """
         self._shared.copy_(self.model.vector)
         self._observation, _ = self._environment.reset(seed=self._episode_seed)
         n, deadline = self.algorithm.batch_size, time.monotonic() + _REHEARSAL_SECONDS
@@ -283,9 +287,10 @@ class SingleCore:
 
 
 def rehearse(experiment: Experiment, layout: Layout) -> int | None:
-    """How many bytes a core takes at its most that nobody shares with it, before anything leaks.
+    """How many bytes a core takes for itself at its most, before anything leaks.
 
-    To be called in a fork of the nursery that has done little else and then ends: what it does, a core does.
+    To be called in a fork of the nursery that has done little else and then ends: what it does, a
+    core does.
 
     Args:
         experiment: all settings.

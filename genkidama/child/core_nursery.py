@@ -108,7 +108,7 @@ def describe(experiment: Experiment, line: Connection) -> None:
 
 
 def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
-    """The signature's entries, the initial vector, and the layout of a child's memory with one core."""
+    """The signature's entries, the initial vector, and the layout of the memory with one core."""
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)

@@ -70,7 +70,7 @@ class _Member:
 
 
 class Crew:
-    """The processes 0 … count−1. One asyncio loop makes all calls, `begin` before `due` and `resize`.
+    """The processes 0 … count−1. One asyncio loop makes all calls, `begin` before all others.
 
     Args:
         experiment: all settings.

@@ -35,7 +35,7 @@ __all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "ONE_THREAD", "PRELOAD_VARI
 PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
 
-#: What numerical libraries read when they are loaded. One thread each: more only fight over the CPU.
+#: What numerical libraries read when they are loaded. One each: more fight for the CPU.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
@@ -82,7 +82,7 @@ class Nursery:
 
     @property
     def pid(self) -> int | None:
-        """The nursery's process number, which multiprocessing tells nobody; None before it is born."""
+        """The nursery's process number; None before it is born."""
         number: int | None = getattr(self._server, "_forkserver_pid", None)
         return number
 

@@ -1,8 +1,8 @@
-"""CoreOrchestrator: a child's shared memory and its core processes. The built-in backend, `"hogwild"`.
+"""CoreOrchestrator: a child's shared memory and its core processes. The backend `"hogwild"`.
 
 The cores themselves are a `Crew`, which starts, awaits, replaces and counts them. What an exchange
-reads and writes are `SharedWeights`. The orchestrator never computes and imports no torch: a process
-tells it what it must know of the network.
+reads and writes are `SharedWeights`. The orchestrator never computes and imports no torch: what it
+must know of the network, a process tells it.
 """
 
 from __future__ import annotations
@@ -137,7 +137,11 @@ class CoreOrchestrator:
         return answer[1], answer[2], answer[3], cost
 
     def _tight(self) -> str:
-        """Warns if there is not even enough memory for the nursery; the reason to give if that then dies."""
+        """Warns if there is not even enough memory for the nursery.
+
+        Returns:
+            The reason to give if the nursery then dies; empty if there is enough.
+        """
         available = None if CORES.pid is not None else available_bytes()
         if available is None or available >= CHILD_BYTES:
             return ""

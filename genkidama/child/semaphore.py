@@ -1,9 +1,9 @@
 """The semaphore vector: how the cores of one child wait for each other. All of it holds for agents.
 
-One boolean a core, in shared memory. A core that has finished its episode lights its own element and
-sleeps. When all elements are lit, the child exchanges weights, darkens the elements and wakes the
-cores (thesis §4.6). A core that is dead, being restarted or not there yet counts as lit, so that
-nobody waits for it.
+One boolean a core, in shared memory. A core that has finished its episode lights its own element
+and sleeps. When all elements are lit, the child exchanges weights, darkens the elements and wakes
+the cores (thesis §4.6). A core that is dead, being restarted or not there yet counts as lit, so
+that nobody waits for it.
 
 This file holds the rules; each core's pipe does the sleeping and waking.
 """
@@ -52,7 +52,7 @@ class SemaphoreVector:
         return bool(self._elements.all()) and not bool(self._absent.all())
 
     def release(self) -> list[int]:
-        """Darkens the elements of the waiting cores. Returns these cores, for the caller to wake."""
+        """Darkens the elements of the waiting cores; gives these cores, for the caller to wake."""
         waiting = np.flatnonzero(self._elements & ~self._absent)
         self._elements[waiting] = False
         return [int(core) for core in waiting]

@@ -1,12 +1,14 @@
 """An agent: a process that steps environments and knows no model. It imports no torch.
 
-Babaeizadeh et al. 2017, §4: it asks the prediction queue for each action, and every t_max steps or at an episode's end puts
-what it has experienced into the training queue. Unlike the authors' program, the reward of the last step is part of that.
+Babaeizadeh et al. 2017, §4: it asks the prediction queue for each action. Every t_max steps, and at
+an episode's end, it puts what it has experienced into the training queue. Unlike in the authors'
+program, the reward of the last step is part of that.
 
 Laws of this file:
-- The agent writes observations, rewards and lengths into its own slots (`slots`), and nothing into another's.
-- V of the observation that follows a full rollout is the one that comes with the next action. Where an episode is cut by a
-  time limit, its last observation is asked for by itself.
+- The agent writes observations, rewards and lengths into its own slots (`slots`), and nothing into
+  another's.
+- V of the observation that follows a full rollout comes with the next action. Where a time limit
+  cuts an episode, the agent asks for V of the last observation by itself.
 - It sleeps in a read of its bell, until its predictions are there or a slot is free. The bell's end
   is the child's end.
 """
@@ -56,7 +58,8 @@ class Agent:
         slots: the shared memory.
         ends: its ends of the queues and of its bell.
         line: to the orchestrator.
-        seed: distinguishes this agent from every other one of the run, and from its own predecessors.
+        seed: distinguishes this agent from every other one of the run, and from its own
+            predecessors.
     """
 
     def __init__(

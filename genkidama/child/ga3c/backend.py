@@ -2,10 +2,12 @@
 
 Laws of this file:
 - It never computes and imports no torch: it sleeps until an agent, the engine or a timer wakes it.
-- An exchange is due as with Hogwild: after so much time or so many steps with `exchange = "free"`; with `"episode"`
-  when every agent has ended an episode in each of its environments, and waits. Trainers never wait.
-- An agent that dies is replaced. So is the engine: on a CPU nothing is lost with it, on a GPU what it has
-  learned since the last exchange. Who dies again and again without getting anywhere ends the child, with the reason.
+- An exchange is due as with Hogwild. With `exchange = "free"` it is due after so much time or so
+  many steps, with `"episode"` when every agent has ended an episode in each of its environments,
+  and waits. Trainers never wait.
+- An agent that dies is replaced. So is the engine: on a CPU nothing is lost with it, on a GPU what
+  it has learned since the last exchange. A process that dies again and again without getting
+  anywhere ends the child, with the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _AGENTS_PER_CORE = 8
 #: So many deaths of the engine without an update between them mean that it will never live.
 _FATAL_DEATHS = 3
 
-#: What a change has stirred up, agents that start above all, settles for this share of a window before that begins.
+#: For this share of a window, what a change has stirred up settles before the window begins: above
+#: all, agents start.
 _SETTLING = 0.25
 
 log = structlog.get_logger()
@@ -55,7 +58,8 @@ class GA3C:
 
     Args:
         experiment: all settings.
-        cores: CPU cores that the child may use, at least 1; how many agents there are follows from it if `ga3c.agents` is "auto".
+        cores: CPU cores that the child may use, at least 1. If `ga3c.agents` is "auto", the number
+            of agents follows from it.
         name: the child's name; it makes its agents' random numbers differ from other children's.
     """
 
@@ -74,9 +78,8 @@ class GA3C:
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
         for _, end in self._bells:
-            os.set_blocking(
-                end.fileno(), False
-            )  # an agent that hangs must not hold up who rings for it
+            # An agent that hangs must not hold up the thread that rings for it.
+            os.set_blocking(end.fileno(), False)
         self._engine: EngineProcess | None = None
         self._slots: Slots | None = None
         self._restart: asyncio.Task[None] | None = None
@@ -104,9 +107,8 @@ class GA3C:
             entries, vector, facts, device = await self._engine.describe(self.experiment)
             await asyncio.shield(warming)
         finally:
-            while (
-                not warming.done()
-            ):  # whoever is told to stop, or cannot go on, does not wait for that
+            # A child that is told to stop, or cannot go on, does not wait for the nursery.
+            while not warming.done():
                 with suppress(ProcessLookupError):
                     if (born := AGENTS.pid) is not None and born != nursery:
                         os.kill(born, signal.SIGKILL)
@@ -121,7 +123,7 @@ class GA3C:
                 rollouts=settings.rollouts,
                 steps=self.experiment.algorithm.batch_size,
                 size=self.signature.size,
-                # Threads that leave are counted in their rows to the end, while others take their places.
+                # A thread that leaves counts in its row to the end, while another takes its place.
                 threads=2
                 * (
                     max(settings.predictors, settings.max_predictors)
@@ -135,9 +137,8 @@ class GA3C:
         return self.signature
 
     def _warm_up(self) -> None:
-        with suppress(
-            EOFError, OSError
-        ):  # it died of the environment; agents will, too, and say so
+        # If it dies of the environment, agents will, too, and say so.
+        with suppress(EOFError, OSError):
             process = AGENTS.start("os:getpid", (), self.experiment)
             process.join()
             process.close()
@@ -186,17 +187,16 @@ class GA3C:
         if alive:
             self._crew.fail(EnvironmentFailure(f"training cannot go on: {reason}"))
         elif self._deaths >= _FATAL_DEATHS:
+            times = f"{self._deaths} times without an update"
             self._crew.fail(
-                EnvironmentFailure(
-                    f"the process that holds the model died {self._deaths} times without an update: {reason}"
-                )
+                EnvironmentFailure(f"the process that holds the model died {times}: {reason}")
             )
         else:
             log.warning("engine lost", reason=reason)
             self._restart = asyncio.get_running_loop().create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        """Another engine goes on with the weights and the work that it finds in the shared memory."""
+        """Another engine goes on with the weights and the work that are in the shared memory."""
         slots = self.slots
         engine = self._engine = self._launch()
         try:
@@ -204,10 +204,12 @@ class GA3C:
         except EnvironmentFailure:
             self._engine_lost(f"exit code {engine.popen.returncode}", False)
             return
-        except ConfigurationError as error:  # it was built before: a device is gone, or a module
+        except ConfigurationError as error:
+            # It was built before, so a device is gone, or a module.
             self._engine_lost(str(error), True)
             return
-        # What the lost one had taken from the queues is put there again. By now every agent sleeps, so nothing is put twice.
+        # What the lost one had taken from the queues is put there again. By now every agent sleeps,
+        # so nothing is put twice.
         for (queue, _), size in (
             (self._predictions, len(slots.asked)),
             (self._training, len(slots.busy)),
@@ -274,7 +276,7 @@ class GA3C:
             **dict(zip(Setting._fields, self.setting, strict=True)),
             "queue_prediction": waiting(self._predictions[0].fileno()),
             "queue_training": waiting(self._training[0].fileno()),
-            # A mean of nothing is no figure: NaN is left out.
+            # A mean of nothing is no figure. NaN is left out.
             "prediction_batch": predictions / batches if batches else math.nan,
             "training_batch": steps / updates if updates else math.nan,
             "lag": lag / steps if steps else math.nan,
