@@ -68,7 +68,10 @@ class Yard:
 
 @asynccontextmanager
 async def begun(count: int, *plans: str, **child: Any) -> AsyncIterator[tuple[Crew, Yard]]:
-    """A crew of so many, the first of which follows the first plan and so on, the rest the last one; ended without a trace."""
+    """A crew of so many, which ends without a trace.
+
+    Its first process follows the first plan and so on, the rest the last one.
+    """
     experiment = small(child=child or {"exchange": "episode"})
     yard = Yard(experiment, plans)
     crew = Crew(experiment, "agent", "crew", yard.fork)
@@ -150,9 +153,7 @@ async def test_waiting_for_the_start_may_be_given_up_and_taken_up_again() -> Non
 # More and fewer.
 
 
-async def test_those_that_are_added_take_part_and_the_semaphores_other_elements_hold_nobody_up() -> (
-    None
-):
+async def test_those_that_are_added_take_part_and_other_elements_hold_nobody_up() -> None:
     async with begun(1, "episodes") as (crew, yard):
         assert await turn(crew) == Work(12, [12.0])
         assert await crew.resize(3) == []

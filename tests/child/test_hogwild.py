@@ -633,7 +633,7 @@ async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: 
             lambda _: len(orchestrator.pids) == 2 and before[0] not in orchestrator.pids,
         )
         assert before[1] in orchestrator.pids
-        # From the beginning again: the two that are there now must learn it, and both must take part.
+        # From the beginning again: the two that are there now must learn it, and both take part.
         orchestrator.memory.filled[:] = 0
         orchestrator.memory.replay[:] = 0.0
         orchestrator.reset(start)
@@ -659,7 +659,7 @@ async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: P
         os.kill(first, signal.SIGSTOP)
         with pytest.raises(TimeoutError):
             await train(orchestrator, lambda _: False, seconds=0.5)
-        # Its death lights its element. Whoever replaces it is held up at the gate; the other one goes on alone.
+        # Its death lights its element. Its successor is held up at the gate; the other goes on alone.
         os.mkfifo(gate)
         os.kill(first, signal.SIGKILL)
         await train(
@@ -689,7 +689,7 @@ async def episodes(orchestrator: CoreOrchestrator, exchanges: int) -> list[int]:
 
 @pytest.mark.parametrize("environment", ["Bandit", "Corridor"])
 async def test_an_exchange_is_due_once_in_an_episode_of_the_whole_child(environment: str) -> None:
-    """Each core has ended exactly one episode between two exchanges, however short the episodes are."""
+    """Each core ends exactly one episode between two exchanges, however short the episodes are."""
     settings = experiment(environment, algorithm=a3c(batch_size=16), child={"exchange": "episode"})
     async with training(settings, cores=3) as orchestrator:
         found = await episodes(orchestrator, 1000)

@@ -208,7 +208,7 @@ async def test_with_episodes_each_core_plays_one_between_two_exchanges() -> None
 async def test_with_episodes_every_exchange_is_of_one_episode_the_first_of_a_late_child_too(
     tmp_path: Path,
 ) -> None:
-    """Algorithm 2 of the thesis pushes after an episode, and so many updates are so many episodes."""
+    """Algorithm 2 of the thesis pushes after an episode: so many updates are so many episodes."""
     async with running(faulty("episode", length=7), tmp_path) as parent:
         address = url(parent.address)
         async with Serving(Child(address, name="first")):
@@ -480,7 +480,8 @@ async def cost_of(experiment: Experiment) -> int:
 async def test_what_a_core_costs_is_measured() -> None:
     large = {"network": {"hidden": [1000, 1000]}, "algorithm": {"batch_size": 512}}
     little, much = await cost_of(small()), await cost_of(small(**large))
-    # Its own weights and gradient are 8 MB each; in the batch, two layers' values before and after the activation are 2 MB each.
+    # Its own weights and gradient are 8 MB each. In the batch, two layers' values before and after
+    # the activation are 2 MB each.
     assert 2 * MB < little < 40 * MB
     assert 20 * MB < much - little < 60 * MB
     each = await cost_of(small(**large, optimizer={"shared": False}))

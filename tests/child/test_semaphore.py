@@ -1,4 +1,4 @@
-"""The semaphore's rules: every state that a few cores can get into, against the plain words of the rules."""
+"""The semaphore's rules: every state that a few cores can get into, against the rules in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def possible(state: State) -> list[Action]:
         actions += [("enter", core)]
         actions += [("die", core)] if word != ABSENT else []
         actions += [("finish", core)] if word == RUNNING else []
-    # The orchestrator releases at any time: when it has exchanged, and when it has nobody to exchange with.
+    # The orchestrator releases at any time: after an exchange, and where there is none to make.
     return [*actions, ("release", -1)]
 
 

@@ -126,7 +126,7 @@ async def begun(request: pytest.FixtureRequest) -> AsyncIterator[Begun]:
 @pytest.mark.asyncio(loop_scope="class")
 class TestBandit:
     async def test_agents_find_the_best_action_of_every_context(self, begun: Begun) -> None:
-        """The reward comes with the last step. The authors' program drops it, so it cannot learn this."""
+        """Only the last step is rewarded. The authors' program drops that reward."""
         backend, solved = begun.backend, begun.solved
         assert not solved(begun.initial)
         assert await train(backend, solved) > 100
@@ -250,7 +250,8 @@ async def test_a_balanced_run_predicts_t_max_times_as_often_as_it_trains() -> No
             predictions, rollouts = done[Count.PREDICTIONS], done[Count.ROLLOUTS]
             backend.release()
         measures = backend.take_work().measures
-    # At either end of the window, each agent has at most its slots full of steps that are acted and not yet trained on.
+    # At either end of the window, each agent has at most its slots full of steps that are acted and
+    # not yet trained on.
     assert abs(predictions - rollouts * 5) <= 2 * 4 * 3 * 5
     assert measures["training_batch"] == pytest.approx(20, abs=0.5)
     assert 1 <= measures["prediction_batch"] <= 4
@@ -424,5 +425,8 @@ def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
         assert not any(process.is_running() for process in family)
 
 
-#: Without what this file imports, torch among it.
-CHILDS_EXPERIMENT = f"from genkidama.experiment import Experiment\nbandit = lambda: Experiment.from_dict({bandit().to_dict()!r})"
+#: The bandit without what this file imports, torch among it.
+CHILDS_EXPERIMENT = f"""
+from genkidama.experiment import Experiment
+bandit = lambda: Experiment.from_dict({bandit().to_dict()!r})
+"""

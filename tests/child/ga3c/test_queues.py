@@ -24,7 +24,7 @@ from tests.helpers import PATIENCE, ROOT, small, until
 
 CONTEXT = multiprocessing.get_context("spawn")
 
-#: Groups that each writer puts, of three indices each. Those of four writers are more than a pipe holds.
+#: Groups that each writer puts, of three indices each. Four writers put more than a pipe holds.
 GROUPS = 2000
 
 

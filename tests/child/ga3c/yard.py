@@ -58,7 +58,8 @@ class Yard:
         rollouts: K.
         steps: T.
         exchange: `child.exchange`.
-        mischief: random numbers by which bells are rung for no reason and old questions are answered; neither if absent.
+        mischief: random numbers by which bells are rung for no reason and old questions are
+            answered; neither happens if it is absent.
     """
 
     index, agents = 1, 3
@@ -165,7 +166,7 @@ class Yard:
         ring(self.bell[1].fileno())
 
     def rung_in_vain(self) -> None:
-        """Rings and returns once the agent has looked, found nothing to do, and sleeps again, or has asked for something.
+        """Rings; returns once the agent has looked and sleeps again, or has asked for something.
 
         That it hears the second bell shows that it did nothing else after the first.
         """
@@ -174,7 +175,10 @@ class Yard:
             until(lambda: not _unread(self.bell[0]), "the agent hears its bell")
 
     def wait(self) -> bool:
-        """Until the agent says something: takes in its rollouts and records, all that came before its question if it asks one."""
+        """Waits until the agent says something, and takes in its rollouts and records.
+
+        If it asks a question, all that came before is taken in. Returns whether it asks one.
+        """
         ready = select.select([self.predictions[0], self.training[0], self.line], [], [], PATIENCE)[
             0
         ]
@@ -215,7 +219,7 @@ class Yard:
         )
 
     def give_back(self, keep: int = 0) -> None:
-        """Gives slots back, but for the last `keep` of each lane. The agent must have left them alone."""
+        """Gives slots back, except the last `keep` of each lane. The agent left them alone."""
         for rollout in list(self.held):
             lane = rollout.slot // self.rollouts
             if [other.slot // self.rollouts for other in self.held].count(lane) > keep:
@@ -225,8 +229,10 @@ class Yard:
                 self.ring()
 
     def serve(self, questions: int, keep: int = 0) -> int:
-        """Answers so many questions, first the open one if there is one, and leaves the one after them open: the agent sleeps
-        then, and all that it has said is known. Stops before if the agent comes to the semaphore. How many were answered.
+        """Answers so many questions, first the open one if there is one.
+
+        The question after them stays open. The agent sleeps then, and all that it has said is
+        known. Stops before if the agent comes to the semaphore. Returns how many were answered.
         """
         answered = 0
         while not self.paused:
