@@ -102,11 +102,8 @@ class Crew:
     @property
     def pids(self) -> list[int]:
         """The process numbers of those that live."""
-        return [
-            member.process.pid
-            for member in self._members.values()
-            if member.process.pid is not None
-        ]
+        pids = (member.process.pid for member in self._members.values())
+        return [pid for pid in pids if pid is not None]
 
     async def begin(self, count: int, version: int, semaphore: npt.NDArray[Any]) -> None:
         """Starts so many processes, which wait for each other before they play.
