@@ -30,16 +30,18 @@ class Work:
     steps: int = 0
     #: Undiscounted return of each finished episode.
     returns: list[float] = field(default_factory=list)
-    #: Figures of the backend's own about this time, for the parent's history: rates, means, sizes. At most 32, named with
-    #: a–z, 0–9 and `_` as `genkidama.messages.permitted_measures` says; NaN and infinity stand for none and are left out.
+    #: Figures of the backend's own about this time, for the parent's history: rates, means, sizes.
+    #: At most 32, named with a–z, 0–9 and `_` as `genkidama.messages.permitted_measures` says. NaN
+    #: and infinity stand for none and are left out.
     measures: dict[str, float] = field(default_factory=dict)
 
 
 class Backend(Protocol):
     """What a backend promises; `CoreOrchestrator` (`"hogwild"`) and `GA3C` (`"ga3c"`) are built in.
 
-    `cores` is a number to keep to, unless `experiment.child.cores` is "auto": then it is how many the CPU has, and a backend that
-    takes fewer, because more would not fit into the memory, says how many after `startup` by an attribute of this name.
+    `cores` is a number to keep to, unless `experiment.child.cores` is "auto". Then it is how many
+    the CPU has. A backend that takes fewer, because more would not fit into the memory, says how
+    many after `startup` by an attribute of this name.
 
     One asyncio loop makes all calls, in the order of the methods below, `due` to `release` over and
     over. A backend of one's own is a class with these methods and this constructor, named by
@@ -57,12 +59,19 @@ class Backend(Protocol):
         ...
 
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
-        """Starts training, from these weights or, if None, from its own initial ones. `version` is the
-        parent's: a run that goes on draws other random numbers than it did from its start."""
+        """Starts training, from these weights or, if None, from its own initial ones.
+
+        `version` is the parent's: a run that goes on draws other random numbers than it did from
+        its start.
+        """
         ...
 
     async def due(self) -> None:
         """Returns when an exchange is due; may be cancelled and called again.
+
+        At the start none is due: the weights are those that the child was given. With
+        `child.exchange = "episode"` an exchange is due when each process has ended an episode, with
+        `"free"` after `exchange_seconds` or `exchange_steps`.
 
         Raises:
             GenkidamaError: training cannot go on.
@@ -98,7 +107,7 @@ class Backend(Protocol):
         ...
 
     def release(self) -> None:
-        """The exchange is over, or there is nobody to exchange with: whoever waits goes on."""
+        """The exchange is over, or there is no parent to exchange with: all that wait go on."""
         ...
 
     async def shutdown(self) -> None:

@@ -7,17 +7,14 @@ pulls θ_L ← θ_O.
 Laws of this file:
 - A core writes only its own gradient, its own share of the replay tensor and its own element of the
   semaphore vector; weights and optimizer state belong to all.
-- It talks to the orchestrator through one pipe: a `RECORD` a finished episode; while it waits, it
-  sleeps in a read of that pipe. The pipe's end is the orchestrator's end: the core ends too.
+- It talks to the orchestrator on its `Line`: a record for each finished episode.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,11 +22,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from genkidama.capacity import GROWTH_BYTES
 from genkidama.child.memory import Layout, SharedMemory, size_of
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.child.process import (
+    EPISODE,
+    GONE,
+    PROGRESS,
+    READY,
+    RECYCLED,
+    REPORT_STEPS,
+    Line,
+    MemoryGuard,
+    live,
+)
 from genkidama.child.replay import ReplayTensor
-from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner, updates
@@ -37,7 +42,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
 from genkidama.schedules import SCHEDULES
-from genkidama.system.machine import forget_peak, private_bytes, resident_bytes, since_peak_bytes
+from genkidama.system.machine import forget_peak, private_bytes, since_peak_bytes
 
 __all__ = ["SingleCore", "rehearse", "run_core"]
 
@@ -50,10 +55,6 @@ _LOOK_BATCHES = 128
 _REHEARSAL_SECONDS = 0.1
 
 
-class _Ended(Exception):
-    """The orchestrator wants this core to end, or is gone."""
-
-
 class SingleCore:
     """The core number `index` of a child.
 
@@ -61,8 +62,9 @@ class SingleCore:
         index: its share of the replay tensor, its gradient and its element of the semaphore vector.
         experiment: all settings.
         memory: the child's shared memory, with θ_O in it.
-        line: this end of the pipe to the orchestrator.
-        seed: distinguishes this core from every other one of the run, and from its own predecessors.
+        line: to the orchestrator.
+        seed: distinguishes this core from every other one of the run, and from its own
+            predecessors.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class SingleCore:
         index: int,
         experiment: Experiment,
         memory: SharedMemory,
-        line: Connection,
+        line: Line,
         seed: tuple[int, ...],
     ) -> None:
         self.experiment, self.algorithm = experiment, experiment.algorithm
@@ -92,7 +94,6 @@ class SingleCore:
         )
         self._learner = make_learner(experiment.algorithm, self.model)
         self._sample = self.model.head.sampler(self._rng, experiment.algorithm.epsilon)
-        self._waits = experiment.child.exchange == "episode"
         # The columns of this core's share of T[C × N × M].
         replay = ReplayTensor(
             memory.replay, memory.filled, self.model.observation_shape, self.model.head.columns
@@ -112,40 +113,38 @@ class SingleCore:
 
     def run(self) -> int:
         """Acts and learns until the orchestrator ends it; returns the process' exit code."""
+        guard = MemoryGuard()
         try:
             self._observation, _ = self._environment.reset(seed=self._episode_seed)
-            self._report(READY, 0.0, 0)
-            self._pause()
+            self._line.report(READY)
+            self._line.pause()
             self.pull()
-            limit = batches = 0
-            while not self._memory.stop[0]:
-                if self._line.poll():
-                    raise _Ended  # nothing is ever sent to a core that does not wait: this is the line's end
+            batches = 0
+            while True:
+                self._line.check()
                 batches += 1
-                if not batches % _LOOK_BATCHES:
-                    # A large network takes its memory, shared pages included, in the first batches: that is no leak.
-                    limit = limit or resident_bytes() + GROWTH_BYTES
-                    if resident_bytes() > limit:
-                        return RECYCLED
+                if not batches % _LOOK_BATCHES and guard.leaks():
+                    return RECYCLED
                 steps, cuts, following = self.collect()
                 self.learn(steps, cuts, following)
                 self._since_pull += steps
                 ended = self._length == 0
                 if ended and not self.algorithm.across_episodes:
-                    self._pause()
+                    self._line.pause()
                 if self._since_pull >= self.algorithm.pull_steps or (
                     ended and not self.algorithm.across_episodes
                 ):
                     self.pull()
-        except (_Ended, EOFError, BrokenPipeError, ConnectionResetError):
-            pass
+        except GONE:
+            return 0
         finally:
             self._environment.close()
-        return 0
 
     def rehearse(self) -> None:
-        """Does once whatever takes memory: for a moment it plays, to an episode's end at most, and then it learns from a full batch."""
-        self._waits = False
+        """Does once whatever takes memory.
+
+        For a moment it plays, to an episode's end at most. Then it learns from a full batch.
+        """
         self._shared.copy_(self.model.vector)
         self._observation, _ = self._environment.reset(seed=self._episode_seed)
         n, deadline = self.algorithm.batch_size, time.monotonic() + _REHEARSAL_SECONDS
@@ -213,18 +212,18 @@ class SingleCore:
                     cuts.append(t - 1)
                     following.append(observation)
                 observation, _ = self._environment.reset()
-                self._report(EPISODE, episode_return, length - self._said)
+                self._line.report(EPISODE, episode_return, length - self._said)
                 episode_return, length, self._said = 0.0, 0, 0
                 if not across:
                     break
-                self._pause()
+                self._line.pause()
         if length:
             cuts.append(t - 1)
             following.append(observation)
         self._memory.filled[self._index] = t
         self._observation, self._return, self._length = observation, episode_return, length
         if length - self._said >= REPORT_STEPS:
-            self._report(PROGRESS, 0.0, length - self._said)
+            self._line.report(PROGRESS, 0.0, length - self._said)
             self._said = length
         return t, cuts, following
 
@@ -286,26 +285,12 @@ class SingleCore:
                 self._discounted = 0.0
         shared.add(discounted[:, None])
 
-    def _report(self, kind: int, episode_return: float, steps: int) -> None:
-        if self._memory.stop[0]:
-            raise _Ended
-        self._line.send_bytes(RECORD.pack(kind, episode_return, steps))
-
-    def _pause(self) -> None:
-        """The semaphore: lights this core's element and sleeps until the orchestrator releases all."""
-        if not self._waits:
-            return
-        self._memory.semaphore[self._index] = True
-        self._line.send_bytes(b"")
-        self._line.recv_bytes()
-        if self._memory.stop[0]:
-            raise _Ended
-
 
 def rehearse(experiment: Experiment, layout: Layout) -> int | None:
-    """How many bytes a core takes at its most that nobody shares with it, before anything leaks.
+    """How many bytes a core takes for itself at its most, before anything leaks.
 
-    To be called in a fork of the nursery that has done little else and then ends: what it does, a core does.
+    To be called in a fork of the nursery that has done little else and then ends: what it does, a
+    core does.
 
     Args:
         experiment: all settings.
@@ -319,10 +304,8 @@ def rehearse(experiment: Experiment, layout: Layout) -> int | None:
     """
     torch.set_num_threads(1)
     memory = SharedMemory(layout)
-    line = Connection(
-        os.open(os.devnull, os.O_WRONLY), readable=False
-    )  # nobody wants to know how it went
-    SingleCore(0, experiment, memory, line, (0,)).rehearse()
+    nowhere = Connection(os.open(os.devnull, os.O_WRONLY), readable=False)
+    SingleCore(0, experiment, memory, Line(nowhere, memory.stop, None), (0,)).rehearse()
     private = private_bytes()
     return (
         None
@@ -337,24 +320,15 @@ def run_core(
     index: int,
     experiment: Experiment,
     memory: SharedMemory,
-    line: Connection,
+    pipe: Connection,
     seed: tuple[int, ...],
 ) -> None:
     """The life of a core process, from its fork to its exit code."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the orchestrator decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
-    try:
-        code = SingleCore(index, experiment, memory, line, seed).run()
-    except (
-        Exception
-    ) as error:  # the user's environment or network may raise anything: report it, do not hang
-        if not isinstance(error, ConfigurationError):
-            traceback.print_exc()
-        line.send_bytes(
-            RECORD.pack(FAILED, 0.0, 0) + f"{type(error).__name__}: {error}".encode()[:1000]
-        )
-        sys.exit(1)
-    sys.exit(code)
+
+    def life() -> int:
+        torch.set_num_threads(1)
+        waits = experiment.child.exchange == "episode"
+        line = Line(pipe, memory.stop, memory.semaphore[index : index + 1] if waits else None)
+        return SingleCore(index, experiment, memory, line, seed).run()
+
+    live(pipe, life)

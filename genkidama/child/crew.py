@@ -2,11 +2,15 @@
 
 Laws of this file:
 - The crew never computes: it sleeps until a process or a timer wakes it.
-- With `exchange = "episode"` an exchange is due when every element of the semaphore vector is lit;
-  with `"free"` whenever enough time or steps have passed, and nobody ever waits.
-- A process that dies is replaced, its element lit meanwhile. One that dies again and again before it
-  has done anything ends the child, with the reason that it gave.
-- At any time at most one process of an index lives: whatever an index owns in shared memory has one writer.
+- With `exchange = "free"` an exchange is due whenever enough time or steps have passed, and no
+  process ever waits.
+- With `"episode"` it is due when every element of the semaphore vector is lit and an episode has
+  ended since the last exchange. Where all wait and none has ended, as at the start, the crew lets
+  them go on by itself.
+- A process that dies is replaced, its element lit meanwhile. A process that dies again and again
+  before it has done anything ends the child, with the reason that it gave.
+- At any time at most one process of an index lives, so each part of the shared memory that an index
+  owns has one writer.
 """
 
 from __future__ import annotations
@@ -27,21 +31,24 @@ import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED
+from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
 
 __all__ = ["Crew", "Fork"]
 
-#: Starts the process of an index, given the process' end of its line and the seed of its random numbers. It is
-#: called in threads, several at once. EOFError and OSError mean that it could not be started this time.
+#: Starts the process of an index, given the process' end of its line and the seed of its random
+#: numbers. It is called in threads, several at once. EOFError and OSError mean that it could not be
+#: started this time.
 Fork: TypeAlias = Callable[[int, Connection, tuple[int, ...]], ForkServerProcess]
 
-#: So many deaths of one process without a record of what it did between them mean that it will never live.
+#: So many deaths of one process without a record of what it did between them mean that it will
+#: never live.
 _FATAL_DEATHS = 3
 
-#: How long to wait when a process cannot even be started: a nursery that was killed is only replaced once the system has noted its end.
+#: How long to wait after a process could not even be started. A nursery that was killed is only
+#: replaced once the system has noted its end.
 _RETRY_SECONDS = 0.2
 
 #: How long processes get to end by themselves before they are killed.
@@ -60,27 +67,32 @@ class _Member:
     #: Deaths since the process last did anything.
     deaths: int = 0
     failure: str = ""
-    #: Whether it has come to the semaphore; until then its element is lit for it, but at the start.
-    present: bool = False
 
 
 class Crew:
-    """The processes 0 … count−1. One asyncio loop makes all calls, `begin` before `due` and `resize`.
+    """The processes 0 … count−1. One asyncio loop makes all calls, `begin` before all others.
 
     Args:
         experiment: all settings.
         noun: what one of the processes is called in messages: `"core"`, `"agent"`.
         name: the child's name; it makes its processes' random numbers differ from other children's.
-        fork: starts one.
+        fork: starts a process.
     """
 
     def __init__(self, experiment: Experiment, noun: str, name: str, fork: Fork) -> None:
-        self._experiment, self._noun, self._name, self._fork = experiment, noun, name, fork
+        self._experiment = experiment
+        self._noun = noun
+        self._name = name
+        self._fork = fork
         self._free = experiment.child.exchange == "free"
         self._members: dict[int, _Member] = {}
-        self._count = self._births = self._version = 0
+        self._count = 0
+        self._births = 0
+        self._version = 0
         self._semaphore = SemaphoreVector(np.ones(0, np.bool_))
         self._work = Work()
+        #: Whether an episode has ended since the last exchange.
+        self._played = False
         self._wake = asyncio.Event()
         self._fatal: Exception | None = None
         self._ending = False
@@ -90,41 +102,42 @@ class Crew:
     @property
     def pids(self) -> list[int]:
         """The process numbers of those that live."""
-        return [
-            member.process.pid
-            for member in self._members.values()
-            if member.process.pid is not None
-        ]
+        pids = (member.process.pid for member in self._members.values())
+        return [pid for pid in pids if pid is not None]
 
     async def begin(self, count: int, version: int, semaphore: npt.NDArray[Any]) -> None:
-        """Starts so many processes, which wait for each other.
+        """Starts so many processes, which wait for each other before they play.
 
         Args:
             count: at least 1.
             version: the parent's, part of the seeds.
-            semaphore: bool, in shared memory: one element for each process that there may ever be. Those that have
-                no process count as absent.
+            semaphore: bool, in shared memory: one element for each process that there may ever be.
+                Elements without a process count as absent.
         """
-        self._count, self._version, self._semaphore = count, version, SemaphoreVector(semaphore)
+        self._count = count
+        self._version = version
+        self._semaphore = SemaphoreVector(semaphore)
         for index in range(count):
             self._semaphore.enter(index)
-        self._semaphore.release()  # nobody waits yet, so nobody is woken: at the start all wait for all
+        self._semaphore.release()  # none waits yet, so none is woken: at the start all wait for all
         await self._start_all(range(count))
 
     async def resize(self, count: int) -> list[int]:
         """Starts processes, or dismisses those with the highest indices, until there are so many.
 
-        A new process takes part in exchanges from when it first comes to the semaphore. The line of one that is
-        dismissed is closed, after what it has said is counted; nobody waits for it any more or replaces it. If it
-        does not end by itself within a second it is killed.
+        A new process takes part in exchanges from when it first comes to the semaphore. The line of
+        one that is dismissed is closed, after what it has said is counted. Nobody waits for it or
+        replaces it any more. If it does not end by itself within a second it is killed.
 
         Args:
             count: at least 1, at most the semaphore's elements.
 
         Returns:
-            Who was dismissed, for the caller to wake at once where they sleep in anything but a read of their line.
+            The processes that were dismissed, for the caller to wake at once where they sleep in
+            anything but a read of their line.
         """
-        # Starts and dismissals that are under way come first. From here to the new count nothing else runs.
+        # Starts and dismissals that are under way come first. From here to the new count nothing
+        # else runs.
         while changes := [
             task
             for index, task in self._changes.items()
@@ -142,7 +155,8 @@ class Crew:
         return list(range(count, before))
 
     async def _start_all(self, indices: range) -> None:
-        # Shielded: a caller that is cancelled leaves no process behind that nobody knows; `shutdown` waits for the starts.
+        # Shielded: a caller that is cancelled leaves no process behind that nobody knows.
+        # `shutdown` waits for the starts.
         await asyncio.shield(
             asyncio.gather(*(self._change(index, self._start(index)) for index in indices))
         )
@@ -153,26 +167,18 @@ class Crew:
 
     async def _start(self, index: int, deaths: int = 0, failure: str = "") -> None:
         self._births += 1
-        seed = (
-            self._experiment.seed,
-            zlib.crc32(self._name.encode()),
-            index,
-            self._births,
-            self._version,
-        )
+        name = zlib.crc32(self._name.encode())
+        seed = (self._experiment.seed, name, index, self._births, self._version)
         ours, theirs = multiprocessing.Pipe()
         try:
             with theirs:
                 process = await asyncio.to_thread(self._fork, index, theirs, seed)
-        except (
-            EOFError,
-            OSError,
-        ) as error:  # the nursery has been killed; the next attempt starts another one
+        except (EOFError, OSError) as error:
+            # The nursery has been killed. The next attempt starts another one.
             ours.close()
             await asyncio.sleep(_RETRY_SECONDS)
-            self._replace(
-                index, deaths + 1, failure, f"it cannot be started: {type(error).__name__}"
-            )
+            reason = f"it cannot be started: {type(error).__name__}"
+            self._replace(index, deaths + 1, failure, reason)
             return
         member = self._members[index] = _Member(index, process, ours, deaths, failure)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._listen, member)
@@ -188,10 +194,8 @@ class Crew:
             self._lost(member)
 
     def _heard(self, member: _Member, record: bytes) -> None:
-        if not record:  # it waits at the semaphore, its element lit by itself
-            if not member.present:
-                member.present = True
-                self._semaphore.enter(member.index)
+        if not record:
+            self._semaphore.enter(member.index)
             if self._semaphore.all_lit:
                 self._wake.set()
             return
@@ -201,6 +205,7 @@ class Crew:
             self._work.steps += steps
             if kind == EPISODE:
                 self._work.returns.append(episode_return)
+                self._played = True
             if self._free and 0 < self._experiment.child.exchange_steps <= self._work.steps:
                 self._wake.set()
         elif kind == FAILED:
@@ -212,10 +217,8 @@ class Crew:
             return
         member.process.join()
         code = member.process.exitcode
-        deaths = member.deaths + 1
-        if code == RECYCLED:
-            deaths = 0
-        else:
+        deaths = 0 if code == RECYCLED else member.deaths + 1
+        if code != RECYCLED:
             log.warning(
                 f"{self._noun} lost",
                 **{self._noun: member.index},
@@ -234,13 +237,21 @@ class Crew:
         self._semaphore.light(member.index)
 
     def _replace(self, index: int, deaths: int, failure: str, reason: str) -> None:
-        """Starts a process again after its `deaths`-th death in a row, of `reason`; `failure` is what it has said itself."""
+        """Starts a process again, unless it has died too often.
+
+        Args:
+            index: of the process.
+            deaths: how many times in a row it has died.
+            failure: the reason that it gave itself.
+            reason: of its last death.
+        """
         if self._ending or index >= self._count:
             return
         if deaths >= _FATAL_DEATHS:
+            name = f"{self._noun} {index}"
             self.fail(
                 EnvironmentFailure(
-                    f"{self._noun} {index} died {deaths} times without ending an episode: {reason}"
+                    f"{name} died {deaths} times without ending an episode: {reason}"
                 )
             )
             return
@@ -252,9 +263,8 @@ class Crew:
         member = self._members.pop(index, None)
         if member is not None:
             self._hang_up(member)
-            self._change(
-                index, asyncio.to_thread(_end, [member.process], time.monotonic() + _GRACE_SECONDS)
-            )
+            deadline = time.monotonic() + _GRACE_SECONDS
+            self._change(index, asyncio.to_thread(_end, [member.process], deadline))
 
     def fail(self, error: Exception) -> None:
         """Training cannot go on: `due` raises this."""
@@ -268,22 +278,33 @@ class Crew:
             EnvironmentFailure: a process does not live long enough to do anything.
             Exception: what `fail` was told.
         """
-        settings = self._experiment.child
-        if self._free and settings.exchange_seconds:
+        if self._free:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), settings.exchange_seconds)
-        elif self._free:
-            await self._wake.wait()
+                seconds = self._experiment.child.exchange_seconds
+                await asyncio.wait_for(self._wake.wait(), seconds or None)
         else:
-            # A process lights its element first and then says so; by then the exchange may be under way or over.
-            while not self._semaphore.all_lit and self._fatal is None:
-                self._wake.clear()
-                await self._wake.wait()
-            for member in list(self._members.values()):
-                self._listen(member)  # what it did, it has said before it lit its element
+            await self._all_have_played()
         self._wake.clear()
         if self._fatal is not None:
             raise self._fatal
+
+    async def _all_have_played(self) -> None:
+        """Returns when all wait at the semaphore and an episode has ended since the last exchange.
+
+        Where all wait but none has ended, there is nothing to exchange and they go on: at the
+        start, or when the only process there was has been replaced.
+        """
+        while self._fatal is None:
+            # A process lights its element first and then says so, so its word may come late. What
+            # it did, it has said before.
+            if self._semaphore.all_lit:
+                for member in list(self._members.values()):
+                    self._listen(member)
+                if self._played:
+                    return
+                self.release()
+            self._wake.clear()
+            await self._wake.wait()
 
     def take_work(self) -> Work:
         """What the processes have done since the last call."""
@@ -291,19 +312,20 @@ class Crew:
         return work
 
     def release(self) -> None:
-        """Lets those that wait at the semaphore go on."""
+        """Lets the processes that wait at the semaphore go on."""
+        self._played = False
         if self._free:
             return
         for index in self._semaphore.release():
-            try:
+            # One that has just died needs no waking: the reader of its line lights its element.
+            with suppress(OSError, KeyError):
                 self._members[index].line.send_bytes(b"")
-            except (OSError, KeyError):
-                continue  # it has just died; the reader of its line notices and lights its element
 
     async def shutdown(self) -> None:
         """Ends all processes and waits for their end, one second at most.
 
-        Their lines are closed; whoever sleeps elsewhere, or looks at a flag, is to be told before.
+        Their lines are closed. A process that sleeps in anything but a read of its line, or looks
+        at a flag, is to be told before.
         """
         self._ending = True
         deadline = time.monotonic() + _GRACE_SECONDS
@@ -318,7 +340,7 @@ class Crew:
 
 
 def _end(processes: list[ForkServerProcess], deadline: float) -> None:
-    """Waits for the end of these processes; those that live on at the deadline are killed."""
+    """Waits for the end of these processes; any that lives on at the deadline is killed."""
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
         if process.exitcode is None:

@@ -1,7 +1,11 @@
 """Nurseries: servers that have a module warm and fork processes from it on request.
 
-Each is a forkserver of its own, multiprocessing's code but not its one global server. So a program may have one that has
-imported torch and one that has not, and whatever else it does with multiprocessing knows nothing of either.
+Each is a forkserver of its own: multiprocessing's code, but not its one global server. So a program
+may have one that has imported torch and one that has not, and whatever else the program does with
+multiprocessing is not affected by either.
+
+This module relies on parts of multiprocessing that have no documentation. What they are is checked
+in `tests/child/test_forkserver.py`, which also says what to do when a new Python changes them.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -24,26 +29,28 @@ from genkidama.experiment import Experiment
 
 __all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "ONE_THREAD", "PRELOAD_VARIABLE", "Nursery"]
 
-#: The environment variables that tell a nursery which module it is there for, and with which experiment (JSON) to warm up.
-#: All that is forked from it inherits them, so a module that is preloaded compares the first with its own name.
+#: The environment variables that tell a nursery which module it is there for, and with which
+#: experiment (JSON) to warm up. All that is forked from it inherits them, so a module that is
+#: preloaded compares the first with its own name.
 PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
 
-#: What numerical libraries read when they are loaded. One thread each: more only fight over the CPU.
+#: What numerical libraries read when they are loaded. One each: more fight for the CPU.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
 
 
 def _of_cores(experiment: Experiment) -> dict[str, str]:
-    # Cores never use a GPU. If torch saw one, the backward pass in the nursery would start CUDA's autograd
-    # threads there, and what has threads must not be forked.
+    # Cores never use a GPU. If torch saw one, the backward pass in the nursery would start CUDA's
+    # autograd threads there, and what has threads must not be forked.
     variables = {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
     if experiment.network.name != "convolutional":
-        # glibc takes large blocks from the kernel and gives them back: on its heap, torch's batches between an
-        # environment's small leftovers would fragment it by megabytes a second. With images that would cost a
-        # quarter of the speed: nearly all of their blocks are large, and each would be given back every time.
-        # (A3C's batch of 240 × 64 numbers is 61 KB: with a threshold of 64 KiB a core grew by 42 MB in 60,000 steps, with this by 2.)
+        # With this, glibc takes large blocks from the kernel and gives them back. On its heap,
+        # torch's batches between an environment's small leftovers would fragment it by megabytes a
+        # second. With images it would cost a quarter of the speed: nearly all of their blocks are
+        # large, and each would be given back every time. (A3C's batch of 240 × 64 numbers is 61 KB:
+        # with a threshold of 64 KiB a core grew by 42 MB in 60,000 steps, with this one by 2.)
         variables["MALLOC_MMAP_THRESHOLD_"] = "32768"
     return variables
 
@@ -57,38 +64,46 @@ _lock = threading.Lock()
 
 
 class Nursery:
-    """A server process that is born when the first process is asked of it, and lives as long as this one or any of its own.
+    """A server process that is born when the first process is asked of it.
+
+    It lives as long as this process or any of its own.
 
     Args:
-        preload: the module that is imported in it. One that cannot be imported is left out, and nothing is warm.
-        variables: environment variables, for an experiment, of the nursery and of all that is forked from it, besides those
-            of this program. A nursery keeps those it was born with.
+        preload: the module that is imported in it. If it cannot be imported, nothing is warm.
+        variables: environment variables, for an experiment, of the nursery and of all that is
+            forked from it, besides those of this program. A nursery keeps those it was born with.
     """
 
     def __init__(self, preload: str, variables: Callable[[Experiment], Mapping[str, str]]) -> None:
-        self._preload, self._variables = preload, variables
+        self._preload = preload
+        self._variables = variables
         self._server = forkserver.ForkServer()
         self._server.set_forkserver_preload([preload])
 
     @property
     def pid(self) -> int | None:
-        """The nursery's process number, which multiprocessing tells nobody; None before it is born."""
+        """The nursery's process number; None before it is born."""
         number: int | None = getattr(self._server, "_forkserver_pid", None)
         return number
 
-    def start(
-        self, target: Callable[..., None], args: tuple[Any, ...], experiment: Experiment
-    ) -> ForkServerProcess:
-        """Starts a daemonic process that calls `target(*args)`, and returns as soon as it lives.
+    def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkServerProcess:
+        """Starts a daemonic process and returns as soon as it lives.
 
-        That takes milliseconds, but as long as importing and warming up where the nursery must be born first, which
-        then warms up with this experiment. May be called in several threads; they take turns.
+        That takes milliseconds. Where the nursery must be born first, it takes as long as importing
+        and warming up with this experiment. May be called in several threads; they take turns.
+
+        Args:
+            entry: `"module:function"`, which is looked up in the new process. So this one need not
+                import the module.
+            args: for the function; they are pickled.
+            experiment: what a nursery that is born now warms up with.
 
         Raises:
-            EOFError, OSError: the nursery is dead, killed or of what it imports. The next call starts another one.
+            EOFError, OSError: the nursery is dead, killed or of what it imports. The next call
+                starts another one.
         """
         process = multiprocessing.get_context("forkserver").Process(
-            target=target, args=args, daemon=True
+            target=_enter, args=(entry, args), daemon=True
         )
         with self._starting(experiment):
             process.start()
@@ -98,13 +113,15 @@ class Nursery:
     def _starting(self, experiment: Experiment) -> Iterator[None]:
         """Around every start of a process.
 
-        A nursery that is born now is told what to warm up with. Multiprocessing is kept from importing the
-        caller's main script in every process: they run code of this package only, so a research script needs
-        no `if __name__ == "__main__"`, and a process does not carry what the script imports. And Ctrl-C, which
-        reaches a whole terminal, interrupts nothing that is started here: the orchestrator decides what ends when.
+        A nursery that is born now is told what to warm up with. Multiprocessing is kept from
+        importing the caller's main script in every process. They run code of this package only, so
+        a research script needs no `if __name__ == "__main__"`, and a process does not carry what
+        the script imports. Ctrl-C, which reaches a whole terminal, interrupts nothing that is
+        started here: the orchestrator decides what ends when.
         """
         with _lock:
-            resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, which the nursery's start would have it do
+            # It unblocks SIGINT when it starts; the nursery's start would have it do that.
+            resource_tracker.ensure_running()
             settings = msgspec.json.encode(experiment.to_dict()).decode()
             variables = {
                 **self._variables(experiment),
@@ -115,7 +132,7 @@ class Nursery:
             os.environ.update(variables)
             main = sys.modules["__main__"]
             sys.modules["__main__"] = types.ModuleType("__main__")
-            # Multiprocessing looks its server up by this name, each time that a process is started.
+            # Multiprocessing looks its server up by this name whenever a process is started.
             connect = forkserver.connect_to_new_process
             forkserver.connect_to_new_process = self._server.connect_to_new_process
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -125,16 +142,20 @@ class Nursery:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
                 forkserver.connect_to_new_process = connect
                 sys.modules["__main__"] = main
-                for (
-                    name,
-                    value,
-                ) in before.items():  # whoever embeds a child has an environment of its own
+                # The program that embeds a child has an environment of its own.
+                for name, value in before.items():
                     if value is None:
                         del os.environ[name]
                     else:
                         os.environ[name] = value
 
 
+def _enter(entry: str, args: tuple[Any, ...]) -> None:
+    """The first function of each process."""
+    module, _, function = entry.partition(":")
+    getattr(import_module(module), function)(*args)
+
+
 #: Where cores are born, with torch, and where agents are, without.
-CORES = Nursery("genkidama.child.nursery", _of_cores)
-AGENTS = Nursery("genkidama.child.ga3c.nursery", _of_agents)
+CORES = Nursery("genkidama.child.core_nursery", _of_cores)
+AGENTS = Nursery("genkidama.child.ga3c.agent_nursery", _of_agents)

@@ -1,7 +1,8 @@
-"""CoreOrchestrator: a child's shared memory and its core processes. The built-in backend, `"hogwild"`.
+"""CoreOrchestrator: a child's shared memory and its core processes. The backend `"hogwild"`.
 
-The cores themselves are a `Crew`: who is started, waited for, replaced and counted is said there. The
-orchestrator never computes, and imports no torch: what it must know of the network, a process tells it.
+The cores themselves are a `Crew`, which starts, awaits, replaces and counts them. What an exchange
+reads and writes are `SharedWeights`. The orchestrator never computes and imports no torch: what it
+must know of the network, a process tells it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import structlog
 
-from genkidama.averaging import blend
 from genkidama.capacity import (
     CHILD_BYTES,
     CORE_BYTES,
@@ -32,17 +31,20 @@ from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import CORES
 from genkidama.child.memory import Layout, SharedMemory, size_of
-from genkidama.child.nursery import describe
-from genkidama.child.records import start_core
+from genkidama.child.shared_weights import SharedWeights
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.system.machine import available_bytes
-from genkidama.weights import DTYPE, Signature, Vector
+from genkidama.weights import Signature, Vector
 
 __all__ = ["CoreOrchestrator"]
 
-#: What a core costs is measured for no longer than this: an environment may hang, or wait for something.
+#: What a core costs is measured for no longer than this: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
+
+#: What the processes call that are started here.
+_DESCRIBE = "genkidama.child.core_nursery:describe"
+_CORE = "genkidama.child.core:run_core"
 
 log = structlog.get_logger()
 
@@ -52,15 +54,18 @@ class CoreOrchestrator:
 
     Args:
         experiment: all settings.
-        cores: core processes to run, at least 1. If `child.cores` is "auto" there will be fewer where they would not fit into
-            the memory; after `startup`, the attribute of this name is how many there are.
+        cores: core processes to run, at least 1. If `child.cores` is "auto" there will be fewer
+            where they would not fit into the memory; after `startup`, the attribute of this name is
+            how many there are.
         name: the child's name; it makes its cores' random numbers differ from other children's.
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
         if cores < 1:
             raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
-        self.experiment, self.cores, self.name = experiment, cores, name
+        self.experiment = experiment
+        self.cores = cores
+        self.name = name
         self._crew = Crew(experiment, "core", name, self._fork)
         self._memory: SharedMemory | None = None
         self._describer: ForkServerProcess | None = None
@@ -81,7 +86,8 @@ class CoreOrchestrator:
         try:
             entries, vector, layout, cost = await asyncio.shield(describing)
         except asyncio.CancelledError:
-            # A small machine imports torch for half a minute; whoever is told to stop does not wait for that.
+            # A small machine imports torch for half a minute. A child that is told to stop does not
+            # wait for that.
             while not describing.done():
                 self._abandon(nursery)
                 await asyncio.wait((describing,), timeout=0.1)
@@ -91,7 +97,7 @@ class CoreOrchestrator:
         shared = self.experiment.optimizer.shared
         self.cores = self._fitting(cost, size_of(layout.for_cores(0, shared)))
         self._memory = SharedMemory(layout.for_cores(self.cores, shared))
-        self._memory.weights[:] = np.frombuffer(vector, DTYPE)
+        self._weights = SharedWeights(self._memory, vector)
         return self.signature
 
     def _describe(self) -> tuple[Any, bytes, Layout, int | None]:
@@ -101,24 +107,24 @@ class CoreOrchestrator:
             try:
                 with theirs:
                     self._describer = CORES.start(
-                        describe, (self.experiment, theirs), self.experiment
+                        _DESCRIBE,
+                        (self.experiment, theirs),
+                        self.experiment,
                     )
                 answer = ours.recv()
-            except (
-                EOFError,
-                OSError,
-            ):  # from start(): the nursery itself died of what it imports or builds
+            except (EOFError, OSError):
+                # If start() raises it, the nursery itself died of what it imports or builds.
                 if self._describer is not None:
                     self._describer.join()
                     code = f" with exit code {self._describer.exitcode}"
                 raise EnvironmentFailure(
                     f"the process that builds the network died{code}{tight}; "
-                    f"try `python -c 'import torch'` on this machine, and the environment {self.experiment.environment.id!r} by itself"
+                    f"try `python -c 'import torch'` on this machine, "
+                    f"and the environment {self.experiment.environment.id!r} by itself"
                 ) from None
             if answer[0] == "ok":
-                with suppress(
-                    EOFError, OSError
-                ):  # the environment has killed it, as it will kill cores
+                # An environment that kills it will kill cores, too.
+                with suppress(EOFError, OSError):
                     if ours.poll(_REHEARSAL_SECONDS):
                         cost = ours.recv()
                     else:
@@ -131,11 +137,16 @@ class CoreOrchestrator:
         return answer[1], answer[2], answer[3], cost
 
     def _tight(self) -> str:
-        """Warns if there is not even enough memory for the nursery; the reason to give if that then dies."""
+        """Warns if there is not even enough memory for the nursery.
+
+        Returns:
+            The reason to give if the nursery then dies; empty if there is enough.
+        """
         available = None if CORES.pid is not None else available_bytes()
         if available is None or available >= CHILD_BYTES:
             return ""
-        reason = f"a child needs {megabytes(CHILD_BYTES)} before its first core, {megabytes(available)} are free"
+        needs, free = megabytes(CHILD_BYTES), megabytes(available)
+        reason = f"a child needs {needs} before its first core, {free} are free"
         log.warning(reason, child=self.name)
         return f": {reason}"
 
@@ -152,7 +163,8 @@ class CoreOrchestrator:
         if available is None or self.cores * needs + reserve <= available:
             return self.cores
         free = megabytes(max(0, available - reserve))
-        why = f"a core needs {megabytes(needs)}, {free} are free beside a reserve of {megabytes(reserve)}"
+        beside = f"{free} are free beside a reserve of {megabytes(reserve)}"
+        why = f"a core needs {megabytes(needs)}, {beside}"
         if self.experiment.child.cores != "auto":
             log.warning(
                 f"{self.cores} cores as told, though {fit} would fit: {why}", child=self.name
@@ -167,7 +179,10 @@ class CoreOrchestrator:
         return fit
 
     def _abandon(self, nursery: int | None) -> None:
-        """Kills what `startup` has started, and with it whatever waits for that: all but the nursery that was there before."""
+        """Kills what `startup` has started, and so ends whatever waits for that.
+
+        A nursery that was there before lives on.
+        """
         with suppress(ProcessLookupError):
             if (started := CORES.pid) is not None and started != nursery:
                 os.kill(started, signal.SIGKILL)
@@ -175,58 +190,38 @@ class CoreOrchestrator:
                 os.kill(self._describer.pid, signal.SIGKILL)
 
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
-        if weights is not None:
-            self.memory.weights[:] = weights
+        self._weights.begin(weights)
         await self._crew.begin(self.cores, version, self.memory.semaphore)
 
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         return CORES.start(
-            start_core, (index, self.experiment, self.memory, line, seed), self.experiment
+            _CORE, (index, self.experiment, self.memory, line, seed), self.experiment
         )
 
     async def due(self) -> None:
         await self._crew.due()
 
     def snapshot(self) -> Vector:
-        return self.memory.weights.copy()
+        return self._weights.snapshot()
 
     def take_work(self) -> Work:
         return self._crew.take_work()
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
-        if not beta:
-            return
-        weights = self.memory.weights
-        if self.experiment.child.exchange == "free":
-            # The cores have gone on since the snapshot; what they learned meanwhile is kept:
-            # θ_C ← θ_C + β(θ_P − θ_sent), which is the documented blend where nothing has changed.
-            weights += (parent - sent) * DTYPE.type(beta)
-        else:
-            blend(weights, parent, beta)
+        # Free cores have gone on since the snapshot.
+        self._weights.blend(sent, parent, beta, self.experiment.child.exchange == "free")
 
     def reset(self, weights: Vector) -> None:
-        self.memory.state[:] = 0.0
-        self.memory.clock[:] = 0.0
-        self.memory.weights[:] = weights
+        self._weights.reset(weights)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        memory = self.memory
-        return {
-            "weights": memory.weights.copy(),
-            "state": memory.state.copy(),
-            "clock": memory.clock.copy(),
-        }
+        return self._weights.state()
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        for name, array in state.items():
-            ours = getattr(self.memory, name)
-            if (
-                ours.shape == array.shape
-            ):  # another number of cores or another optimizer starts with fresh momenta
-                ours[:] = array
+        self._weights.restore(state)
 
     def set_progress(self, progress: float) -> None:
-        self.memory.progress[0] = progress
+        self._weights.set_progress(progress)
 
     def release(self) -> None:
         self._crew.release()

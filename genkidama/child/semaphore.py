@@ -1,10 +1,11 @@
-"""The semaphore vector: how the cores of one child wait for each other. What is said of cores holds for agents, too.
+"""The semaphore vector: how the cores of one child wait for each other. All of it holds for agents.
 
-One boolean a core, in shared memory. A core that has finished its episode lights its own element and
-sleeps; when all are lit, the child exchanges weights, darkens the elements and wakes the cores
-(thesis §4.6). A core that is dead, being restarted or not there yet counts as lit, so that nobody waits for it.
+One boolean a core, in shared memory. A core that has finished its episode lights its own element
+and sleeps. When all elements are lit, the child exchanges weights, darkens the elements and wakes
+the cores (thesis §4.6). A core that is dead, being restarted or not there yet counts as lit, so
+that nobody waits for it.
 
-This file holds the rules; the sleeping and waking is done by each core's pipe.
+This file holds the rules; each core's pipe does the sleeping and waking.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ __all__ = ["SemaphoreVector"]
 class SemaphoreVector:
     """The vector and its rules.
 
+    A core is absent until it enters. Some elements may belong to no core: they stay absent.
+
     Args:
-        elements: bool, shape (C,), in shared memory; a core writes True to its own, nobody else does
-            but this object, in the orchestrator. All are absent until they enter, those that never do for ever.
+        elements: bool, shape (C,), in shared memory. A core writes True to its own; nothing else
+            writes to them but this object, in the orchestrator.
     """
 
     def __init__(self, elements: npt.NDArray[Any]) -> None:
@@ -36,8 +39,11 @@ class SemaphoreVector:
         self._absent[core] = True
 
     def enter(self, core: int) -> None:
-        """A core that was absent stands at the start and waits with the others."""
-        self._elements[core] = True
+        """The core says that it waits. If it was absent it takes part from now on.
+
+        The word of a core that is there already changes nothing: it has lit its element itself, and
+        may have been released since.
+        """
         self._absent[core] = False
 
     @property
@@ -46,7 +52,7 @@ class SemaphoreVector:
         return bool(self._elements.all()) and not bool(self._absent.all())
 
     def release(self) -> list[int]:
-        """Darkens the elements of the waiting cores and says which they are, so that they be woken."""
+        """Darkens the elements of the waiting cores; gives these cores, for the caller to wake."""
         waiting = np.flatnonzero(self._elements & ~self._absent)
         self._elements[waiting] = False
         return [int(core) for core in waiting]

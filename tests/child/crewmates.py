@@ -1,33 +1,50 @@
-"""Processes of a crew that need no torch. Their nursery has this module warm."""
+"""Processes of a crew that need no torch, and their nursery."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from importlib import import_module
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
-import genkidama.child.nursery  # noqa: F401  # the other nursery's module: here it must not warm up
+from genkidama.child.forkserver import Nursery
 from genkidama.child.memory import SharedMemory
-from genkidama.child.records import EPISODE, PROGRESS, RECORD
+from genkidama.child.process import EPISODE, PROGRESS, RECORD
 
-__all__ = ["look", "work"]
+__all__ = ["LIGHT", "look", "run_watched_core", "work"]
+
+ROOT = Path(__file__).parents[2]
+
+#: A nursery without torch. It has this module warm.
+LIGHT = Nursery(
+    "tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
+)
 
 #: The process that has imported this module.
 _IMPORTED_IN = os.getpid()
 
 
 def look(line: Connection) -> None:
-    """Sends what a process finds when it is born: its nursery, whether this module was warm, whether torch is, its variables."""
+    """Sends what a process finds when it is born.
+
+    Its nursery, whether this module was warm, whether torch is imported, its variables.
+    """
     line.send((os.getppid(), os.getpid() != _IMPORTED_IN, "torch" in sys.modules, dict(os.environ)))
 
 
 def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
     """Follows a plan until the line ends.
 
-    `"episodes"`: one of 5 + 5 + 2 steps between two exchanges; `"progress"`: five steps now and then of an episode without an
-    end; `"fall"`: falls after five; `"die"`: before any; `"deaf"`: comes to the semaphore and hears nothing for a minute.
+    - `"episodes"`: an episode of 5 + 5 + 2 steps between two exchanges.
+    - `"deaf"`: one such episode, and after the exchange it hears nothing for a minute.
+    - `"progress"`: five steps now and then of an episode without an end.
+    - `"fall"`: falls after five steps.
+    - `"die"`: falls before any.
     """
+    played = False
     try:
         while plan == "progress":
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
@@ -40,10 +57,18 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
             memory.semaphore[index] = True
             line.send_bytes(b"")
             line.recv_bytes()
-            if plan == "deaf":
+            if plan == "deaf" and played:
                 time.sleep(60.0)
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
             line.send_bytes(RECORD.pack(EPISODE, 12.0, 2))
+            played = True
     except (EOFError, OSError):
         return
+
+
+def run_watched_core(*arguments: Any) -> None:
+    """A core that looks at its memory more often."""
+    core = import_module("genkidama.child.core")  # which imports torch
+    core._LOOK_BATCHES = 8  # type: ignore[attr-defined]
+    core.run_core(*arguments)

@@ -1,18 +1,14 @@
-"""Crew and Nursery with real processes: who is started and dismissed, what is counted, and what is warm where."""
+"""Crew with real processes: which are started and dismissed, what is counted, what is due when."""
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
-import sys
 import threading
 import zlib
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from multiprocessing import forkserver
+from contextlib import asynccontextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -22,17 +18,11 @@ import pytest
 
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
-from genkidama.child.forkserver import CORES, Nursery
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
-from tests.child.crewmates import look, work
-from tests.helpers import PATIENCE, ROOT, eventually, small, until
-
-#: A nursery without torch.
-LIGHT = Nursery(
-    "tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
-)
+from tests.child.crewmates import LIGHT
+from tests.helpers import PATIENCE, eventually, small, until
 
 #: How many elements the semaphore of each crew here has.
 ELEMENTS = 4
@@ -61,7 +51,9 @@ class Yard:
         if any(other == index for other, _, _ in self.living()):
             self.doubles.append(index)
         plan = self._plans[min(index, len(self._plans) - 1)]
-        process = LIGHT.start(work, (index, self.memory, line, plan), self.experiment)
+        process = LIGHT.start(
+            "tests.child.crewmates:work", (index, self.memory, line, plan), self.experiment
+        )
         assert process.pid is not None
         self.started.append((index, seed, process.pid))
         return process
@@ -76,7 +68,10 @@ class Yard:
 
 @asynccontextmanager
 async def begun(count: int, *plans: str, **child: Any) -> AsyncIterator[tuple[Crew, Yard]]:
-    """A crew of so many, the first of which follows the first plan and so on, the rest the last one; ended without a trace."""
+    """A crew of so many, which ends without a trace.
+
+    Its first process follows the first plan and so on, the rest the last one.
+    """
     experiment = small(child=child or {"exchange": "episode"})
     yard = Yard(experiment, plans)
     crew = Crew(experiment, "agent", "crew", yard.fork)
@@ -106,14 +101,60 @@ async def full_turn(crew: Crew, count: int) -> None:
             pass
 
 
+# Where all wait, and none has played.
+
+
+async def test_at_the_start_all_wait_for_all_and_no_exchange_is_due() -> None:
+    async with begun(3, "episodes") as (crew, _):
+        for _ in range(5):
+            assert await turn(crew) == Work(36, [12.0] * 3)
+
+
+async def test_one_that_dies_before_the_start_holds_nobody_up() -> None:
+    async def alone(crew: Crew) -> None:
+        while True:
+            assert await turn(crew) == Work(12, [12.0])
+
+    async with begun(2, "episodes", "die") as (crew, _):
+        with pytest.raises(EnvironmentFailure, match="agent 1 died 3 times"):
+            await alone(crew)
+        assert len(crew.pids) == 1
+
+
+async def test_the_only_one_when_it_is_replaced_plays_before_there_is_an_exchange() -> None:
+    async with begun(1, "episodes") as (crew, yard):
+        assert await turn(crew) == Work(12, [12.0])
+        await crew.due()
+        assert crew.take_work() == Work(12, [12.0])
+        os.kill(yard.pid(0), signal.SIGKILL)
+        crew.release()
+        assert await turn(crew) == Work(12, [12.0])
+        assert len(yard.started) == 2
+
+
+async def test_what_was_played_before_the_only_one_died_is_exchanged() -> None:
+    async with begun(1, "episodes") as (crew, yard):
+        await crew.due()
+        os.kill(yard.pid(0), signal.SIGKILL)
+        await eventually(lambda: len(yard.started) == 2)
+        assert await turn(crew) == Work(12, [12.0])
+
+
+async def test_waiting_for_the_start_may_be_given_up_and_taken_up_again() -> None:
+    async with begun(2, "episodes") as (crew, _):
+        for _ in range(50):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(crew.due(), 0.001)
+                break
+        for _ in range(2):
+            assert await turn(crew) == Work(24, [12.0] * 2)
+
+
 # More and fewer.
 
 
-async def test_those_that_are_added_take_part_and_the_semaphores_other_elements_hold_nobody_up() -> (
-    None
-):
+async def test_those_that_are_added_take_part_and_other_elements_hold_nobody_up() -> None:
     async with begun(1, "episodes") as (crew, yard):
-        assert await turn(crew) == Work()
         assert await turn(crew) == Work(12, [12.0])
         assert await crew.resize(3) == []
         assert sorted(index for index, _, _ in yard.started) == [0, 1, 2]
@@ -284,62 +325,3 @@ async def test_a_backend_may_say_that_training_cannot_go_on() -> None:
         crew.fail(EnvironmentFailure("the model is gone"))
         with pytest.raises(EnvironmentFailure, match="the model is gone"):
             await asyncio.wait_for(waiting, PATIENCE)
-
-
-# Nurseries.
-
-
-def born(nursery: Nursery) -> tuple[int, bool, bool, dict[str, str]]:
-    """What a process of this nursery finds; see `look`."""
-    ours, theirs = multiprocessing.Pipe()
-    with ours, theirs:
-        process = nursery.start(look, (theirs,), small())
-        assert ours.poll(PATIENCE)
-        found: tuple[int, bool, bool, dict[str, str]] = ours.recv()
-        process.join()
-        process.close()
-    return found
-
-
-def test_a_program_may_have_a_nursery_with_torch_and_one_without() -> None:
-    parent, warm, torch, variables = born(CORES)
-    assert (parent, warm, torch) == (CORES.pid, False, True)
-    assert (variables["OMP_NUM_THREADS"], variables["CUDA_VISIBLE_DEVICES"]) == ("1", "")
-    parent, warm, torch, light = born(LIGHT)
-    assert (parent, warm, torch) == (LIGHT.pid, True, False)
-    assert light["GENKIDAMA_TEST_LIGHT"] == "1"
-    for name in ("MALLOC_MMAP_THRESHOLD_", "CUDA_VISIBLE_DEVICES"):
-        assert light.get(name) == os.environ.get(name)
-    assert CORES.pid != LIGHT.pid and born(CORES)[0] == CORES.pid
-
-
-def test_starts_leave_the_program_as_it_was_and_get_into_nobodys_way() -> None:
-    def state() -> tuple[Any, ...]:
-        return (
-            dict(os.environ),
-            sys.modules["__main__"],
-            signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        )
-
-    before, asked = state(), [CORES, LIGHT] * 8
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # the threads take turns in the middle of everything
-    try:
-        with ThreadPoolExecutor(len(asked)) as threads:
-            assert [found[0] for found in threads.map(born, asked)] == [
-                nursery.pid for nursery in asked
-            ]
-    finally:
-        sys.setswitchinterval(interval)
-    assert state() == before
-    assert forkserver.connect_to_new_process == forkserver._forkserver.connect_to_new_process
-
-
-def test_a_nursery_that_was_killed_is_born_again() -> None:
-    first = born(LIGHT)[0]
-    os.kill(first, signal.SIGKILL)
-    until(
-        lambda: psutil.Process(first).status() == psutil.STATUS_ZOMBIE
-    )  # a start before the system has noted its end would fail
-    parent, warm, *_ = born(LIGHT)
-    assert parent == LIGHT.pid != first and warm

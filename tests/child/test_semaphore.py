@@ -1,4 +1,4 @@
-"""The semaphore's rules: every state that a few cores can get into, against the plain words of the rules."""
+"""The semaphore's rules: every state that a few cores can get into, against the rules in words."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ Action = tuple[str, int]
 
 
 def possible(state: State) -> list[Action]:
-    """What can happen next: an absent core comes, a running one finishes its episode, one that is there dies, all are released."""
+    """What can happen next.
+
+    A core says that it waits: an absent one comes with this word, from another it may be late. One
+    that is there dies. A running one finishes its episode. All are released.
+    """
     actions: list[Action] = []
     for core, word in enumerate(state):
-        actions += [("enter", core)] if word == ABSENT else [("die", core)]
+        actions += [("enter", core)]
+        actions += [("die", core)] if word != ABSENT else []
         actions += [("finish", core)] if word == RUNNING else []
-    # The orchestrator releases at any time: when it has exchanged, and when it has nobody to exchange with.
+    # The orchestrator releases at any time: after an exchange, and where there is none to make.
     return [*actions, ("release", -1)]
 
 
 def after(state: State, action: Action) -> State:
-    """The rules, in words: whoever comes or finishes waits; the dead are absent; a release sets the waiting running."""
+    """The rules, in words.
+
+    A core that comes or finishes waits; a late word changes nothing; the dead are absent; a release
+    sets the waiting running.
+    """
     kind, core = action
+    if kind == "enter" and state[core] != ABSENT:
+        return state
     if kind == "release":
         return tuple(RUNNING if word == WAITING else word for word in state)
     word = {"enter": WAITING, "finish": WAITING, "die": ABSENT}[kind]

@@ -6,6 +6,6 @@
             ├── predictors (threads)          prediction queue → one forward pass → actions
             └── trainers (threads)            training queue → losses → updates of the one vector
 
-Observations, actions and rewards lie in shared memory (`slots.Slots`); the two queues are pipes that carry numbers
-of lanes and slots (`queues`), nothing else.
+Observations, actions and rewards lie in shared memory (`slots.Slots`). The two queues are pipes,
+which carry numbers of lanes and slots (`queues`) and nothing else.
 """

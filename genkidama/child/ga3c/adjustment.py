@@ -1,18 +1,24 @@
-"""The dynamic adjustment of GA3C: how many predictors, trainers and agents there are, tuned to what trains fastest.
+"""The dynamic adjustment of GA3C: how many predictors, trainers and agents train fastest.
 
-Source: Babaeizadeh et al. 2016, "GA3C: GPU-based A3C for Deep Reinforcement Learning", section 2: at random N_P and N_T change
-by ±1, and TPS, the training batches a second, decides whether the change is kept. Its program changes N_A too.
+Source: Babaeizadeh et al. 2016, "GA3C: GPU-based A3C for Deep Reinforcement Learning", section 2.
+N_P and N_T change by ±1 at random, and TPS, the training batches a second, decides whether the
+change is kept. The authors' program changes N_A, too.
 
 Laws of this file:
-- All windows are equally long. In each runs either the accepted setting or a proposal, a neighbour of it chosen at random.
-- A proposal is accepted when its mean rate over two windows is not below the accepted setting's, and given up as soon as it is:
-  most are after their first window. One window alone would let the luckiest settings in rather than the best.
-- After each proposal that is given up the accepted setting runs again, and its rate moves half-way to what it does now. So a
-  lucky measurement does not stand for ever, and a machine that has slowed down is compared with itself.
-- What was given up is not proposed again until all other neighbours were, or the accepted setting has changed.
+- All windows are equally long. In each runs the accepted setting or a proposal, which is a
+  neighbour of it, chosen at random.
+- A proposal is accepted when its mean rate over two windows is not below the accepted setting's. It
+  is given up as soon as its rate is below, which most are after their first window. One window
+  alone would let the luckiest settings in rather than the best.
+- After each proposal that is given up the accepted setting runs again, and its rate moves half-way
+  to what it does now. So a lucky measurement does not stand for ever, and a machine that has slowed
+  down is compared with itself.
+- A setting that was given up is not proposed again until all other neighbours were, or the accepted
+  setting has changed.
 
-The program compares with the window before, even if what ran in it was rejected, and its first window is shorter than the others.
-On the two simulated machines of its test, where measurements are off by 5 %, that ends 10 % below the best, and this rule 2 %.
+The authors' program compares with the window before, even if that one's setting was rejected, and
+its first window is shorter than the others. On the two simulated machines of the test here, where
+measurements are off by 5 %, it ends 10 % below the best, and this rule 2 %.
 """
 
 from __future__ import annotations
@@ -50,8 +56,8 @@ class Window(NamedTuple):
 def neighbours(setting: Setting, most: Setting) -> list[Setting]:
     """All settings that differ from this one by −1, 0 or +1 step in each number, within [1, most].
 
-    A step of N_P and N_T is 1, a step of N_A is a quarter of N_A, at least 1: not as documented, since one agent
-    of 32 changes the rate by less than any noise.
+    A step of N_P and N_T is 1. A step of N_A is a quarter of N_A, at least 1. That is not as
+    documented, but one agent of 32 changes the rate by less than any noise.
     """
     steps = (1, 1, max(1, setting.agents // 4))
     numbers = [
@@ -79,7 +85,7 @@ class Adjustment:
         self._most, self._rng = most, rng
         #: What the window under way runs with.
         self.setting = start
-        #: What it would be but for the proposals.
+        #: What it would run with if nothing were proposed.
         self.accepted = start
         #: All windows that have ended, in their order: the document's figure, as data.
         self.trace: list[Window] = []
@@ -88,7 +94,10 @@ class Adjustment:
         self._given_up: set[Setting] = set()
 
     def judge(self, rate: float) -> Setting:
-        """Takes the rate that was measured under `setting`, in any unit; gives what the next window runs with.
+        """Takes the rate that was measured under `setting`, in any unit.
+
+        Returns:
+            What the next window runs with.
 
         Raises:
             ValueError: the rate is NaN, infinite or negative.
@@ -112,11 +121,9 @@ class Adjustment:
             self.setting, self._proposed_rate = self.accepted, math.nan
         elif not first:
             self._given_up = {self.accepted}
-            self.accepted, self._accepted_rate, self._proposed_rate = (
-                self.setting,
-                self._proposed_rate,
-                math.nan,
-            )
+            self.accepted = self.setting
+            self._accepted_rate = self._proposed_rate
+            self._proposed_rate = math.nan
             self.setting = self._propose()
 
     def _propose(self) -> Setting:

@@ -1,47 +1,52 @@
 """An agent: a process that steps environments and knows no model. It imports no torch.
 
-Babaeizadeh et al. 2017, §4: it asks the prediction queue for each action, and every t_max steps or at an episode's end puts
-what it has experienced into the training queue. Unlike the authors' program, the reward of the last step is part of that.
+Babaeizadeh et al. 2017, §4: it asks the prediction queue for each action. Every t_max steps, and at
+an episode's end, it puts what it has experienced into the training queue. Unlike in the authors'
+program, the reward of the last step is part of that.
 
 Laws of this file:
-- The agent writes observations, rewards and lengths into its own slots (`slots`), and nothing into another's.
-- V of the observation that follows a full rollout is the one that comes with the next action. Where an episode is cut by a
-  time limit, its last observation is asked for by itself.
-- It sleeps in a read of its bell: until its predictions are there, or a slot is free. The bell's end is the child's end.
+- The agent writes observations, rewards and lengths into its own slots (`slots`), and nothing into
+  another's.
+- V of the observation that follows a full rollout comes with the next action. Where a time limit
+  cuts an episode, the agent asks for V of the last observation by itself.
+- It sleeps in a read of its bell, until its predictions are there or a slot is free. The bell's end
+  is the child's end.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.capacity import GROWTH_BYTES
 from genkidama.child.ga3c.queues import put
 from genkidama.child.ga3c.slots import Ends, Slots
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
-from genkidama.errors import ConfigurationError
+from genkidama.child.process import (
+    EPISODE,
+    GONE,
+    PROGRESS,
+    READY,
+    RECYCLED,
+    REPORT_STEPS,
+    Ended,
+    Line,
+    MemoryGuard,
+    live,
+)
 from genkidama.experiment import Experiment
 from genkidama.learning.actions import converter
 from genkidama.learning.lanes import make_lanes
-from genkidama.system.machine import resident_bytes
 
 __all__ = ["Agent", "run_agent"]
 
 Array = npt.NDArray[Any]
 
-#: How many steps pass between two looks at the memory.
+#: How many steps pass between two looks at the memory: the agent has used all of its slots by the
+#: first one, and they are part of what it resides in.
 _LOOK_STEPS = 4096
-
-
-class _Ended(Exception):
-    """The child wants this agent to end, or is gone."""
 
 
 class Agent:
@@ -52,8 +57,9 @@ class Agent:
         experiment: all settings.
         slots: the shared memory.
         ends: its ends of the queues and of its bell.
-        line: this end of the pipe to the orchestrator.
-        seed: distinguishes this agent from every other one of the run, and from its own predecessors.
+        line: to the orchestrator.
+        seed: distinguishes this agent from every other one of the run, and from its own
+            predecessors.
     """
 
     def __init__(
@@ -62,57 +68,56 @@ class Agent:
         experiment: Experiment,
         slots: Slots,
         ends: Ends,
-        line: Connection,
+        line: Line,
         seed: tuple[int, ...],
     ) -> None:
-        self._index, self._slots, self._line = index, slots, line
-        self._predictions, self._training, self._bell = (
-            ends.predictions.fileno(),
-            ends.training.fileno(),
-            ends.bell.fileno(),
-        )
+        self._slots = slots
+        self._line = line
+        self._stop = slots.stop[index : index + 1]
+        self._predictions = ends.predictions.fileno()
+        self._training = ends.training.fileno()
+        self._bell = ends.bell.fileno()
         self._lanes = make_lanes(experiment.environment, experiment.ga3c.environments)
         self._convert = converter(self._lanes.action_space)
         self._seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) % 2**31
         self._gamma = experiment.algorithm.gamma
-        self._waits = experiment.child.exchange == "episode"
         layout = slots.layout
         self._length, self._rollouts = layout.steps, layout.rollouts
         count = layout.environments
         self._first = index * count
         self._all = list(range(count))
-        #: By environment: the row of the observation to act on; its full slot, which the trainers have not got yet, or −1.
-        self._rows, self._full = [-1] * count, [-1] * count
-        self._returns, self._discounted = [0.0] * count, [0.0] * count
+        #: By environment: the row of the observation to act on.
+        self._rows = [-1] * count
+        #: By environment: its full slot, which the trainers have not got yet, or −1.
+        self._full = [-1] * count
+        self._returns = [0.0] * count
+        self._discounted = [0.0] * count
         self._unsaid = 0
         self._ended: set[int] = set()
 
     def run(self) -> int:
         """Acts until the child ends it; returns the process' exit code."""
+        guard = MemoryGuard()
         try:
             observations = self._lanes.reset(self._seed)
             for i in self._all:
                 self._enter(i, observations[i])
             self._report(READY, 0.0)
-            self._pause()
-            steps, limit = 0, 0
+            self._line.pause()
+            steps = 0
             while True:
                 self._ask(self._all)
                 self._step()
                 steps += 1
                 if self._unsaid >= REPORT_STEPS:
                     self._report(PROGRESS, 0.0)
-                if not steps % _LOOK_STEPS:
-                    # Its slots are part of what it resides in, and all of them were used by the time of the first look.
-                    limit = limit or resident_bytes() + GROWTH_BYTES
-                    if resident_bytes() > limit:
-                        self._report(PROGRESS, 0.0)
-                        return RECYCLED
-        except (_Ended, EOFError, BrokenPipeError, ConnectionResetError):
-            pass
+                if not steps % _LOOK_STEPS and guard.leaks():
+                    self._report(PROGRESS, 0.0)
+                    return RECYCLED
+        except GONE:
+            return 0
         finally:
             self._lanes.close()
-        return 0
 
     def _step(self) -> None:
         """One step of each environment, with the actions that were predicted."""
@@ -147,7 +152,7 @@ class Agent:
         self._ended.add(i)
         if len(self._ended) == len(self._all):
             self._ended.clear()
-            self._pause()
+            self._line.pause()
 
     def _enter(self, i: int, observation: Array) -> None:
         """The observation becomes the first of a free slot."""
@@ -196,24 +201,12 @@ class Agent:
 
     def _sleep(self) -> None:
         """Until the bell rings."""
-        if not os.read(self._bell, 4096) or self._slots.stop[self._index]:
-            raise _Ended
+        if not os.read(self._bell, 4096) or self._stop[0]:
+            raise Ended
 
     def _report(self, kind: int, episode_return: float) -> None:
-        if self._slots.stop[self._index]:
-            raise _Ended
-        self._line.send_bytes(RECORD.pack(kind, episode_return, self._unsaid))
+        self._line.report(kind, episode_return, self._unsaid)
         self._unsaid = 0
-
-    def _pause(self) -> None:
-        """The semaphore: lights this agent's element and sleeps until the orchestrator releases all."""
-        if not self._waits:
-            return
-        self._slots.semaphore[self._index] = True
-        self._line.send_bytes(b"")
-        self._line.recv_bytes()
-        if self._slots.stop[self._index]:
-            raise _Ended
 
 
 def run_agent(
@@ -221,21 +214,11 @@ def run_agent(
     experiment: Experiment,
     slots: Slots,
     ends: Ends,
-    line: Connection,
+    pipe: Connection,
     seed: tuple[int, ...],
 ) -> None:
     """The life of an agent process, from its fork to its exit code."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the whole group; the orchestrator decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        code = Agent(index, experiment, slots, ends, line, seed).run()
-    except Exception as error:  # the user's environment may raise anything: report it, do not hang
-        if not isinstance(error, ConfigurationError):
-            traceback.print_exc()
-        line.send_bytes(
-            RECORD.pack(FAILED, 0.0, 0) + f"{type(error).__name__}: {error}".encode()[:1000]
-        )
-        sys.exit(1)
-    sys.exit(code)
+    own = slice(index, index + 1)
+    element = slots.semaphore[own] if experiment.child.exchange == "episode" else None
+    line = Line(pipe, slots.stop[own], element)
+    live(pipe, lambda: Agent(index, experiment, slots, ends, line, seed).run())

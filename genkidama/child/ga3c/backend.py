@@ -2,10 +2,12 @@
 
 Laws of this file:
 - It never computes and imports no torch: it sleeps until an agent, the engine or a timer wakes it.
-- An exchange is due as with Hogwild: after so much time or so many steps with `exchange = "free"`; with `"episode"`
-  when every agent has ended an episode in each of its environments, and waits. Trainers never wait.
-- An agent that dies is replaced. So is the engine: on a CPU nothing is lost with it, on a GPU what it has
-  learned since the last exchange. Who dies again and again without getting anywhere ends the child, with the reason.
+- An exchange is due as with Hogwild. With `exchange = "free"` it is due after so much time or so
+  many steps, with `"episode"` when every agent has ended an episode in each of its environments,
+  and waits. Trainers never wait.
+- An agent that dies is replaced. So is the engine: on a CPU nothing is lost with it, on a GPU what
+  it has learned since the last exchange. A process that dies again and again without getting
+  anywhere ends the child, with the reason.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
-from genkidama.averaging import blend
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import AGENTS
 from genkidama.child.ga3c.adjustment import Adjustment, Setting
-from genkidama.child.ga3c.launch import EngineProcess, pipe
+from genkidama.child.ga3c.engine_process import EngineProcess, pipe
 from genkidama.child.ga3c.queues import put, ring, take, waiting
-from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots, do_nothing, start_agent
+from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots
+from genkidama.child.shared_weights import SharedWeights, change
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.weights import DTYPE, Signature, Vector
+from genkidama.weights import Signature, Vector
 
 __all__ = ["GA3C"]
 
@@ -44,7 +46,8 @@ _AGENTS_PER_CORE = 8
 #: So many deaths of the engine without an update between them mean that it will never live.
 _FATAL_DEATHS = 3
 
-#: What a change has stirred up, agents that start above all, settles for this share of a window before that begins.
+#: For this share of a window, what a change has stirred up settles before the window begins: above
+#: all, agents start.
 _SETTLING = 0.25
 
 log = structlog.get_logger()
@@ -55,7 +58,8 @@ class GA3C:
 
     Args:
         experiment: all settings.
-        cores: CPU cores that the child may use, at least 1; how many agents there are follows from it if `ga3c.agents` is "auto".
+        cores: CPU cores that the child may use, at least 1. If `ga3c.agents` is "auto", the number
+            of agents follows from it.
         name: the child's name; it makes its agents' random numbers differ from other children's.
     """
 
@@ -74,9 +78,8 @@ class GA3C:
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
         for _, end in self._bells:
-            os.set_blocking(
-                end.fileno(), False
-            )  # an agent that hangs must not hold up who rings for it
+            # An agent that hangs must not hold up the thread that rings for it.
+            os.set_blocking(end.fileno(), False)
         self._engine: EngineProcess | None = None
         self._slots: Slots | None = None
         self._restart: asyncio.Task[None] | None = None
@@ -104,9 +107,8 @@ class GA3C:
             entries, vector, facts, device = await self._engine.describe(self.experiment)
             await asyncio.shield(warming)
         finally:
-            while (
-                not warming.done()
-            ):  # whoever is told to stop, or cannot go on, does not wait for that
+            # A child that is told to stop, or cannot go on, does not wait for the nursery.
+            while not warming.done():
                 with suppress(ProcessLookupError):
                     if (born := AGENTS.pid) is not None and born != nursery:
                         os.kill(born, signal.SIGKILL)
@@ -121,7 +123,7 @@ class GA3C:
                 rollouts=settings.rollouts,
                 steps=self.experiment.algorithm.batch_size,
                 size=self.signature.size,
-                # Threads that leave are counted in their rows to the end, while others take their places.
+                # A thread that leaves counts in its row to the end, while another takes its place.
                 threads=2
                 * (
                     max(settings.predictors, settings.max_predictors)
@@ -130,15 +132,14 @@ class GA3C:
                 **facts,
             )
         )
-        self.slots.weights[:] = np.frombuffer(vector, DTYPE)
+        self._weights = SharedWeights(self._slots, vector)
         self._engine.attach(self.slots)
         return self.signature
 
     def _warm_up(self) -> None:
-        with suppress(
-            EOFError, OSError
-        ):  # it died of the environment; agents will, too, and say so
-            process = AGENTS.start(do_nothing, (), self.experiment)
+        # If it dies of the environment, agents will, too, and say so.
+        with suppress(EOFError, OSError):
+            process = AGENTS.start("os:getpid", (), self.experiment)
             process.join()
             process.close()
 
@@ -147,8 +148,7 @@ class GA3C:
         return EngineProcess([end.fileno() for end in ends], self._engine_lost)
 
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
-        if weights is not None:
-            self.slots.weights[:] = weights
+        self._weights.begin(weights)
         self._put_to_work()
         await self._crew.begin(self.setting.agents, version, self.slots.semaphore)
         self._counted_at = time.monotonic()
@@ -172,7 +172,9 @@ class GA3C:
         self.slots.stop[index] = False
         ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])
         return AGENTS.start(
-            start_agent, (index, self.experiment, self.slots, ends, line, seed), self.experiment
+            "genkidama.child.ga3c.agent:run_agent",
+            (index, self.experiment, self.slots, ends, line, seed),
+            self.experiment,
         )
 
     # The engine.
@@ -185,17 +187,16 @@ class GA3C:
         if alive:
             self._crew.fail(EnvironmentFailure(f"training cannot go on: {reason}"))
         elif self._deaths >= _FATAL_DEATHS:
+            times = f"{self._deaths} times without an update"
             self._crew.fail(
-                EnvironmentFailure(
-                    f"the process that holds the model died {self._deaths} times without an update: {reason}"
-                )
+                EnvironmentFailure(f"the process that holds the model died {times}: {reason}")
             )
         else:
             log.warning("engine lost", reason=reason)
             self._restart = asyncio.get_running_loop().create_task(self._start_again())
 
     async def _start_again(self) -> None:
-        """Another engine goes on with the weights and the work that it finds in the shared memory."""
+        """Another engine goes on with the weights and the work that are in the shared memory."""
         slots = self.slots
         engine = self._engine = self._launch()
         try:
@@ -203,10 +204,12 @@ class GA3C:
         except EnvironmentFailure:
             self._engine_lost(f"exit code {engine.popen.returncode}", False)
             return
-        except ConfigurationError as error:  # it was built before: a device is gone, or a module
+        except ConfigurationError as error:
+            # It was built before, so a device is gone, or a module.
             self._engine_lost(str(error), True)
             return
-        # What the lost one had taken from the queues is put there again. By now every agent sleeps, so nothing is put twice.
+        # What the lost one had taken from the queues is put there again. By now every agent sleeps,
+        # so nothing is put twice.
         for (queue, _), size in (
             (self._predictions, len(slots.asked)),
             (self._training, len(slots.busy)),
@@ -254,7 +257,7 @@ class GA3C:
             await self._engine.publish()
 
     def snapshot(self) -> Vector:
-        return self.slots.weights.copy()
+        return self._weights.snapshot()
 
     def take_work(self) -> Work:
         work = self._crew.take_work()
@@ -273,49 +276,33 @@ class GA3C:
             **dict(zip(Setting._fields, self.setting, strict=True)),
             "queue_prediction": waiting(self._predictions[0].fileno()),
             "queue_training": waiting(self._training[0].fileno()),
-            # A mean of nothing is no figure: NaN is left out.
+            # A mean of nothing is no figure. NaN is left out.
             "prediction_batch": predictions / batches if batches else math.nan,
             "training_batch": steps / updates if updates else math.nan,
             "lag": lag / steps if steps else math.nan,
         }
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
-        if not beta:
-            return
-        slots = self.slots
-        if self.experiment.child.exchange == "free" or self._on_device:
-            change = (parent - sent) * DTYPE.type(beta)  # what was learned meanwhile is kept
-            slots.weights += change
-            if self._on_device and self._engine is not None:
-                slots.change[:] = change[: len(slots.change)]
-                self._engine.tell("change")
-        else:
-            blend(slots.weights, parent, beta)
+        free = self.experiment.child.exchange == "free"
+        self._weights.blend(sent, parent, beta, keep_changes=free or self._on_device)
+        if beta and self._on_device and self._engine is not None:
+            trainable = len(self.slots.change)
+            self.slots.change[:] = change(sent[:trainable], parent[:trainable], beta)
+            self._engine.tell("change")
 
     def reset(self, weights: Vector) -> None:
-        slots = self.slots
-        slots.state[:] = 0.0
-        slots.clock[:] = 0.0
-        slots.weights[:] = weights
+        self._weights.reset(weights)
         if self._on_device and self._engine is not None:
             self._engine.tell("reset")
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        slots = self.slots
-        return {
-            "weights": slots.weights.copy(),
-            "state": slots.state.copy(),
-            "clock": slots.clock.copy(),
-        }
+        return self._weights.state()
 
     def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        for name, array in state.items():
-            ours = getattr(self.slots, name)
-            if ours.shape == array.shape:  # another optimizer starts with fresh momenta
-                ours[:] = array
+        self._weights.restore(state)
 
     def set_progress(self, progress: float) -> None:
-        self.slots.progress[0] = progress
+        self._weights.set_progress(progress)
 
     def release(self) -> None:
         self._crew.release()

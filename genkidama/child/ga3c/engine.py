@@ -1,11 +1,11 @@
 """The engine: the process that holds the model, and the predictors and trainers that work on it.
 
-`python -m genkidama.child.ga3c.engine FD …`: started by `backend.GA3C`, which talks to it through a socket (first descriptor):
-it is told the experiment, says what its network is, is given the shared memory, and then does as it is told
-until the socket ends, which is the child's end.
+`backend.GA3C` starts it by `python -m genkidama.child.ga3c.engine FD …` and talks to it through a
+socket, the first descriptor. The engine is told the experiment, says what its network is, and is
+given the shared memory. Then it does as it is told until the socket ends, which is the child's end.
 
-On a CPU the model's vector is the shared memory itself. On a GPU it has its own, and the shared memory a copy:
-`publish` renews the copy, `change` adds what an exchange has added.
+On a CPU the model's vector is the shared memory itself. On a GPU the model has its own, and the
+shared memory has a copy: `publish` renews the copy, `change` adds what an exchange has added.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Engine:
         control: this end of the socket to the backend.
 
     Raises:
-        ConfigurationError: the device is not there, or the environment, network or algorithm cannot be built.
+        ConfigurationError: the device is not there, or the environment, network or algorithm cannot
+            be built.
     """
 
     def __init__(self, experiment: Experiment, control: Connection) -> None:
@@ -59,7 +60,10 @@ class Engine:
         self._saying = threading.Lock()
 
     def description(self) -> tuple[Any, ...]:
-        """What the backend must know: the vector's meaning, the vector, and what its memory's layout follows from."""
+        """What the backend must know.
+
+        "ok", the vector's meaning, the vector, what the memory's layout follows from, the device.
+        """
         space = self.spaces.observation_space
         facts = {
             "observation_shape": space.shape or (),
@@ -109,7 +113,7 @@ class Engine:
         thread.start()
 
     def _fail(self, error: Exception) -> None:
-        """A thread has ended by an error; it is the user's or the machine's, and training cannot go on."""
+        """A thread has ended by an error, the user's or the machine's: training cannot go on."""
         if not isinstance(error, GenkidamaError):
             traceback.print_exception(error)
         self._say("failed", f"{type(error).__name__}: {error}"[:1000])
@@ -119,7 +123,7 @@ class Engine:
             self._control.send(message)
 
     def serve(self) -> None:
-        """Does what it is told, until nobody is there any more to tell it."""
+        """Does what it is told, until the socket ends."""
         shared, slots = self.shared, self.slots
         weights, state = torch.from_numpy(slots.weights), torch.from_numpy(slots.state)
         trainable = len(slots.change)
@@ -174,13 +178,11 @@ def main() -> int:
         predictions, predictions_in, training, training_in, *bells = descriptors
         engine.attach(slots, (predictions, predictions_in, training, training_in), bells)
         engine.serve()
-    except (
-        EOFError,
-        ConnectionResetError,
-        BrokenPipeError,
-    ):  # the child is gone, or needs no engine any more
+    except (EOFError, ConnectionResetError, BrokenPipeError):
+        # The child is gone, or needs no engine any more. Threads that sleep in a read of a queue
+        # end with the process only.
         sys.stdout.flush()
-        os._exit(0)  # threads that sleep in a read of a queue end with the process only
+        os._exit(0)
     return 0
 
 

@@ -1,10 +1,11 @@
 """The queues between agents, predictors and trainers: pipes that carry indices, four bytes each.
 
 Laws of this file:
-- A pipe is a queue: writes of so few bytes are atomic, whoever writes, and a read takes one index, or all that are
-  there up to a maximum, and sleeps while there is none. Both are one system call.
+- A pipe is a queue. Writes of so few bytes are atomic, whichever process writes. A read takes one
+  index, or all that are there up to a maximum, and sleeps while there is none. Both are one system
+  call.
 - What the indices mean lies in shared memory. Nothing is pickled.
-- A bell is a pipe of meaningless bytes: it says "look again", and ringing it once too often harms nobody.
+- A bell is a pipe of meaningless bytes. It says "look again"; ringing once too often does no harm.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def take(queue: int, most: int) -> npt.NDArray[np.uint32]:
     """One index, and all others that are there, up to `most`; sleeps until there is one.
 
     Raises:
-        EOFError: nobody who could put any is left.
+        EOFError: no process is left that could put any.
     """
     taken = os.read(queue, _INDEX.itemsize * most)
     if not taken:
@@ -51,7 +52,7 @@ def waiting(queue: int) -> int:
 
 
 def ring(bell: int) -> None:
-    """Wakes whoever sleeps in a read of this bell. One that is gone needs no waking."""
+    """Wakes the process that sleeps in a read of this bell. One that is gone needs no waking."""
     try:
         os.write(bell, b"\0")
     except (BrokenPipeError, BlockingIOError):  # the latter: it has not looked for 64 KiB of bells

@@ -1,15 +1,16 @@
 """What the agents and the engine of a child share: rollouts in slots, the weights, and counters.
 
-An agent owns E lanes, one environment each. A lane has K slots, a slot one rollout of up to T steps. A step's place
-in the flat arrays is its row: (lane · K + slot) · T + t.
+An agent owns E lanes, one environment each. A lane has K slots. A slot holds one rollout of up to T
+steps. A step's place in the flat arrays is its row: (lane · K + slot) · T + t.
 
 Laws of this file:
-- A slot belongs to its agent until its index is put into the training queue, `busy` from then on, and to its agent
-  again when a trainer has copied it and darkened `busy`.
-- A prediction is asked for by `position` (the row where the observation lies), then `asked` + 1, then the lane's index in
-  the prediction queue. It is answered by what stands at that row, then `answered` = `asked`. So a request of an agent that
-  has died meanwhile, or one that is read twice, does no harm.
-- Each thread counts in a row of its own of `counters`; who wants a sum, adds.
+- A slot belongs to its agent until its index is put into the training queue, with `busy` set. It
+  belongs to its agent again when a trainer has copied it and cleared `busy`.
+- An agent asks for a prediction by `position` (the row where the observation lies), then
+  `asked` + 1, then the lane's index in the prediction queue. The answer is what stands at that row,
+  then `answered` = `asked`. So a request of an agent that has died meanwhile does no harm, nor does
+  a request that is read twice.
+- Each thread counts in a row of `counters` that is its own. A sum is added up by its reader.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.child.memory import Block
-from genkidama.experiment import Experiment
 
-__all__ = ["Count", "Ends", "SlotLayout", "Slots", "do_nothing", "start_agent"]
+__all__ = ["Count", "Ends", "SlotLayout", "Slots"]
 
 Array = npt.NDArray[Any]
 
@@ -111,16 +111,19 @@ class Slots(Block):
     #: Optimizer state, and steps so far; on a GPU a copy as `weights`.
     state: Array
     clock: Array
-    #: By row: what the agent saw; what it did, V(s), log μ(a|s) and the number of updates when it was predicted.
+    #: By row: what the agent saw; what it did, V(s), log μ(a|s), and the number of updates at that
+    #: prediction.
     observations: Array
     actions: Array
     values: Array
     log_mu: Array
     born: Array
-    #: By row: reward, and the discounted return of the episode so far, as the environment gives them.
+    #: By row: the reward, and the discounted return of the episode so far, as the environment gives
+    #: them.
     rewards: Array
     discounted: Array
-    #: By slot: steps; V of the observation after the last of them; whether the episode could go on there; see the laws.
+    #: By slot: steps; V of the observation after the last of them; whether the episode could go on
+    #: there; see the laws.
     lengths: Array
     bootstraps: Array
     cut: Array
@@ -150,21 +153,3 @@ class Ends:
     predictions: Connection
     training: Connection
     bell: Connection
-
-
-def start_agent(
-    index: int,
-    experiment: Experiment,
-    slots: Slots,
-    ends: Ends,
-    line: Connection,
-    seed: tuple[int, ...],
-) -> None:
-    """The first function of an agent process, which has come from the nursery with its environment imported."""
-    from genkidama.child.ga3c.agent import run_agent
-
-    run_agent(index, experiment, slots, ends, line, seed)
-
-
-def do_nothing() -> None:
-    """What the first process of a nursery does, which is started for the nursery's sake."""

@@ -1,8 +1,9 @@
 """The threads of the engine: predictors and trainers over one model.
 
-Babaeizadeh et al. 2017, §4. Each thread has a `Model` of its own, whose parameters are views of the one vector that all
-share; torch gives up Python's lock while it computes, so that threads on several cores, or on a GPU, do run side by side.
-Trainers step the vector as Hogwild cores do: without a lock.
+Babaeizadeh et al. 2017, §4. Each thread has a `Model` of its own, whose parameters are views of the
+one vector that all share. Torch gives up Python's lock while it computes, so threads on several
+cores, or on a GPU, do run side by side. Trainers step the vector as Hogwild cores do: without a
+lock.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ __all__ = ["Predictor", "Shared", "Trainer"]
 
 Array = npt.NDArray[Any]
 
-#: How much a predictor yields to the agents that share its cores (`nice`). While they go on, more requests gather, and one
-#: pass over twelve observations costs a quarter less a step than one over seven.
+#: How much a predictor yields to the agents that share its cores (`nice`). While they go on, more
+#: requests gather, and one pass over twelve observations costs a quarter less a step than one over
+#: seven.
 _NICENESS = 10
 
 #: Predictions between two looks at the running statistics of the observations.
@@ -60,7 +62,7 @@ class Shared:
 
     @property
     def needs_mu(self) -> bool:
-        """Whether learning asks how probable an action was when it was taken. Learners of one's own may."""
+        """Whether learning may ask how probable an action was when it was taken."""
         return self.experiment.algorithm.name != "a3c" or self.experiment.algorithm.vtrace
 
     def model(self) -> Model:
@@ -112,18 +114,19 @@ class _Thread(threading.Thread):
 
 
 class Predictor(_Thread):
-    """Takes one request, then all that are immediately there up to a maximum; predicts them together; answers each agent."""
+    """Takes all requests that are there, up to a maximum, predicts them together, answers each."""
 
     def _work(self) -> None:
         if sys.platform == "linux":  # elsewhere threads have no niceness of their own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        shared, slots, model, experiment = (
-            self._shared,
-            self._slots,
-            self._model,
-            self._shared.experiment,
-        )
-        network, head, epsilon = model.network, model.head, experiment.algorithm.epsilon
+        # Local names: this loop costs every step.
+        shared = self._shared
+        slots = self._slots
+        model = self._model
+        experiment = shared.experiment
+        network = model.network
+        head = model.head
+        epsilon = experiment.algorithm.epsilon
         generator = torch.Generator(self._device).manual_seed(self._seed)
         most = experiment.ga3c.prediction_batch
         normalize, batches = self._normalizer(), 0
@@ -132,9 +135,8 @@ class Predictor(_Thread):
             lanes = take(shared.predictions, most)
             if lanes[-1] == LEAVE or LEAVE in lanes:
                 leaving, lanes = True, _without_leave(lanes, shared.predictions_in)
-            lanes = lanes[
-                slots.asked[lanes] != slots.answered[lanes]
-            ]  # a dead agent's question was its successor's too
+            # The question of an agent that has died may have been its successor's, too.
+            lanes = lanes[slots.asked[lanes] != slots.answered[lanes]]
             if not len(lanes):
                 continue
             asked, rows = slots.asked[lanes], slots.position[lanes]
@@ -163,7 +165,9 @@ class Trainer(_Thread):
     """Takes rollouts, several together if so asked, and applies the learner's updates from them."""
 
     def _work(self) -> None:
-        shared, experiment, model = self._shared, self._shared.experiment, self._model
+        shared = self._shared
+        experiment = shared.experiment
+        model = self._model
         settings, algorithm = experiment.optimizer, experiment.algorithm
         learner = make_learner(algorithm, model)
         generator = torch.Generator().manual_seed(self._seed)
@@ -192,12 +196,13 @@ class Trainer(_Thread):
                 self._counters[Count.UPDATES] += 1
 
     def _collect(self) -> Rollout | None:
-        """Rollouts of enough steps, copied, their slots given back; None if the thread is to leave before the first."""
-        slots, length, lanes_slots = (
-            self._slots,
-            self._slots.layout.steps,
-            self._slots.layout.rollouts,
-        )
+        """Rollouts of enough steps, copied, their slots given back.
+
+        None if the thread is to leave before the first.
+        """
+        slots = self._slots
+        length = slots.layout.steps
+        lanes_slots = slots.layout.rollouts
         steps = 0
         ends: list[int] = []
         cuts: list[int] = []
@@ -209,9 +214,8 @@ class Trainer(_Thread):
             taken = take(self._shared.training, -(-(self._least - steps) // length))
             if LEAVE in taken:
                 self._leaving, taken = True, _without_leave(taken, self._shared.training_in)
-            taken = taken[
-                slots.busy[taken]
-            ]  # after the engine was replaced, a slot may be in the queue twice
+            # After the engine was replaced, a slot may be in the queue twice.
+            taken = taken[slots.busy[taken]]
             for slot in taken.tolist():
                 n = int(slots.lengths[slot])
                 rows = slice(slot * length, slot * length + n)
@@ -241,7 +245,9 @@ class Trainer(_Thread):
         cuts: list[int],
         bootstraps: list[float],
     ) -> Rollout:
-        experiment, model, weights = self._shared.experiment, self._model, self._slots.weights
+        experiment = self._shared.experiment
+        model = self._model
+        weights = self._slots.weights
         normalize = self._normalizer()
         if normalize is not None:
             moments = model.moments("observations", weights)
@@ -268,13 +274,19 @@ class Trainer(_Thread):
 
 
 def _on(model: Model, observations: Array) -> Tensor:
-    """On the model's device, to which images travel as bytes; as float32, unless the network takes bytes as they are."""
+    """On the model's device, to which images travel as bytes.
+
+    As float32, unless the network takes bytes as they are.
+    """
     tensor = torch.from_numpy(observations).to(model.device)
     return tensor if model.network.takes_bytes else tensor.float()
 
 
 def _without_leave(indices: Array, queue: int) -> Array:
-    """What else was taken, for the thread that leaves; further words to leave are for others, and go back."""
+    """What else was taken, for the thread that leaves.
+
+    Further words to leave are for other threads, and go back into the queue.
+    """
     rest: Array = indices[indices != LEAVE]
     if surplus := len(indices) - len(rest) - 1:
         put(queue, [LEAVE] * surplus)

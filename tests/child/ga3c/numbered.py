@@ -1,4 +1,4 @@
-"""An environment that numbers all that happens in it, and what an agent must have seen of it. Needs no torch."""
+"""An environment that numbers what happens in it, and what an agent must see of it. No torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ Array = npt.NDArray[Any]
 
 
 class Numbered(gymnasium.Env[Array, Any]):
-    """Shows its own number, the episode's and the step's; pays (step + 1) + episode/4 − action/8, of a Box the sum of its actions.
+    """Shows its own number, the episode's and the step's.
+
+    It pays (step + 1) + episode/4 − action/8. If actions are a Box, their sum counts as the action.
 
     Args:
         lengths: how long its episodes are, in turn; number n starts with the n-th of them.
@@ -91,7 +93,10 @@ class TorchFree(Numbered):
 
 
 def action(observation: Array, continuous: bool) -> list[float]:
-    """What the tests' policy does, as it is stored: counted from 0, or floats that may lie beyond the bounds."""
+    """What the tests' policy does, as it is stored.
+
+    Counted from 0, or floats that may lie beyond the bounds.
+    """
     number, episode, step = observation.tolist()
     first = number + 3 * episode + 7 * step
     return [first % 13 / 4 - 1.5, first % 7 / 4 - 0.75] if continuous else [first % 5]

@@ -1,6 +1,6 @@
-"""`python -m tests.child.ga3c.starter STAGE` starts an engine, brings it to this stage, says so, and stays until it is killed.
+"""`python -m tests.child.ga3c.starter STAGE` starts an engine and brings it to this stage.
 
-Stages: `started`, `described`, `at work`.
+It says so and stays until it is killed. Stages: `started`, `described`, `at work`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from genkidama.child.ga3c.launch import EngineProcess, pipe
+from genkidama.child.ga3c.engine_process import EngineProcess, pipe
 from genkidama.child.ga3c.queues import put
 from genkidama.child.ga3c.slots import SlotLayout, Slots
 from genkidama.experiment import Experiment
@@ -56,7 +56,7 @@ class Started:
         return description
 
     async def ask(self) -> None:
-        """Has agent 1 ask for the prediction of the first row of its lane, and sleeps until it is answered."""
+        """Has agent 1 ask for a prediction of the first row of its lane, and awaits the answer."""
         self.slots.position[1] = 12
         self.slots.asked[1] += 1
         put(self.predictions[1].fileno(), (1,))

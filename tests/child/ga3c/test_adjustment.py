@@ -1,4 +1,7 @@
-"""The dynamic adjustment: by values, by properties, and on simulated machines with noise, against the original's rule."""
+"""The dynamic adjustment: by values, by properties, and on noisy simulated machines.
+
+There it is compared with the rule of the authors' program.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,11 @@ BAD_START = Setting(1, 1, 32)
 
 @dataclass(frozen=True)
 class Machine:
-    """Training batches a second of N_P predictors, N_T trainers and N_A agents that share one machine. Times in seconds.
+    """Training batches a second of N_P predictors, N_T trainers and N_A agents on one machine.
 
-    Agents compute on `cores` and wait for their answers; a prediction costs a fixed time and a little for each observation;
-    threads and agents get in each other's way. So too few of anything starve the rest, and too many slow it down.
+    Times are in seconds. Agents compute on `cores` and wait for their answers. A prediction costs a
+    fixed time and a little for each observation. Threads and agents get in each other's way. So too
+    few of anything starve the rest, and too many slow it down.
     """
 
     cores: float
@@ -94,7 +98,7 @@ class Rule(Protocol):
 
 
 class Original:
-    """What the published program does: ±1 each, compared with the window before, whatever ran in it."""
+    """The published program: ±1 each, compared with the window before, whatever ran in it."""
 
     def __init__(self, start: Setting, most: Setting, rng: np.random.Generator) -> None:
         self.setting = self.accepted = start
@@ -127,10 +131,11 @@ def simulate(
     drift: float = 0.0,
     lucky: int = -1,
 ) -> tuple[list[float], list[float]]:
-    """The true rates, as shares of the best, of what ran in each window and of what was accepted after it.
+    """The true rates of what ran in each window and of what was accepted after it.
 
-    `machines` follow one another, `windows` each. What is measured has a relative `noise`, and a load that wanders by `drift` a
-    window; the measurement of window `lucky` is half as high again.
+    They are shares of the best. `machines` follow one another, `windows` each. What is measured has
+    a relative `noise`, and a load that wanders by `drift` a window. The measurement of window
+    `lucky` is half as high again.
     """
     rng = np.random.default_rng(seed)
     rule, ran, accepted, load = kind(BAD_START, MOST, np.random.default_rng((seed, 1))), [], [], 0.0
@@ -275,7 +280,10 @@ def test_equal_seeds_give_equal_traces(
 def test_a_proposal_is_judged_by_what_the_accepted_setting_last_did(
     bounds: tuple[Setting, Setting], measured: list[float]
 ) -> None:
-    """The trace alone tells what must have been accepted: runs of windows with one setting, each run judged as a whole."""
+    """The trace alone tells what must have been accepted.
+
+    It consists of runs of windows with one setting, each run judged as a whole.
+    """
     rule = adjusted(*bounds, measured)
     accepted, rate, proposed = bounds[0], math.nan, []
     for window in rule.trace:
@@ -330,7 +338,7 @@ def test_what_was_accepted_before_counts_as_given_up(
 def test_without_noise_it_reaches_the_optimum_and_stays(
     peak: tuple[int, int, int], bounds: tuple[Setting, Setting], seed: int
 ) -> None:
-    """Each number has one best value; up to 7 agents a step of theirs is 1, so that no value is skipped."""
+    """Each number has one best value. Up to 7 agents a step of theirs is 1, so none is skipped."""
     most = Setting(*map(min, bounds[1], (4, 4, 7)))
     optimum = Setting(*map(min, peak, most))
     rule = Adjustment(Setting(*map(min, bounds[0], most)), most, np.random.default_rng(seed))

@@ -1,4 +1,4 @@
-"""An agent, with the test in the engine's place: what it puts into its slots, when it sleeps, and how it ends."""
+"""An agent, with the test in the engine's place: its slots, its sleep, its end."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.capacity import GROWTH_BYTES
-from genkidama.child.ga3c.agent import _LOOK_STEPS
+from genkidama.child.ga3c.agent import _LOOK_STEPS, run_agent
 from genkidama.child.ga3c.queues import waiting
-from genkidama.child.ga3c.slots import start_agent
-from genkidama.child.records import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
+from genkidama.child.process import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
 from tests.child.ga3c.numbered import Numbered, Step, story
 from tests.child.ga3c.yard import GAMMA, Acting, Submitted, Yard, acting
 from tests.helpers import PATIENCE, ROOT
@@ -44,7 +43,10 @@ def numbered(**options: Any) -> dict[str, Any]:
 
 
 def check_lane(rollouts: list[Submitted], true: list[Step], steps: int) -> int:
-    """Compares a lane's rollouts with the story of its environment, step by step; how many steps they are."""
+    """Compares a lane's rollouts with the story of its environment, step by step.
+
+    Returns how many steps they are.
+    """
     start = 0
     for rollout in rollouts:
         own = true[start : start + rollout.length]
@@ -67,7 +69,10 @@ def check_lane(rollouts: list[Submitted], true: list[Step], steps: int) -> int:
 def records(
     stories: list[list[Step]], steps: int, pauses: bool
 ) -> list[tuple[int, float, int] | None]:
-    """What an agent says in so many steps of all of its environments; None where it waits at the semaphore."""
+    """What an agent says in so many steps of all of its environments.
+
+    None stands where it waits at the semaphore.
+    """
     said: list[tuple[int, float, int] | None] = [(READY, 0.0, 0)]
     said += [None] * pauses
     unsaid, ended = 0, set()
@@ -96,7 +101,8 @@ def check(yard: Yard) -> None:
         answers = int(yard.slots.answered[lane])
         true = story(number, answers + 1, GAMMA, settings.environment.options)
         submitted = check_lane(rollouts, true, yard.steps)
-        # Each question was about an action, but for those about the last observation of an episode that time has cut.
+        # Each question was about an action, except the questions about the last observation of an
+        # episode that time has cut.
         ends = np.cumsum([rollout.length for rollout in rollouts], dtype=int) - 1
         acted = answers - sum(true[t].over and not true[t].terminated for t in ends)
         assert 0 <= acted - submitted <= yard.steps
@@ -104,7 +110,8 @@ def check(yard: Yard) -> None:
         stories.append(true)
     assert len(set(yard.numbers.values())) == len(yard.numbers)  # each has a seed of its own
     (steps,) = taken or (0,)
-    # It may be in the middle of the last of these steps: it asks what follows an episode in one environment, or waits.
+    # It may be in the middle of the last of these steps: it asks what follows an episode in one
+    # environment, or waits.
     pauses = settings.child.exchange == "episode"
     assert yard.said == records(stories, steps, pauses)[: len(yard.said)]
     assert len(yard.said) >= len(records(stories, max(steps - 1, 0), pauses))
@@ -138,7 +145,10 @@ def check(yard: Yard) -> None:
 def test_rollouts_put_together_are_what_has_happened_step_by_step(
     options: dict[str, Any], sizes: dict[str, Any], held: int, questions: int, seed: int | None
 ) -> None:
-    """To the last reward of every episode; whatever is held back, rung for no reason, or answered that nobody asks any more."""
+    """To the last reward of every episode.
+
+    Slots are held back, bells rung for no reason, and questions answered that are no longer asked.
+    """
     with acting(
         numbered(**options), mischief=None if seed is None else random.Random(seed), **sizes
     ) as (yard, _):
@@ -212,7 +222,10 @@ def test_a_step_that_has_no_place_waits_until_a_trainer_has_copied_a_slot() -> N
 
 
 def test_the_last_observation_of_an_episode_that_time_has_cut_waits_for_a_place_too() -> None:
-    """Two slots of three steps, episodes of five: what follows the second rollout cannot be asked for while the first is busy."""
+    """Two slots of three steps, episodes of five.
+
+    What follows the second rollout cannot be asked for while the first slot is busy.
+    """
     with acting(numbered(lengths=[5], endings=["truncated"]), rollouts=2, steps=3) as (yard, _):
         yard.serve(4, keep=2)
         yard.answer()
@@ -356,7 +369,7 @@ def test_one_that_has_grown_too_large_asks_to_be_replaced() -> None:
 def process(environment: dict[str, Any]) -> Iterator[tuple[Yard, SpawnProcess]]:
     yard = Yard(environment)
     arguments = (yard.index, yard.experiment, yard.slots, yard.ends, yard.their_line, (1, 2, 3))
-    process = CONTEXT.Process(target=start_agent, args=arguments, daemon=True)
+    process = CONTEXT.Process(target=run_agent, args=arguments, daemon=True)
     process.start()
     yard.their_line.close()
     try:
@@ -392,7 +405,8 @@ def test_a_process_acts_whatever_is_typed_and_ends_when_it_is_told_to() -> None:
         ),
         (
             {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "construct"}},
-            "ConfigurationError: environment.id = 'tests.tiny:Faulty': cannot be built: ValueError: the cable\nis loose",
+            "ConfigurationError: environment.id = 'tests.tiny:Faulty': cannot be built: "
+            "ValueError: the cable\nis loose",
         ),
     ],
     ids=["step", "reset", "construct"],

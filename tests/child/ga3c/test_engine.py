@@ -1,4 +1,4 @@
-"""The engine: the device that it takes, the threads that it starts, and a process that really ends with who started it."""
+"""The engine: its device, its threads, and a process that ends with the one that started it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from genkidama import Network
 from genkidama.child.ga3c.engine import Engine, _device
-from genkidama.child.ga3c.launch import pipe
+from genkidama.child.ga3c.engine_process import pipe
 from genkidama.child.ga3c.queues import put
 from genkidama.child.ga3c.slots import Count, SlotLayout, Slots
 from genkidama.child.ga3c.threads import Predictor, Trainer
@@ -219,9 +219,7 @@ def test_a_thread_that_fails_is_said_to_have(capsys: pytest.CaptureFixture[str])
         at_hand.engine._counts[Trainer] = 0
 
 
-def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_over_as_it_is_told() -> (
-    None
-):
+def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_over() -> None:
     """The device's memory is another vector here. Running statistics are not in it."""
     with bench(EXPERIMENT.with_settings({"environment.normalize_observations": True})) as at_hand:
         slots, shared = at_hand.slots, at_hand.engine.shared
@@ -265,9 +263,7 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
 # A process of its own.
 
 
-async def test_a_process_says_what_its_network_is_predicts_learns_and_ends_when_nobody_talks_to_it_any_more() -> (
-    None
-):
+async def test_a_process_says_what_its_network_is_predicts_learns_and_ends() -> None:
     model = Model(EXPERIMENT, make_environment(EXPERIMENT.environment))
     started = Started()
     try:
@@ -318,7 +314,7 @@ async def test_a_process_that_cannot_build_what_it_is_told_says_why_and_ends() -
 
 
 def test_nothing_is_left_of_an_engine_whose_starter_is_killed(tmp_path: Path) -> None:
-    """Whether it is still importing torch, waits for the memory, or has threads that sleep in their queues."""
+    """While it imports torch, waits for the memory, or has threads that sleep in their queues."""
     with starting(tmp_path) as start:
         processes = {
             stage: start("tests.child.ga3c.starter", stage)

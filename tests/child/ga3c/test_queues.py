@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.child.ga3c.backend import GA3C
-from genkidama.child.ga3c.launch import pipe
+from genkidama.child.ga3c.engine_process import pipe
 from genkidama.child.ga3c.queues import LEAVE, put, ring, take, waiting
 from tests.helpers import PATIENCE, ROOT, small, until
 
 CONTEXT = multiprocessing.get_context("spawn")
 
-#: Groups that each writer puts, of three indices each. Those of four writers are more than a pipe holds.
+#: Groups that each writer puts, of three indices each. Four writers put more than a pipe holds.
 GROUPS = 2000
 
 

@@ -94,7 +94,7 @@ counts = st.integers(1, 5)
     )
 )
 def test_each_step_of_each_slot_of_each_lane_has_a_row_of_its_own(layout: SlotLayout) -> None:
-    """The row is (lane · K + slot) · T + t. From it follow its slot, and from that its lane and its agent."""
+    """The row is (lane · K + slot) · T + t. From it follow slot, lane and agent."""
     slots = Slots(layout)
     try:
         rows = np.arange(len(slots.values)).reshape(

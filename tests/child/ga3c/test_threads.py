@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from genkidama import Network
-from genkidama.child.ga3c.launch import pipe
+from genkidama.child.ga3c.engine_process import pipe
 from genkidama.child.ga3c.queues import LEAVE, put, waiting
 from genkidama.child.ga3c.slots import Count, SlotLayout, Slots
 from genkidama.child.ga3c.threads import Predictor, Shared, Trainer
@@ -33,7 +33,8 @@ from tests.helpers import PATIENCE, until
 
 Array = npt.NDArray[Any]
 
-#: Rates and rewards are such that an update moves the numbers by more than the last digits in which sums of another order differ.
+#: Rates and rewards are large: an update moves the numbers by more than the last digits, in which
+#: sums of another order differ.
 RATE = 0.05
 
 
@@ -148,7 +149,7 @@ class Bench:
     # Predictions.
 
     def ask(self, lanes: Sequence[int], seen: Array) -> None:
-        """Has observations predicted, each at the first row of its lane, and sleeps until that is done, as agents do."""
+        """Has observations predicted, each at the first row of its lane; sleeps as agents do."""
         self.question(
             lanes,
             seen,
@@ -207,7 +208,10 @@ class Bench:
 
 @contextmanager
 def at_work(settings: Experiment, agents: int = 8) -> Iterator[Bench]:
-    """A bench whose threads have all left at the end, none of them by an error that nobody has looked at."""
+    """A bench whose threads have all left at the end.
+
+    None of them leaves by an error that the test has not looked at.
+    """
     bench = Bench(settings, agents)
     try:
         yield bench
@@ -258,7 +262,10 @@ def steps(n: int, seed: int = 0, cut: bool = True, continuous: bool = False, **g
 
 
 class Oracle:
-    """Updates as their definitions have them, one step at a time, with torch's own distributions and derivatives."""
+    """Updates as their definitions have them, one step at a time.
+
+    Distributions and derivatives are torch's own.
+    """
 
     def __init__(self, bench: Bench) -> None:
         self.settings, self.model = bench.experiment, Model(bench.experiment, bench.spaces)
@@ -283,7 +290,10 @@ class Oracle:
     def targets(
         self, rollout: Steps, rewards: list[float], values: list[float], log_pi: list[float]
     ) -> tuple[list[float], list[float]]:
-        """What each step's value should be, and its advantage: n-step returns, or V-trace's (Espeholt et al. 2018, eq. 1 and §4.2)."""
+        """What each step's value should be, and its advantage.
+
+        n-step returns, or V-trace's (Espeholt et al. 2018, eq. 1 and §4.2).
+        """
         algorithm, n = self.settings.algorithm, len(rewards)
         gamma, end = algorithm.gamma, rollout.bootstrap if rollout.cut else 0.0
         if not algorithm.vtrace:
@@ -386,7 +396,10 @@ class Oracle:
 
 
 def learn(bench: Bench, rollouts: Sequence[Steps], progress: float = 0.0) -> Oracle:
-    """Has one trainer learn from all of these and leave; compares what has come of them, and gives the oracle, which knows it."""
+    """Has one trainer learn from all of these and leave, and compares the outcome with an oracle.
+
+    Returns the oracle.
+    """
     least = max(1, bench.experiment.ga3c.training_batch)
     oracle, before = Oracle(bench), bench.slots.weights.copy()
     bench.slots.progress[0] = progress
@@ -419,7 +432,7 @@ def observations(count: int, seed: int = 1) -> Array:
 
 
 def outputs_and_values(bench: Bench, seen: Array) -> tuple[Tensor, Tensor]:
-    """What the network says of observations with the weights as they are now, one observation after the other."""
+    """What the network says of observations with the weights as they are now, one by one."""
     bench.model.vector.copy_(torch.from_numpy(bench.slots.weights))
     with torch.no_grad():
         said = [
@@ -565,7 +578,7 @@ def test_a_question_that_is_there_twice_gets_one_answer() -> None:
 
 
 def test_an_answer_that_was_given_stays_when_the_question_is_read_again() -> None:
-    """As one that an agent has asked before it died, read after the first question of its successor."""
+    """An agent has asked before it died; that is read after the first question of its successor."""
     with at_work(experiment(algorithm={"vtrace": True})) as bench:
         bench.start(Predictor)
         bench.ask([1], observations(1))
@@ -649,7 +662,10 @@ def test_an_update_is_the_gradient_of_the_documents_loss_of_n_step_returns(
     entropy: float,
     seed: int,
 ) -> None:
-    """Of one rollout or of several together, as long as a slot or shorter, ending with their episodes or before."""
+    """Of one rollout or of several together, as long as a slot or shorter.
+
+    They end with their episodes or before.
+    """
     size = max(n for n, _ in rollouts) + longer
     algorithm = {
         "gamma": gamma,
@@ -715,7 +731,10 @@ def test_rate_and_entropy_follow_the_runs_progress(progress: float) -> None:
 def test_rewards_and_observations_are_learned_from_as_the_environments_settings_say(
     environment: dict[str, Any],
 ) -> None:
-    """The statistics are those of all that was learned from so far: of observations before these, of returns with these."""
+    """The statistics are of all that was learned from so far.
+
+    Observations count from the next update on, returns at once.
+    """
     with at_work(experiment(environment=environment, ga3c={"training_batch": 5})) as bench:
         learn(bench, [steps(n, seed=n, cut=n % 2 == 0) for n in (4, 3, 4, 1, 2, 4)])
 

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.child.ga3c.agent import Agent
-from genkidama.child.ga3c.launch import pipe
+from genkidama.child.ga3c.engine_process import pipe
 from genkidama.child.ga3c.queues import ring, take, waiting
 from genkidama.child.ga3c.slots import Ends, SlotLayout, Slots
-from genkidama.child.records import RECORD
+from genkidama.child.process import RECORD, Line
 from genkidama.experiment import Experiment
 from tests.child.ga3c.numbered import action, value
 from tests.helpers import PATIENCE, until
@@ -58,7 +58,8 @@ class Yard:
         rollouts: K.
         steps: T.
         exchange: `child.exchange`.
-        mischief: random numbers by which bells are rung for no reason and old questions are answered; neither if absent.
+        mischief: random numbers by which bells are rung for no reason and old questions are
+            answered; neither happens if it is absent.
     """
 
     index, agents = 1, 3
@@ -79,6 +80,7 @@ class Yard:
             steps,
             mischief,
         )
+        self._waits = exchange == "episode"
         self.continuous: bool = options.get("continuous", False)
         self.experiment = Experiment.from_dict(
             {
@@ -125,6 +127,12 @@ class Yard:
     def ends(self) -> Ends:
         return Ends(self.predictions[1], self.training[1], self.bell[0])
 
+    @property
+    def agents_line(self) -> Line:
+        own = slice(self.index, self.index + 1)
+        element = self.slots.semaphore[own] if self._waits else None
+        return Line(self.their_line, self.slots.stop[own], element)
+
     def _foreign(self) -> Iterator[tuple[npt.NDArray[Any], slice]]:
         """Each array of which parts belong to agents, and the part that is this one's."""
         slots, lanes = self.slots, self.environments
@@ -158,7 +166,7 @@ class Yard:
         ring(self.bell[1].fileno())
 
     def rung_in_vain(self) -> None:
-        """Rings and returns once the agent has looked, found nothing to do, and sleeps again, or has asked for something.
+        """Rings; returns once the agent has looked and sleeps again, or has asked for something.
 
         That it hears the second bell shows that it did nothing else after the first.
         """
@@ -167,7 +175,10 @@ class Yard:
             until(lambda: not _unread(self.bell[0]), "the agent hears its bell")
 
     def wait(self) -> bool:
-        """Until the agent says something: takes in its rollouts and records, all that came before its question if it asks one."""
+        """Waits until the agent says something, and takes in its rollouts and records.
+
+        If it asks a question, all that came before is taken in. Returns whether it asks one.
+        """
         ready = select.select([self.predictions[0], self.training[0], self.line], [], [], PATIENCE)[
             0
         ]
@@ -208,7 +219,7 @@ class Yard:
         )
 
     def give_back(self, keep: int = 0) -> None:
-        """Gives slots back, but for the last `keep` of each lane. The agent must have left them alone."""
+        """Gives slots back, except the last `keep` of each lane. The agent left them alone."""
         for rollout in list(self.held):
             lane = rollout.slot // self.rollouts
             if [other.slot // self.rollouts for other in self.held].count(lane) > keep:
@@ -218,8 +229,10 @@ class Yard:
                 self.ring()
 
     def serve(self, questions: int, keep: int = 0) -> int:
-        """Answers so many questions, first the open one if there is one, and leaves the one after them open: the agent sleeps
-        then, and all that it has said is known. Stops before if the agent comes to the semaphore. How many were answered.
+        """Answers so many questions, first the open one if there is one.
+
+        The question after them stays open. The agent sleeps then, and all that it has said is
+        known. Stops before if the agent comes to the semaphore. Returns how many were answered.
         """
         answered = 0
         while not self.paused:
@@ -283,7 +296,7 @@ class Acting:
 
     def __init__(self, yard: Yard) -> None:
         agent = Agent(
-            yard.index, yard.experiment, yard.slots, yard.ends, yard.their_line, (1, 2, 3)
+            yard.index, yard.experiment, yard.slots, yard.ends, yard.agents_line, (1, 2, 3)
         )
         self.code: int | None = None
 

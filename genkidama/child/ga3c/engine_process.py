@@ -1,4 +1,4 @@
-"""The backend's side of the engine process: starting it, talking to it, noticing its end. Imports no torch."""
+"""The backend's side of the engine process: start it, talk to it, notice its end. No torch."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ class EngineProcess:
 
     Args:
         descriptors: what it inherits: the queues' and bells' ends, in the engine's order.
-        lost: called when it says that training cannot go on, or is gone without having been told to, with the reason and
-            whether it is still there.
+        lost: called when it says that training cannot go on, or when it is gone without having been
+            told to; with the reason, and whether it is still there.
     """
 
     def __init__(self, descriptors: Sequence[int], lost: Callable[[str, bool], None]) -> None:
         self._lost = lost
         self._control, theirs = Pipe()
-        # Ctrl-C reaches a whole terminal, from the first moment on; the orchestrator decides what ends when.
+        # Ctrl-C reaches a whole terminal from the first moment on, but the orchestrator decides
+        # what ends when.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with theirs:
@@ -57,18 +58,22 @@ class EngineProcess:
         self._published: asyncio.Future[None] | None = None
 
     async def describe(self, experiment: Experiment) -> tuple[Any, ...]:
-        """What the engine has built: signature entries, the vector's bytes, facts, the device's type.
+        """What the engine has built.
+
+        Returns:
+            Signature entries, the vector's bytes, facts, the device's type.
 
         Raises:
             ConfigurationError: it cannot build what the experiment names.
             EnvironmentFailure: it died of it.
         """
-        # In a thread, because a whole vector comes, and event loops have sockets that they watch not wait for the rest of a message.
+        # In a thread: a whole vector comes, and an event loop has no way to wait for the rest of a
+        # message.
         told = asyncio.ensure_future(asyncio.to_thread(self._be_told, experiment))
         try:
             kind, *description = await asyncio.shield(told)
         except asyncio.CancelledError:
-            self.popen.kill()  # whoever is told to stop does not wait until torch is imported
+            self.popen.kill()  # a child that is told to stop does not wait until torch is imported
             await asyncio.wait((told,))
             told.exception()
             raise
@@ -76,7 +81,8 @@ class EngineProcess:
             code = self.popen.wait()
             raise EnvironmentFailure(
                 f"the process that holds the model died with exit code {code}; "
-                f"try `{sys.executable} -c 'import torch'` on this machine, and the environment {experiment.environment.id!r} by itself"
+                f"try `{sys.executable} -c 'import torch'` on this machine, "
+                f"and the environment {experiment.environment.id!r} by itself"
             ) from None
         if kind == "error":
             raise ConfigurationError(description[0])
@@ -96,13 +102,19 @@ class EngineProcess:
         self._attached = True
 
     def tell(self, *message: Any) -> None:
-        """Has it do something that needs no answer. One that has just died, which is noticed elsewhere, or is not attached does nothing."""
+        """Has it do something that needs no answer.
+
+        Before it is attached, and after its death, which is noticed elsewhere, nothing happens.
+        """
         if self._attached:
             with suppress(OSError):
                 self._control.send(message)
 
     async def publish(self) -> None:
-        """Has it copy weights and optimizer state into the shared memory, and waits until that is done, or it is gone."""
+        """Has it copy weights and optimizer state into the shared memory.
+
+        Returns when that is done, or the engine is gone.
+        """
         if self._attached and not self._control.closed:
             self._published = asyncio.get_running_loop().create_future()
             self.tell("publish")
@@ -131,7 +143,7 @@ class EngineProcess:
             self._control.close()
 
     async def end(self) -> None:
-        """Ends the process: it does so by itself when nobody talks to it any more."""
+        """Ends the process, which ends by itself when its socket is closed."""
         self._close()
         with suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self.popen.wait, _GRACE_SECONDS)

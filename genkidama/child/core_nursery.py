@@ -1,10 +1,11 @@
-"""Where core processes are born: a small server process that has everything warm and forks on request.
+"""Where core processes are born: a small server process that has everything warm and forks.
 
 Importing torch and taking a first gradient costs a process some 200 MB. The nursery (a
 multiprocessing forkserver) does both once and freezes its heap, so that every core forked from it
 shares that memory and starts in milliseconds. Only pages that a core itself writes become its own.
 
-This module is imported in the nursery, before any core exists; `describe` runs in a process of its own.
+This module is imported in the nursery, before any core exists, and nowhere else but in tests.
+`describe` runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,25 +18,27 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+import torch
+
+from genkidama.child.core import rehearse
 from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
+from genkidama.child.memory import Layout
+from genkidama.child.replay import ReplayTensor
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.learning.learners import make_learner
+from genkidama.learning.model import Model
+from genkidama.learning.optimizers import STATE_ROWS
+from genkidama.learning.rollout import Rollout
 
 __all__ = ["describe", "survives_a_fork"]
 
 
-def _warm_up(settings: dict[str, Any]) -> None:
-    """Does once what every core will do: imports, one environment, one forward and backward pass."""
-    import numpy as np
-    import torch
-
-    from genkidama.child import core  # noqa: F401  # every module a core needs
-    from genkidama.experiment import Experiment
-    from genkidama.learning.environments import make_environment
-    from genkidama.learning.learners import make_learner
-    from genkidama.learning.model import Model
-    from genkidama.learning.rollout import Rollout
-
+def _warm_up(experiment: Experiment) -> None:
+    """Does once what every core will do: one environment, one forward and backward pass."""
     torch.set_num_threads(1)
-    experiment = Experiment.from_dict(settings)
     environment = make_environment(experiment.environment)
     observation, _ = environment.reset(seed=0)
     model = Model(experiment, environment)
@@ -55,10 +58,12 @@ def _warm_up(settings: dict[str, Any]) -> None:
 
 
 def survives_a_fork(work: Callable[[], object]) -> bool:
-    """Whether a process that has done this can be forked and do it again. Tried in processes of its own; this one does nothing.
+    """Whether a process that has done this can be forked and do it again.
 
-    Some builds of torch (Debian 13's 2.6) start threads at the first backward pass, and refuse another one in whatever is forked
-    afterwards. With such a build each core takes its first gradient by itself, which costs memory, not learning.
+    That is tried in processes of its own; this one does nothing. Some builds of torch (Debian 13's
+    2.6) start threads at the first backward pass, and refuse another one in whatever is forked
+    afterwards. With such a build each core takes its first gradient by itself, which costs memory,
+    not learning.
     """
 
     def once() -> bool:
@@ -78,27 +83,21 @@ def survives_a_fork(work: Callable[[], object]) -> bool:
     return forked(lambda: once() and forked(once))
 
 
-def describe(experiment: Any, line: Connection) -> None:
+def describe(experiment: Experiment, line: Connection) -> None:
     """Builds the experiment's network once and sends what the orchestrator must know, then ends.
 
-    Sends `("ok", signature entries, initial vector, layout for one core)` or `("error", sentence)`. After "ok" follow the bytes
-    that a core takes for itself, or None if they cannot be told: that may take a while, or never come, as the environment pleases.
+    Sends `("ok", signature entries, initial vector, layout for one core)` or `("error", sentence)`.
+    After "ok" follow the bytes that a core takes for itself, or None where the system does not tell
+    them. They may take a while, or never come, as the environment pleases.
     """
-    from genkidama.child.core import rehearse
-    from genkidama.errors import ConfigurationError
-
     try:
         entries, vector, layout = _built(experiment)
     except ConfigurationError as error:
         line.send(("error", str(error)))
         return
-    except Exception as error:  # a network of the user's own may raise anything; the setting that names it is the way out
-        line.send(
-            (
-                "error",
-                f"network.name = {experiment.network.name!r}: cannot be built: {type(error).__name__}: {error}",
-            )
-        )
+    except Exception as error:  # a network of the user's own may raise anything
+        setting = f"network.name = {experiment.network.name!r}"  # the way out
+        line.send(("error", f"{setting}: cannot be built: {type(error).__name__}: {error}"))
         return
     line.send(("ok", entries, vector, layout))
     gc.collect()
@@ -108,15 +107,8 @@ def describe(experiment: Any, line: Connection) -> None:
     line.send(cost)
 
 
-def _built(experiment: Any) -> tuple[Any, bytes, Any]:
-    """The signature's entries, the initial vector, and the layout of a child's memory with one core."""
-    from genkidama.child.memory import Layout
-    from genkidama.child.replay import ReplayTensor
-    from genkidama.learning.environments import make_environment
-    from genkidama.learning.learners import make_learner
-    from genkidama.learning.model import Model
-    from genkidama.learning.optimizers import STATE_ROWS
-
+def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
+    """The signature's entries, the initial vector, and the layout of the memory with one core."""
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
@@ -132,10 +124,8 @@ def _built(experiment: Any) -> tuple[Any, bytes, Any]:
     return model.signature.entries, model.numbers.tobytes(), layout
 
 
-if (
-    os.environ.get(PRELOAD_VARIABLE) == __name__
-):  # in other nurseries, and whatever they fork, this would only load torch
+if os.environ.get(PRELOAD_VARIABLE) == __name__:  # not where a test imports it
     with suppress(Exception):  # `describe` meets the same error in a process that can report it
-        _warm_up(json.loads(os.environ[EXPERIMENT_VARIABLE]))
+        _warm_up(Experiment.from_dict(json.loads(os.environ[EXPERIMENT_VARIABLE])))
     gc.collect()
     gc.freeze()

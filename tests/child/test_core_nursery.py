@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from genkidama.child.nursery import survives_a_fork
+from genkidama.child.core_nursery import survives_a_fork
 
 
 def test_what_can_be_done_again_after_a_fork_is_told_from_what_cannot() -> None:

@@ -1,0 +1,145 @@
+"""What a core and an agent have in common: a line to their orchestrator, a guard, an entry.
+
+The crew reads at the other end of the line. This module imports no torch, since an agent has none.
+
+Laws of this file:
+- A process says what it has done before it lights its element of the semaphore vector.
+- While it waits, it sleeps in a read of its line. The line's end is the orchestrator's end: the
+  process ends too.
+- Whatever an environment or a network of the user's raises is reported on the line. Nothing hangs.
+"""
+
+from __future__ import annotations
+
+import signal
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import numpy.typing as npt
+
+from genkidama.capacity import GROWTH_BYTES
+from genkidama.errors import ConfigurationError
+from genkidama.system.machine import resident_bytes
+
+__all__ = [
+    "EPISODE",
+    "FAILED",
+    "GONE",
+    "PROGRESS",
+    "READY",
+    "RECORD",
+    "RECYCLED",
+    "REPORT_STEPS",
+    "Ended",
+    "Line",
+    "MemoryGuard",
+    "live",
+]
+
+#: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this
+#: return. PROGRESS: an episode goes on. FAILED is followed by the reason. An empty message means:
+#: I wait at the semaphore.
+RECORD = struct.Struct("<Bdq")
+READY, EPISODE, FAILED, PROGRESS = range(4)
+
+#: After so many steps of an episode there is a record of it: some episodes last minutes.
+REPORT_STEPS = 256
+
+#: The exit code of a process that asks to be replaced, because its memory has grown.
+RECYCLED = 75
+
+#: How much of an error's text fits into a record.
+_LONGEST_REASON = 1000
+
+
+class Ended(Exception):
+    """The orchestrator wants this process to end."""
+
+
+#: What a process meets where its orchestrator wants it to end, or is gone.
+GONE = (Ended, EOFError, BrokenPipeError, ConnectionResetError)
+
+
+class Line:
+    """A process' end of its line to the orchestrator.
+
+    Args:
+        pipe: this end of the pipe.
+        stop: bool, shape (1,), in shared memory: whether this process should end.
+        element: bool, shape (1,), in shared memory: its element of the semaphore vector; None for
+            a process that never waits.
+    """
+
+    def __init__(
+        self, pipe: Connection, stop: npt.NDArray[Any], element: npt.NDArray[Any] | None
+    ) -> None:
+        self._pipe = pipe
+        self._stop = stop
+        self._element = element
+
+    def check(self) -> None:
+        """Raises `Ended` if this process should end."""
+        # Nothing is ever sent to a process that does not wait: what can be read is the line's end.
+        if self._stop[0] or self._pipe.poll():
+            raise Ended
+
+    def report(self, kind: int, episode_return: float = 0.0, steps: int = 0) -> None:
+        """Sends a record, or raises `Ended` if this process should end."""
+        if self._stop[0]:
+            raise Ended
+        self._pipe.send_bytes(RECORD.pack(kind, episode_return, steps))
+
+    def pause(self) -> None:
+        """Lights this process' element and sleeps until the orchestrator releases all.
+
+        A process that never waits goes on at once. Raises `Ended` if this process should end.
+        """
+        if self._element is None:
+            return
+        self._element[0] = True
+        self._pipe.send_bytes(b"")
+        self._pipe.recv_bytes()
+        if self._stop[0]:
+            raise Ended
+
+
+class MemoryGuard:
+    """Notices that its process leaks."""
+
+    def __init__(self) -> None:
+        self._limit = 0
+
+    def leaks(self) -> bool:
+        """Whether the process has grown by `GROWTH_BYTES` since the first call.
+
+        The first call belongs after the first work: what that work takes, shared pages included,
+        is no leak.
+        """
+        resident = resident_bytes()
+        self._limit = self._limit or resident + GROWTH_BYTES
+        return resident > self._limit
+
+
+def live(pipe: Connection, life: Callable[[], int]) -> NoReturn:
+    """A process from its fork to its exit.
+
+    Args:
+        pipe: its end of the line; the reason goes there if `life` raises.
+        life: what it does; returns the exit code.
+    """
+    # Ctrl-C reaches the whole group of processes, but the orchestrator decides what ends when.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        code = life()
+    except Exception as error:  # the user's environment or network may raise anything
+        if not isinstance(error, ConfigurationError):
+            traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}".encode()[:_LONGEST_REASON]
+        pipe.send_bytes(RECORD.pack(FAILED, 0.0, 0) + reason)
+        sys.exit(1)
+    sys.exit(code)
