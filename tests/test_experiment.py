@@ -14,7 +14,10 @@ from genkidama.experiment import Experiment
 from genkidama.role import Role
 from genkidama.settings import Algorithm, ChildSettings, Environment, Network, ParentSettings, Stop
 
-SECTIONS = "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, seed, solved, stop"
+SECTIONS = (
+    "algorithm, child, environment, ga3c, name, network, optimizer, parent, replay, search, seed, "
+    "solved, stop"
+)
 
 fractions = st.floats(0.0, 1.0)
 positive = st.floats(0.0, 1e30, exclude_min=True)
@@ -79,6 +82,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.vtrace_rho": positive,
     "algorithm.vtrace_c": positive,
     "algorithm.options": options,
+    "replay.steps": st.just(0),
     "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adam"]),
     "optimizer.learning_rate": positive,
     "optimizer.schedule": st.sampled_from(["constant", "linear"]),

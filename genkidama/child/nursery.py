@@ -28,6 +28,8 @@ def _warm_up(settings: dict[str, Any]) -> None:
     import torch
 
     from genkidama.child import core  # noqa: F401  # every module a core needs
+    from genkidama.child.memory import SharedMemory
+    from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
     from genkidama.experiment import Experiment
     from genkidama.learning.environments import make_environment
     from genkidama.learning.learners import make_learner
@@ -39,7 +41,8 @@ def _warm_up(settings: dict[str, Any]) -> None:
     environment = make_environment(experiment.environment)
     observation, _ = environment.reset(seed=0)
     model = Model(experiment, environment)
-    sample = model.head.sampler(np.random.default_rng(0), 0.0)
+    rng = np.random.default_rng(0)
+    sample = model.head.sampler(rng, 0.0)
     action = sample(model.network.acting()(np.asarray(observation, np.float32)))
     environment.step(model.head.to_environment(action))
     row = torch.from_numpy(np.asarray(observation, np.float32)[None])
@@ -47,6 +50,14 @@ def _warm_up(settings: dict[str, Any]) -> None:
     rollout = Rollout(
         row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row
     )
+    if experiment.replay.steps:
+        batch = experiment.algorithm.batch_size
+        memory = SharedMemory(_layout(experiment, model, ReplayTensor.rows(1, batch)))
+        shape, columns = model.observation_shape, model.head.columns
+        replay = ReplayTensor(memory, batch, shape, columns)
+        Share(replay, 0).rehearse()
+        rollout.replay = LearnersReplay(replay, model, rng, 0)
+        memory.close()
     warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
     for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
         if warm:
@@ -110,26 +121,35 @@ def describe(experiment: Any, line: Connection) -> None:
 
 def _built(experiment: Any) -> tuple[Any, bytes, Any]:
     """The signature's entries, the initial vector, and the layout of a child's memory with one core."""
-    from genkidama.child.memory import Layout
     from genkidama.child.replay import ReplayTensor
     from genkidama.learning.environments import make_environment
     from genkidama.learning.learners import make_learner
     from genkidama.learning.model import Model
-    from genkidama.learning.optimizers import STATE_ROWS
 
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
-    layout = Layout(
+    rows = ReplayTensor.rows(experiment.replay.steps, experiment.algorithm.batch_size)
+    layout = _layout(experiment, model, rows)
+    return model.signature.entries, model.numbers.tobytes(), layout
+
+
+def _layout(experiment: Any, model: Any, rows: int) -> Any:
+    """The layout of a child's memory with one core, whose share of the replay tensor has so many rows."""
+    from genkidama.child.memory import Layout
+    from genkidama.child.replay import ReplayTensor
+    from genkidama.learning.optimizers import STATE_ROWS
+
+    kept = experiment.replay.steps > 0
+    return Layout(
         cores=1,
-        steps=experiment.algorithm.batch_size,
-        columns=ReplayTensor.columns(model.observation_size, model.head.columns),
+        steps=rows,
+        columns=ReplayTensor.columns(model.observation_size, model.head.columns, kept),
         size=model.signature.size,
         trainable=model.trainable,
         state_rows=STATE_ROWS[experiment.optimizer.name],
         state_sets=1,
     )
-    return model.signature.entries, model.numbers.tobytes(), layout
 
 
 if (

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.learning.heads import head_for
+from genkidama.learning.heads import Head, head_for
 from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
 from genkidama.system.plugs import is_plug, load_plug
@@ -70,7 +70,7 @@ class Model:
     ) -> None:
         self.experiment = experiment
         self.device = torch.device(device)
-        self.head = head_for(environment.action_space)
+        self.head = _head(experiment, environment.action_space)
         self.network = _build(experiment, environment)
         named = list(self.network.named_parameters())
         for name, parameter in named:
@@ -151,6 +151,24 @@ class Model:
             return result.astype(np.float32, copy=False)
 
         return normalize
+
+
+def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
+    """The learner's own head if it has one."""
+    name = experiment.algorithm.name
+    learner = load_plug(name, "algorithm.name") if is_plug(name) else None
+    own = getattr(learner, "head", None)
+    if own is None:
+        return head_for(space)
+    try:
+        head: Head = own(space)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a head of the user's own may raise anything
+        raise ConfigurationError(
+            f"algorithm.name = {name!r}: its head cannot be built: {type(error).__name__}: {error}"
+        ) from error
+    return head
 
 
 def _build(experiment: Experiment, environment: Spaces) -> Network:

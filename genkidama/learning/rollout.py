@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,57 @@ from genkidama.settings import Environment
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Rollout", "advantages", "scaled", "temporal_differences"]
+__all__ = [
+    "Replay",
+    "Rollout",
+    "Transitions",
+    "advantages",
+    "scaled",
+    "temporal_differences",
+]
 
 Array = npt.NDArray[Any]
+
+
+@dataclass
+class Transitions:
+    """B single steps, of any core and any age, in no order. Copies."""
+
+    #: (B, ...) float32: s.
+    observations: Array
+    #: (B, columns): a.
+    actions: Array
+    #: (B,) float32: r.
+    rewards: Array
+    #: (B, ...) float32: s′, exact but after a termination, where nothing follows.
+    following: Array
+    #: (B,) bool: the episode is over, and V(s′) is 0.
+    terminated: Array
+    #: (B,) bool: the episode was cut, by a time limit, but could have gone on from s′.
+    truncated: Array
+    #: (B,) float32: log μ(a|s) of the policy that acted; NaN where nobody asked for it.
+    log_mu: Array
+
+
+class Replay(Protocol):
+    """What a child's cores remember, for a learner to sample."""
+
+    def __len__(self) -> int:
+        """How many rows can be drawn from: steps and, where episodes were cut, one more each."""
+        ...
+
+    def sample(self, count: int, *, own: bool = False, replacement: bool = True) -> Transitions:
+        """Uniformly random steps, normalized and scaled as those of a rollout now would be.
+
+        Args:
+            count: how many.
+            own: only steps of the core that learns, instead of all cores'.
+            replacement: whether a step may come twice.
+
+        Raises:
+            ValueError: no steps are there or, without replacement, fewer than `count`.
+        """
+        ...
 
 
 @dataclass
@@ -45,6 +93,8 @@ class Rollout:
     log_mu: Array | None = None
     #: How much of the run is done, in [0, 1].
     progress: float = 0.0
+    #: What the child's cores remember. None: nothing, because `replay.steps` is 0.
+    replay: Replay | None = None
 
 
 def temporal_differences(rollout: Rollout, values: Array, cut_values: Array, gamma: float) -> Array:

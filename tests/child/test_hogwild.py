@@ -64,8 +64,10 @@ def single(
     memory = SharedMemory(
         Layout(
             cores=cores,
-            steps=settings.algorithm.batch_size,
-            columns=ReplayTensor.columns(model.observation_size, model.head.columns),
+            steps=ReplayTensor.rows(settings.replay.steps, settings.algorithm.batch_size),
+            columns=ReplayTensor.columns(
+                model.observation_size, model.head.columns, settings.replay.steps > 0
+            ),
             size=model.signature.size,
             trainable=model.trainable,
             state_rows=STATE_ROWS[settings.optimizer.name],
