@@ -415,6 +415,16 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "algorithm.epochs = 4: only algorithm.name = 'ppo' has this setting",
         ),
         (
+            {"replay": {"steps": 119}},
+            "replay.steps = 119: at least algorithm.batch_size = 120 is needed; "
+            "0 keeps the newest batch alone",
+        ),
+        (
+            {"replay": {"steps": 120}, "child": {"backend": "ga3c"}},
+            "replay.steps = 120: the backend ga3c has no replay tensor; "
+            "set it to 0, or child.backend to 'hogwild'",
+        ),
+        (
             {"algorithm": {"batch_size": 63}},
             "algorithm.minibatch_size = 64: at most algorithm.batch_size = 63 is allowed",
         ),

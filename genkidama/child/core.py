@@ -171,15 +171,9 @@ class SingleCore:
         self._memory.state[:] = 0.0
         forget_peak()
         rollout = self._rollout(n, [n - 1], following or [self._observation])
-        next(
-            updates(
-                self._learner.losses(rollout, self._torch_rng),
-                self.model,
-                self._optimizer,
-                0.0,
-                self.algorithm.max_gradient_norm,
-            )
-        )
+        losses = self._learner.losses(rollout, self._torch_rng)
+        limit = self.algorithm.max_gradient_norm
+        next(updates(losses, self.model, self._optimizer, 0.0, limit), None)
 
     def collect(self, most: int = sys.maxsize) -> tuple[int, list[int], list[Array]]:
         """Plays until the batch is full, or `most` steps are made.

@@ -52,7 +52,7 @@ def _warm_up(settings: dict[str, Any]) -> None:
     )
     if experiment.replay.steps:
         batch = experiment.algorithm.batch_size
-        memory = SharedMemory(_layout(experiment, model, ReplayTensor.rows(1, batch)))
+        memory = SharedMemory(_layout(experiment, model))
         shape, columns = model.observation_shape, model.head.columns
         replay = ReplayTensor(memory, batch, shape, columns)
         Share(replay, 0).rehearse()
@@ -121,7 +121,6 @@ def describe(experiment: Any, line: Connection) -> None:
 
 def _built(experiment: Any) -> tuple[Any, bytes, Any]:
     """The signature's entries, the initial vector, and the layout of a child's memory with one core."""
-    from genkidama.child.replay import ReplayTensor
     from genkidama.learning.environments import make_environment
     from genkidama.learning.learners import make_learner
     from genkidama.learning.model import Model
@@ -129,22 +128,20 @@ def _built(experiment: Any) -> tuple[Any, bytes, Any]:
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
-    rows = ReplayTensor.rows(experiment.replay.steps, experiment.algorithm.batch_size)
-    layout = _layout(experiment, model, rows)
-    return model.signature.entries, model.numbers.tobytes(), layout
+    return model.signature.entries, model.numbers.tobytes(), _layout(experiment, model)
 
 
-def _layout(experiment: Any, model: Any, rows: int) -> Any:
-    """The layout of a child's memory with one core, whose share of the replay tensor has so many rows."""
+def _layout(experiment: Any, model: Any) -> Any:
+    """The layout of a child's memory with one core."""
     from genkidama.child.memory import Layout
     from genkidama.child.replay import ReplayTensor
     from genkidama.learning.optimizers import STATE_ROWS
 
-    kept = experiment.replay.steps > 0
+    steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
     return Layout(
         cores=1,
-        steps=rows,
-        columns=ReplayTensor.columns(model.observation_size, model.head.columns, kept),
+        steps=ReplayTensor.rows(steps, batch),
+        columns=ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0),
         size=model.signature.size,
         trainable=model.trainable,
         state_rows=STATE_ROWS[experiment.optimizer.name],

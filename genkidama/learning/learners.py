@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
-from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
 from genkidama.system.plugs import is_plug, load_plug
 
-__all__ = ["LEARNERS", "Learner", "make_learner", "reads_log_mu", "reads_replay", "updates"]
+if TYPE_CHECKING:
+    from genkidama.learning.model import Model
+
+__all__ = [
+    "LEARNERS",
+    "Learner",
+    "learner_class",
+    "make_learner",
+    "reads_log_mu",
+    "reads_replay",
+    "updates",
+]
 
 
 class Learner(Protocol):
@@ -44,6 +54,16 @@ class Learner(Protocol):
 LEARNERS: dict[str, type[Learner]] = {"a3c": A3C, "ppo": PPO}
 
 
+def learner_class(algorithm: Algorithm) -> Any:
+    """What `algorithm.name` names.
+
+    Raises:
+        ConfigurationError: an import string that leads nowhere.
+    """
+    name = algorithm.name
+    return load_plug(name, "algorithm.name") if is_plug(name) else LEARNERS[name]
+
+
 def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     """The learner that `[algorithm]` names.
 
@@ -52,7 +72,7 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
             built, or to a learner that other settings deprive of what it reads.
     """
     name = algorithm.name
-    kind: Any = load_plug(name, "algorithm.name") if is_plug(name) else LEARNERS[name]
+    kind = learner_class(algorithm)
     try:
         learner: Learner = kind(algorithm, model)
     except ConfigurationError:

@@ -21,6 +21,7 @@ from torch import Tensor
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.heads import Head, head_for
+from genkidama.learning.learners import learner_class
 from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
 from genkidama.system.plugs import is_plug, load_plug
@@ -156,8 +157,7 @@ class Model:
 def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
     """The learner's own head if it has one."""
     name = experiment.algorithm.name
-    learner = load_plug(name, "algorithm.name") if is_plug(name) else None
-    own = getattr(learner, "head", None)
+    own = getattr(learner_class(experiment.algorithm), "head", None)
     if own is None:
         return head_for(space)
     try:

@@ -164,6 +164,56 @@ def test_what_can_be_sampled_are_the_newest_steps_and_each_is_whole(
     memory.close()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_so_it_is_after_many_laps(seed: int) -> None:
+    """Whose lengths differ, because a lap ends where another block might not fit."""
+    rng = np.random.default_rng(seed)
+    memory = shared(1, int(rng.integers(4, 12)))
+    replay, writer = ReplayTensor(memory, 4, (2,), 1), Writer(memory, 4)
+    for _ in range(100):
+        batch = rng.choice([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED], rng.integers(1, 5))
+        if rng.random() < 0.1:
+            writer.die(batch.tolist())
+        writer.write(batch.tolist())
+        found = everything(replay)
+        assert len(found) > 0
+        assert found == writer.steps[-len(found) :]
+    memory.close()
+
+
+class _Killed(Exception):
+    pass
+
+
+class _Deadly:
+    """A counter at which a core dies before it writes it."""
+
+    def __init__(self, counter: np.ndarray) -> None:
+        self._counter = counter
+
+    def __getitem__(self, index: int) -> Any:
+        return self._counter[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        raise _Killed
+
+
+def test_a_core_that_dies_before_its_block_counts_leaves_no_half_of_it() -> None:
+    memory = shared(1, 20)
+    replay, writer = ReplayTensor(memory, 4, (2,), 1), Writer(memory, 4)
+    writer.write([GOES_ON] * 4)
+    before = writer.steps[:]
+    writer._share._head = _Deadly(writer._share._head)  # type: ignore[assignment]
+    with pytest.raises(_Killed):
+        writer.write([GOES_ON] * 4)
+    writer.start()
+    assert everything(replay) == before
+    writer.steps = before
+    writer.write([GOES_ON] * 4)
+    assert everything(replay) == writer.steps
+    memory.close()
+
+
 @given(st.integers(4, 40), st.integers(1, 30), st.lists(st.integers(1, 4), max_size=30))
 def test_as_many_steps_are_kept_as_were_asked_for(
     steps: int, length: int, batches: list[int]
