@@ -63,7 +63,8 @@ class SingleCore:
         experiment: all settings.
         memory: the child's shared memory, with θ_O in it.
         line: this end of the pipe to the orchestrator.
-        seed: distinguishes this core from every other one of the run, and from its own predecessors.
+        seed: distinguishes this core from every other one of the run, and from its own
+            predecessors.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class SingleCore:
         self._share = Share(replay, index)
         #: Where the newest batch lies.
         self._rows = self._share.begin(False)
-        #: The policy's outputs at each step of a batch, if the learner asks how probable actions were.
+        #: The policy's outputs at each step of a batch, if the learner asks how probable actions
+        #: were.
         self._outputs: Array | None = None
         if reads_log_mu(self._learner):
             self._outputs = np.zeros((batch, self.model.head.outputs), np.float32)
@@ -129,10 +131,10 @@ class SingleCore:
             limit = batches = 0
             while not self._memory.stop[0]:
                 if self._line.poll():
-                    raise _Ended  # nothing is ever sent to a core that does not wait: this is the line's end
+                    raise _Ended  # nobody writes to a core that does not wait: the line has ended
                 batches += 1
                 if not batches % _LOOK_BATCHES:
-                    # A large network takes its memory, shared pages included, in the first batches: that is no leak.
+                    # A large network takes its memory in the first batches: that is no leak.
                     limit = limit or resident_bytes() + GROWTH_BYTES
                     if resident_bytes() > limit:
                         return RECYCLED
@@ -318,7 +320,7 @@ class SingleCore:
         self._line.send_bytes(RECORD.pack(kind, episode_return, steps))
 
     def _pause(self) -> None:
-        """The semaphore: lights this core's element and sleeps until the orchestrator releases all."""
+        """The semaphore: lights this core's element and sleeps until all are released."""
         if not self._waits:
             return
         self._memory.semaphore[self._index] = True
@@ -331,7 +333,8 @@ class SingleCore:
 def rehearse(experiment: Experiment, layout: Layout) -> int | None:
     """How many bytes a core takes at its most that nobody shares with it, before anything leaks.
 
-    To be called in a fork of the nursery that has done little else and then ends: what it does, a core does.
+    To be called in a fork of the nursery that has done little else and then ends: what it does, a
+    core does.
 
     Args:
         experiment: all settings.

@@ -1,7 +1,7 @@
 """A child's shared memory: one anonymous block, and NumPy arrays over its parts.
 
-The block has no name in any file system, only file descriptors, so the kernel frees it with the last
-process that holds one: however a child dies, nothing is left behind.
+The block has no name in any file system, only file descriptors, so the kernel frees it with the
+last process that holds one: however a child dies, nothing is left behind.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Block:
 
     Args:
         layout: names, shapes and types.
-        descriptor: of a block that another process has made for the same layout; a new one is made if absent.
+        descriptor: of a block that another process has made for the same layout; a new one is made
+            if absent.
     """
 
     def __init__(self, layout: Parts, descriptor: int | None = None) -> None:
@@ -96,7 +97,12 @@ class Layout:
     state_sets: int
 
     def for_cores(self, cores: int, shared: bool) -> Layout:
-        """The same for another number of cores, which share their optimizer state or not. With 0 it is what any number has once."""
+        """The same for another number of cores.
+
+        Args:
+            cores: how many. With 0 only that is left which does not depend on the number.
+            shared: whether they share their optimizer state.
+        """
         return replace(self, cores=cores, state_sets=1 if shared else cores)
 
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:

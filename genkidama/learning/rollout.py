@@ -1,4 +1,4 @@
-"""What a core saw, and what it was worth: the data and the targets that every on-policy learner shares."""
+"""What a core saw, what it remembers, and what that was worth: the data of every learner."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ class Replay(Protocol):
 class Rollout:
     """n consecutive steps of one core, of one or several episodes, acted with one set of weights.
 
-    Where a trajectory is cut though the episode could go on (a time limit, or the end of the batch),
-    the value of the state that would have followed stands in for the rest (Pardo et al. 2018).
+    Where a trajectory is cut though the episode could go on (a time limit, or the end of the
+    batch), the value of the state that would have followed stands in for the rest (Pardo et al.
+    2018).
     """
 
     #: (n, ...) float32, as the network takes them.
@@ -85,9 +86,11 @@ class Rollout:
     ends: Array
     #: (k,) int: steps after which it is cut without having terminated.
     cuts: Array
-    #: (k, ...) float32: the observations that followed these; (0, ...) where `cut_values` are given.
+    #: (k, ...) float32: the observations that followed these; (0, ...) where `cut_values` are
+    #: given.
     cut_observations: Tensor
-    #: (k,) float32: V of the observations after the cuts, as predicted when acting. None: they are computed.
+    #: (k,) float32: V of the observations after the cuts, as predicted when acting. None: they are
+    #: computed.
     cut_values: Array | None = None
     #: (n,) float32: log μ(a_t|s_t) of the policy that acted. None: it was the one that learns.
     log_mu: Array | None = None
@@ -98,7 +101,10 @@ class Rollout:
 
 
 def temporal_differences(rollout: Rollout, values: Array, cut_values: Array, gamma: float) -> Array:
-    """δ_t = r_t + γV(s_{t+1}) − V(s_t), shape (n,); V is 0 after a termination. Arguments as for `advantages`."""
+    """δ_t = r_t + γV(s_{t+1}) − V(s_t), shape (n,); V is 0 after a termination.
+
+    Arguments as for `advantages`.
+    """
     following = np.empty_like(values)
     following[:-1] = values[1:]
     following[rollout.ends] = 0.0
@@ -117,7 +123,8 @@ def advantages(
         values: V(s_t), shape (n,).
         cut_values: V of the observations after the cuts, shape (k,).
         gamma: discount of a step.
-        gae_lambda: 1 gives n-step returns minus values: the advantage of A3C (Mnih et al. 2016, algorithm S3).
+        gae_lambda: 1 gives n-step returns minus values, the advantage of A3C (Mnih et al. 2016,
+            algorithm S3).
     """
     delta = temporal_differences(rollout, values, cut_values, gamma).tolist()
     decay = np.where(rollout.ends, 0.0, gamma * gae_lambda).tolist()
@@ -134,7 +141,8 @@ def scaled(rewards: Array, settings: Environment, returns: Moments | None) -> Ar
     Args:
         rewards: the environment's own, shape (n,).
         settings: `[environment]`.
-        returns: of the discounted return, by whose deviation they are divided too; None without `normalize_rewards`.
+        returns: moments of the discounted return, by whose deviation rewards are divided too; None
+            without `normalize_rewards`.
     """
     scale = np.float32(settings.reward_scale)
     result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])

@@ -195,9 +195,7 @@ def test_of_a_long_episode_there_is_a_word_now_and_then_and_each_step_is_told_on
         assert records(line) == [(PROGRESS, 0.0, 500)] * 9 + [(EPISODE, 5000.0, 500)]
 
 
-def test_the_replay_tensor_holds_the_environments_own_numbers_and_the_learner_gets_scaled_ones() -> (
-    None
-):
+def test_the_replay_tensor_holds_the_environments_numbers_and_learners_get_scaled_ones() -> None:
     settings = experiment(
         "Endless",
         {"limit": 4},
@@ -254,9 +252,7 @@ def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_retur
         )
 
 
-def test_rewards_are_cut_after_they_are_scaled_and_the_replay_tensor_and_what_is_reported_are_not() -> (
-    None
-):
+def test_rewards_are_cut_once_scaled_but_neither_where_kept_nor_where_reported() -> None:
     settings = experiment(
         "Endless",
         {"limit": 4},
@@ -417,8 +413,8 @@ def test_cores_share_the_optimizers_state_or_have_their_own(shared: bool) -> Non
 @pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
 @pytest.mark.parametrize(
     ("terminates", "value"),
-    # γ = ½. Cut by the time limit, the rest is bootstrapped: 1/(1−γ). Terminated, there is no rest, and what is seen
-    # of an episode is worth 1⅞, 1¾, 1½ and 1.
+    # γ = ½. Cut by the time limit, the rest is bootstrapped: 1/(1−γ). Terminated, there is no rest,
+    # and what is seen of an episode is worth 1⅞, 1¾, 1½ and 1.
     [(False, 2.0), (True, (1.875 + 1.75 + 1.5 + 1.0) / 4)],
 )
 def test_a_time_limit_costs_nothing_and_a_termination_ends_all(
@@ -529,7 +525,7 @@ def test_a_learner_samples_all_shares_or_its_own() -> None:
 
 @pytest.mark.parametrize("environment", ["Bandit", "Endless"])
 def test_log_mu_is_what_the_policy_thought_that_acted(environment: str) -> None:
-    with single(remembering(environment, options={})) as (core, memory, line):
+    with single(remembering(environment, options={})) as (core, _, line):
         rollout = core._rollout(*core.collect())
         with torch.no_grad():
             outputs, _ = core.model.network(rollout.observations)
@@ -583,7 +579,7 @@ def test_who_samples_nothing_learns_the_same_with_a_ring_as_without(algorithm: s
 
 
 class Sides(gymnasium.Env[Any, Any]):
-    """Episodes of one step: an image of bytes, bright at its left or at its right; naming the side pays 1."""
+    """Episodes of one step: an image of bytes with a bright side; naming the side pays 1."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (1, 6, 6), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)
@@ -777,7 +773,8 @@ async def test_a_core_that_is_killed_is_replaced_and_learning_goes_on(exchange: 
             lambda _: len(orchestrator.pids) == 2 and before[0] not in orchestrator.pids,
         )
         assert before[1] in orchestrator.pids
-        # From the beginning again: the two that are there now must learn it, and both must take part.
+        # From the beginning again: the two that are there now must learn it, and both must take
+        # part.
         orchestrator.memory.filled[:] = 0
         orchestrator.memory.replay[:] = 0.0
         orchestrator.reset(start)
@@ -803,7 +800,8 @@ async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: P
         os.kill(first, signal.SIGSTOP)
         with pytest.raises(TimeoutError):
             await train(orchestrator, lambda _: False, seconds=0.5)
-        # Its death lights its element. Whoever replaces it is held up at the gate; the other one goes on alone.
+        # Its death lights its element. Whoever replaces it is held up at the gate; the other one
+        # goes on alone.
         os.mkfifo(gate)
         os.kill(first, signal.SIGKILL)
         await train(
@@ -833,7 +831,7 @@ async def episodes(orchestrator: CoreOrchestrator, exchanges: int) -> list[int]:
 
 @pytest.mark.parametrize("environment", ["Bandit", "Corridor"])
 async def test_an_exchange_is_due_once_in_an_episode_of_the_whole_child(environment: str) -> None:
-    """Each core has ended exactly one episode between two exchanges, however short the episodes are."""
+    """Each core has ended exactly one episode between two exchanges, however short they are."""
     settings = experiment(environment, algorithm=a3c(batch_size=16), child={"exchange": "episode"})
     async with training(settings, cores=3) as orchestrator:
         found = await episodes(orchestrator, 1000)

@@ -20,7 +20,8 @@ LAYOUT = Layout(cores=3, steps=5, columns=7, size=11, trainable=10, state_rows=2
 
 ROOT = Path(__file__).parents[2]
 
-#: Not the fork server: whoever starts that first decides what every later core of this run of the tests finds imported.
+#: Not the fork server: whoever starts that first decides what every later core of this run of the
+#: tests finds imported.
 CONTEXT = multiprocessing.get_context("spawn")
 
 

@@ -218,7 +218,7 @@ def test_a_core_that_dies_before_its_block_counts_leaves_no_half_of_it() -> None
 def test_as_many_steps_are_kept_as_were_asked_for(
     steps: int, length: int, batches: list[int]
 ) -> None:
-    """Episodes that terminate cost no row. So all are there at first, and later at least so many."""
+    """Terminations cost no row. So all steps are there at first, and later at least so many."""
     memory = shared(1, steps)
     replay, writer = ReplayTensor(memory, 4, (2,), 1), Writer(memory, 4)
     for count in batches:
