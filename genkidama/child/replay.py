@@ -15,8 +15,9 @@ nobody reads it but its own core. Otherwise it is a ring that learners sample, w
 - No block wraps around. A block has at most 2·B rows, where B is `algorithm.batch_size`; where
   fewer are left after `head`, the next block begins at row 0 and `filled` says where the lap ended.
 - `head` is the row after the newest block. It is written when the block is whole.
-- The next 2·B rows that a core may write are never sampled. A reader has therefore a whole batch's
-  time, from its look at `head`, to copy what it has drawn before the rows can change.
+- The next 2·B rows that a core may write are never sampled. So the rows that a reader finds stay as
+  they are until the core has ended the block that it is at, and begins another. A reader that takes
+  longer to copy them is not warned.
 - A share has 4·B + 1 rows more than `replay.steps`. So at least `replay.steps` steps can be sampled
   once the first lap is over, less what truncations and dead cores cost.
 """
