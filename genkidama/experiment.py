@@ -25,6 +25,7 @@ from genkidama.settings import (
     Network,
     Optimizer,
     ParentSettings,
+    ReplaySettings,
     Stop,
     Wrapper,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Network",
     "Optimizer",
     "ParentSettings",
+    "ReplaySettings",
     "SearchSettings",
     "Stop",
     "Wrapper",
@@ -62,6 +64,7 @@ class Experiment(Section, frozen=True):
     environment: Environment = Environment()
     network: Network = Network()
     algorithm: Algorithm = Algorithm()
+    replay: ReplaySettings = ReplaySettings()
     optimizer: Optimizer = Optimizer()
     parent: ParentSettings = ParentSettings()
     child: ChildSettings = ChildSettings()
@@ -170,6 +173,17 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
     child = experiment.child
+    if steps := experiment.replay.steps:
+        if steps < algorithm.batch_size:
+            raise ConfigurationError(
+                f"{source}: replay.steps = {steps}: at least algorithm.batch_size = "
+                f"{algorithm.batch_size} is needed; 0 keeps the newest batch alone"
+            )
+        if child.backend == "ga3c":
+            raise ConfigurationError(
+                f"{source}: replay.steps = {steps}: the backend ga3c has no replay tensor; "
+                "set it to 0, or child.backend to 'hogwild'"
+            )
     if algorithm.vtrace and (algorithm.name == "ppo" or child.backend == "hogwild"):
         key, value = (
             ("algorithm.name", "ppo") if algorithm.name == "ppo" else ("child.backend", "hogwild")

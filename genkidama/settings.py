@@ -27,6 +27,7 @@ __all__ = [
     "Network",
     "Optimizer",
     "ParentSettings",
+    "ReplaySettings",
     "Stop",
     "Wrapper",
 ]
@@ -102,7 +103,7 @@ class Algorithm(Section, frozen=True):
     gae_lambda: Fraction = 1.0
     """λ of generalized advantage estimation; 1 gives n-step returns."""
     batch_size: Natural = 120
-    """Steps a core collects before it learns from them (N of the replay tensor)."""
+    """Steps a core collects before it learns from them."""
     across_episodes: bool = True
     """Whether a batch goes on past an episode's end; false learns at every episode's end, as documented for A3C."""
     pull_steps: Count = 0
@@ -137,6 +138,13 @@ class Algorithm(Section, frozen=True):
     """`ppo`: how far the probability ratio may move from 1."""
     options: dict[str, Any] = {}
     """Keyword arguments for an algorithm of one's own."""
+
+
+class ReplaySettings(Section, frozen=True):
+    """`[replay]`: what the cores of a child remember, for algorithms that learn from samples."""
+
+    steps: Count = 0
+    """Steps that each core keeps, at least a batch; 0 means its newest batch alone."""
 
 
 class Optimizer(Section, frozen=True):

@@ -25,6 +25,7 @@ from genkidama.settings import (
     Network,
     Optimizer,
     ParentSettings,
+    ReplaySettings,
     Stop,
 )
 from genkidama.system.systemd import STATUS_SECONDS
@@ -34,6 +35,7 @@ SECTIONS = {
     "environment": Environment,
     "network": Network,
     "algorithm": Algorithm,
+    "replay": ReplaySettings,
     "optimizer": Optimizer,
     "parent": ParentSettings,
     "child": ChildSettings,

@@ -14,8 +14,8 @@ from genkidama.experiment import Experiment
 from genkidama.settings import Algorithm, ChildSettings, Environment, Network, ParentSettings, Stop
 
 SECTIONS = (
-    "algorithm, child, environment, ga3c, name, network, optimizer, parent, search, "
-    "seed, solved, stop"
+    "algorithm, child, environment, ga3c, name, network, optimizer, parent, replay, search, seed, "
+    "solved, stop"
 )
 
 fractions = st.floats(0.0, 1.0)
@@ -81,6 +81,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.vtrace_rho": positive,
     "algorithm.vtrace_c": positive,
     "algorithm.options": options,
+    "replay.steps": st.just(0),
     "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adam"]),
     "optimizer.learning_rate": positive,
     "optimizer.schedule": st.sampled_from(["constant", "linear"]),
@@ -415,6 +416,16 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         (
             {"algorithm": {"name": "a3c", "epochs": 4}},
             "algorithm.epochs = 4: only algorithm.name = 'ppo' has this setting",
+        ),
+        (
+            {"replay": {"steps": 119}},
+            "replay.steps = 119: at least algorithm.batch_size = 120 is needed; "
+            "0 keeps the newest batch alone",
+        ),
+        (
+            {"replay": {"steps": 120}, "child": {"backend": "ga3c"}},
+            "replay.steps = 120: the backend ga3c has no replay tensor; "
+            "set it to 0, or child.backend to 'hogwild'",
         ),
         (
             {"algorithm": {"batch_size": 63}},

@@ -12,9 +12,9 @@ Laws of this file:
 
 from __future__ import annotations
 
-import os
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from genkidama.child.memory import Layout, SharedMemory, size_of
+from genkidama.child.memory import SharedMemory
 from genkidama.child.process import (
     EPISODE,
     GONE,
@@ -34,17 +34,17 @@ from genkidama.child.process import (
     MemoryGuard,
     live,
 )
-from genkidama.child.replay import ReplayTensor
+from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import make_learner, updates
+from genkidama.learning.learners import make_learner, reads_log_mu, updates
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
 from genkidama.schedules import SCHEDULES
-from genkidama.system.machine import forget_peak, private_bytes, since_peak_bytes
+from genkidama.system.machine import forget_peak
 
-__all__ = ["SingleCore", "rehearse", "run_core"]
+__all__ = ["SingleCore", "run_core"]
 
 Array = npt.NDArray[Any]
 
@@ -75,8 +75,11 @@ class SingleCore:
         line: Line,
         seed: tuple[int, ...],
     ) -> None:
-        self.experiment, self.algorithm = experiment, experiment.algorithm
-        self._index, self._memory, self._line = index, memory, line
+        self.experiment = experiment
+        self.algorithm = experiment.algorithm
+        self._index = index
+        self._memory = memory
+        self._line = line
         sequence = np.random.SeedSequence(seed)
         self._rng = np.random.default_rng(sequence)
         self._torch_rng = torch.Generator().manual_seed(int(sequence.generate_state(1)[0]))
@@ -94,18 +97,24 @@ class SingleCore:
         )
         self._learner = make_learner(experiment.algorithm, self.model)
         self._sample = self.model.head.sampler(self._rng, experiment.algorithm.epsilon)
-        # The columns of this core's share of T[C × N × M].
-        replay = ReplayTensor(
-            memory.replay, memory.filled, self.model.observation_shape, self.model.head.columns
-        )
-        self._observations, self._actions, self._rewards = (
-            replay.observations[index],
-            replay.actions[index],
-            replay.rewards[index],
-        )
-        self._terminated, self._truncated = replay.terminated[index], replay.truncated[index]
+        batch = self.algorithm.batch_size
+        replay = ReplayTensor(memory, batch, self.model.observation_shape, self.model.head.columns)
+        self._share = Share(replay, index)
+        #: Where the newest batch lies.
+        self._rows = self._share.begin(False)
+        #: The policy's outputs at each step of a batch, if the learner asks how probable actions
+        #: were.
+        self._outputs: Array | None = None
+        if reads_log_mu(self._learner):
+            self._outputs = np.zeros((batch, self.model.head.outputs), np.float32)
+        self._log_mu: Array | None = None
+        self._replay: LearnersReplay | None = None
+        if replay.kept:
+            draws = np.random.default_rng(sequence.spawn(1)[0])
+            self._replay = LearnersReplay(replay, self.model, draws, index)
         self._observation: Any = None
-        self._return, self._length = 0.0, 0
+        self._return = 0.0
+        self._length = 0
         #: Steps of the episode that the orchestrator has heard of.
         self._said = 0
         self._since_pull = 0
@@ -152,44 +161,33 @@ class SingleCore:
             _, _, following = self.collect(1)
             if not self._length or time.monotonic() > deadline:
                 break
-        for rows in (
-            self._observations,
-            self._actions,
-            self._rewards,
-            self._terminated,
-            self._truncated,
-        ):
-            rows[1:] = rows[:1]
-        self._memory.gradients[:], self._memory.state[:] = (
-            0.0,
-            0.0,
-        )  # which makes their pages this process' own
+        self._share.rehearse()
+        # Writing makes their pages this process' own.
+        self._memory.gradients[:] = 0.0
+        self._memory.state[:] = 0.0
         forget_peak()
         rollout = self._rollout(n, [n - 1], following or [self._observation])
-        next(
-            updates(
-                self._learner.losses(rollout, self._torch_rng),
-                self.model,
-                self._optimizer,
-                0.0,
-                self.algorithm.max_gradient_norm,
-            )
-        )
+        losses = self._learner.losses(rollout, self._torch_rng)
+        limit = self.algorithm.max_gradient_norm
+        next(updates(losses, self.model, self._optimizer, 0.0, limit), None)
 
     def collect(self, most: int = sys.maxsize) -> tuple[int, list[int], list[Array]]:
-        """Plays until the batch is full, or `most` steps or, unless it goes on across episodes, the episode are over.
+        """Plays until the batch is full, or `most` steps are made.
+
+        Unless batches go on across episodes, it also stops at the episode's end.
 
         Returns:
             How many steps; after which of them the trajectory is cut though it could go on; and the
             observations that followed there.
         """
         # Everything in this loop costs every step; what can be looked up once is a local name.
-        observations, actions, rewards = self._observations, self._actions, self._rewards
-        step, outputs, sample = self._environment.step, self.model.network.acting(), self._sample
+        self._rows = rows = self._share.begin(self._length > 0)
+        observations, actions, rewards, was_terminated, was_truncated = rows
+        step, outputs, sample = self._environment.step, self._acting(), self._sample
         normalize, to_environment = self.model.normalizer(), self.model.head.to_environment
         observation, across = self._observation, self.algorithm.across_episodes
-        self._terminated[:] = 0.0
-        self._truncated[:] = 0.0
+        was_terminated[:] = 0.0
+        was_truncated[:] = 0.0
         cuts: list[int] = []
         following: list[Array] = []
         n = min(self.algorithm.batch_size, most)
@@ -206,9 +204,9 @@ class SingleCore:
             t += 1
             if terminated or truncated:
                 if terminated:
-                    self._terminated[t - 1] = 1.0
+                    was_terminated[t - 1] = 1.0
                 else:
-                    self._truncated[t - 1] = 1.0
+                    was_truncated[t - 1] = 1.0
                     cuts.append(t - 1)
                     following.append(observation)
                 observation, _ = self._environment.reset()
@@ -220,15 +218,39 @@ class SingleCore:
         if length:
             cuts.append(t - 1)
             following.append(observation)
-        self._memory.filled[self._index] = t
+        self._log_mu = self._looked_back(t)
+        self._share.end(t, cuts, following, np.nan if self._log_mu is None else self._log_mu)
         self._observation, self._return, self._length = observation, episode_return, length
         if length - self._said >= REPORT_STEPS:
             self._line.report(PROGRESS, 0.0, length - self._said)
             self._said = length
         return t, cuts, following
 
+    def _acting(self) -> Callable[[Array], Array]:
+        """What the network says of one observation; noted, if the learner asks for log μ."""
+        outputs = self.model.network.acting()
+        if self._outputs is None:
+            return outputs
+        noted = iter(self._outputs)
+
+        def noting(observation: Array) -> Array:
+            result = outputs(observation)
+            next(noted)[:] = result
+            return result
+
+        return noting
+
+    def _looked_back(self, steps: int) -> Array | None:
+        """log μ of the batch's actions, float32 (steps,), if the learner asks for it."""
+        if self._outputs is None:
+            return None
+        actions = torch.from_numpy(self._rows.actions[:steps].astype(self.model.head.dtype))
+        outputs = torch.from_numpy(self._outputs[:steps])
+        log_mu: Array = self.model.head.log_probability(outputs, actions).numpy()
+        return log_mu
+
     def learn(self, steps: int, cuts: list[int], following: list[Array]) -> None:
-        """Applies the learner's updates from the first `steps` rows of this core's share to θ_O."""
+        """Applies the learner's updates from the `steps` steps of the newest batch to θ_O."""
         rollout = self._rollout(steps, cuts, following)
         settings = self.experiment.optimizer
         rate = SCHEDULES[settings.schedule](
@@ -247,10 +269,11 @@ class SingleCore:
         self._since_pull = 0
 
     def _rollout(self, steps: int, cuts: list[int], following: list[Array]) -> Rollout:
-        raw = self._observations[:steps]
+        rows = self._rows
+        raw = rows.observations[:steps]
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
-        rewards = self._rewards[:steps]
-        ends = (self._terminated[:steps] + self._truncated[:steps]) > 0.0
+        rewards = rows.rewards[:steps]
+        ends = (rows.terminated[:steps] + rows.truncated[:steps]) > 0.0
         self._discount(rewards, ends)
         ends[-1] = True
         normalize = self.model.normalizer()
@@ -260,17 +283,17 @@ class SingleCore:
             observations, cut_observations = normalize(raw), normalize(cut_observations)
             shared.add(raw.reshape(steps, -1))
         else:
-            observations = (
-                raw.copy()
-            )  # a copy, because off-policy readers may see the share while it is rewritten
+            observations = raw.copy()  # contiguous, and the learner's own
         return Rollout(
             torch.from_numpy(observations),
-            torch.from_numpy(self._actions[:steps].astype(self.model.head.dtype)),
+            torch.from_numpy(rows.actions[:steps].astype(self.model.head.dtype)),
             scaled(rewards, self.experiment.environment, self.model.moments("returns")),
             ends,
             np.array(cuts, np.intp),
             torch.from_numpy(cut_observations),
+            log_mu=self._log_mu,
             progress=float(self._memory.progress[0]),
+            replay=self._replay,
         )
 
     def _discount(self, rewards: Array, ends: Array) -> None:
@@ -284,36 +307,6 @@ class SingleCore:
             if end:
                 self._discounted = 0.0
         shared.add(discounted[:, None])
-
-
-def rehearse(experiment: Experiment, layout: Layout) -> int | None:
-    """How many bytes a core takes for itself at its most, before anything leaks.
-
-    To be called in a fork of the nursery that has done little else and then ends: what it does, a
-    core does.
-
-    Args:
-        experiment: all settings.
-        layout: a child's with this one core.
-
-    Returns:
-        None where the system does not say.
-
-    Raises:
-        Exception: whatever the environment or the network raises.
-    """
-    torch.set_num_threads(1)
-    memory = SharedMemory(layout)
-    nowhere = Connection(os.open(os.devnull, os.O_WRONLY), readable=False)
-    SingleCore(0, experiment, memory, Line(nowhere, memory.stop, None), (0,)).rehearse()
-    private = private_bytes()
-    return (
-        None
-        if private is None
-        else private
-        + since_peak_bytes()
-        - size_of(layout.for_cores(0, experiment.optimizer.shared))
-    )
 
 
 def run_core(

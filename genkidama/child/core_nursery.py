@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from genkidama.child.core import rehearse
+from genkidama.child.core import SingleCore
 from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
-from genkidama.child.memory import Layout
-from genkidama.child.replay import ReplayTensor
+from genkidama.child.memory import Layout, SharedMemory, size_of
+from genkidama.child.process import Line
+from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
@@ -32,6 +33,7 @@ from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
+from genkidama.system.machine import private_bytes, since_peak_bytes
 
 __all__ = ["describe", "survives_a_fork"]
 
@@ -42,7 +44,8 @@ def _warm_up(experiment: Experiment) -> None:
     environment = make_environment(experiment.environment)
     observation, _ = environment.reset(seed=0)
     model = Model(experiment, environment)
-    sample = model.head.sampler(np.random.default_rng(0), 0.0)
+    rng = np.random.default_rng(0)
+    sample = model.head.sampler(rng, 0.0)
     action = sample(model.network.acting()(np.asarray(observation, np.float32)))
     environment.step(model.head.to_environment(action))
     row = torch.from_numpy(np.asarray(observation, np.float32)[None])
@@ -50,6 +53,14 @@ def _warm_up(experiment: Experiment) -> None:
     rollout = Rollout(
         row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row
     )
+    if experiment.replay.steps:
+        batch = experiment.algorithm.batch_size
+        memory = SharedMemory(_layout(experiment, model))
+        shape, columns = model.observation_shape, model.head.columns
+        replay = ReplayTensor(memory, batch, shape, columns)
+        Share(replay, 0).rehearse()
+        rollout.replay = LearnersReplay(replay, model, rng, 0)
+        memory.close()
     warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
     for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
         if warm:
@@ -103,8 +114,35 @@ def describe(experiment: Experiment, line: Connection) -> None:
     gc.collect()
     cost = None
     with suppress(Exception):  # cores will meet the same error and report it
-        cost = rehearse(experiment, layout)
+        cost = _rehearse(experiment, layout)
     line.send(cost)
+
+
+def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
+    """How many bytes a core takes for itself at its most, before anything leaks.
+
+    To be called in a fork of the nursery that has done little else and then ends: what it does, a
+    core does.
+
+    Args:
+        experiment: all settings.
+        layout: a child's with this one core.
+
+    Returns:
+        None where the system does not say.
+
+    Raises:
+        Exception: whatever the environment or the network raises.
+    """
+    torch.set_num_threads(1)
+    memory = SharedMemory(layout)
+    nowhere = Connection(os.open(os.devnull, os.O_WRONLY), readable=False)
+    SingleCore(0, experiment, memory, Line(nowhere, memory.stop, None), (0,)).rehearse()
+    private = private_bytes()
+    if private is None:
+        return None
+    common = size_of(layout.for_cores(0, experiment.optimizer.shared))
+    return private + since_peak_bytes() - common
 
 
 def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
@@ -112,16 +150,21 @@ def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
-    layout = Layout(
+    return model.signature.entries, model.numbers.tobytes(), _layout(experiment, model)
+
+
+def _layout(experiment: Experiment, model: Model) -> Layout:
+    """The layout of a child's memory with one core."""
+    steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
+    return Layout(
         cores=1,
-        steps=experiment.algorithm.batch_size,
-        columns=ReplayTensor.columns(model.observation_size, model.head.columns),
+        steps=ReplayTensor.rows(steps, batch),
+        columns=ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0),
         size=model.signature.size,
         trainable=model.trainable,
         state_rows=STATE_ROWS[experiment.optimizer.name],
         state_sets=1,
     )
-    return model.signature.entries, model.numbers.tobytes(), layout
 
 
 if os.environ.get(PRELOAD_VARIABLE) == __name__:  # not where a test imports it

@@ -83,9 +83,9 @@ class Layout:
 
     #: C: core processes.
     cores: int
-    #: N: steps of a core's share of the replay tensor.
+    #: N: rows of a core's share of the replay tensor (`ReplayTensor.rows`).
     steps: int
-    #: M: numbers of a step: observation, action, reward, terminated, truncated.
+    #: M: numbers of a row (`ReplayTensor.columns`).
     columns: int
     #: Numbers of the weight vector.
     size: int
@@ -110,6 +110,7 @@ class Layout:
             "state": ((self.state_sets, self.state_rows, self.trainable), np.float32),
             "clock": ((self.state_sets,), np.float64),
             "replay": ((self.cores, self.steps, self.columns), np.float32),
+            "head": ((self.cores,), np.int64),
             "filled": ((self.cores,), np.int64),
             "semaphore": ((self.cores,), np.bool_),
             "progress": ((1,), np.float64),
@@ -128,9 +129,11 @@ class SharedMemory(Block):
     state: Array
     #: Optimizer steps so far: float64 (sets,).
     clock: Array
-    #: T[C × N × M]: every core reads all, each writes its own share: float32.
+    #: T[C × N × M]: every core reads all, each writes its own share (`replay.py`): float32.
     replay: Array
-    #: How many steps of each core's share are written: int64 (C,).
+    #: The row after the newest batch of each share: int64 (C,).
+    head: Array
+    #: How many rows of each share are written: int64 (C,).
     filled: Array
     #: The semaphore vector: bool (C,).
     semaphore: Array

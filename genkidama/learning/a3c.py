@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.learning.vtrace import vtrace
 from genkidama.schedules import SCHEDULES
 from genkidama.settings import Algorithm
+
+if TYPE_CHECKING:
+    from genkidama.learning.model import Model
 
 __all__ = ["A3C", "a3c_loss", "entropy_coefficient", "evaluated", "normalized"]
 
@@ -32,8 +34,8 @@ def a3c_loss(
 ) -> Tensor:
     """Mean or sum over the batch of −log π(a_t|s_t)·A_t + c_v·(R_t − V(s_t))² − c_e·H(π(·|s_t)).
 
-    Shapes: all (n,); the result is a scalar. `advantage` and `returns` carry no gradient. Mnih et al.
-    2016, §4.2 and algorithm S3; the thesis has c_v = 1 and c_e = 0.
+    Shapes: all (n,); the result is a scalar. `advantage` and `returns` carry no gradient. Mnih et
+    al. 2016, §4.2 and algorithm S3; the thesis has c_v = 1 and c_e = 0.
     """
     reduce = torch.sum if algorithm.reduction == "sum" else torch.mean
     if algorithm.normalize_advantages:
@@ -63,8 +65,8 @@ def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Ar
     """What the network says of a rollout's n steps and k cuts, for any learner.
 
     Returns:
-        The policy's outputs (n, outputs) and the values (n,) of the steps, on the model's device; these
-        values again, and those of the observations after the cuts (k,), as arrays.
+        The policy's outputs (n, outputs) and the values (n,) of the steps, on the model's device;
+        these values again, and those of the observations after the cuts (k,), as arrays.
     """
     n, cut_values = len(rollout.rewards), rollout.cut_values
     if cut_values is not None:
@@ -78,13 +80,19 @@ def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Ar
 
 
 class A3C:
-    """The learner `algorithm.name = "a3c"`: one loss a batch, at the weights that acted or, by V-trace, at later ones."""
+    """The learner `algorithm.name = "a3c"`: one loss a batch.
+
+    The weights that learn are those that acted, or later ones: then V-trace corrects for it.
+    """
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
-        self._algorithm, self._model = algorithm, model
+        self._algorithm = algorithm
+        self._model = model
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        algorithm, head, device = self._algorithm, self._model.head, self._model.device
+        algorithm = self._algorithm
+        head = self._model.head
+        device = self._model.device
         outputs, value, values, cut_values = evaluated(self._model, rollout)
         log_pi = head.log_probability(outputs, rollout.actions.to(device))
         gamma, gae_lambda = algorithm.gamma, algorithm.gae_lambda

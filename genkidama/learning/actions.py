@@ -1,4 +1,4 @@
-"""What an environment takes as an action, and how many numbers of the memory that is. Imports no torch."""
+"""What an environment takes as an action, and how an action is stored. Imports no torch."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def columns(space: gymnasium.Space[Any]) -> int:
 
 
 def converter(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
-    """A function from an action as it is stored, (columns,) float32, to what the environment takes; errors as `supported`.
+    """A function from an action as it is stored to what the environment takes.
 
-    Discrete actions are stored counted from 0. Those of a Box are stored as they were drawn and
-    clipped to the space's bounds here.
+    A stored action is float32 (columns,). Errors as `supported`. Discrete actions are stored
+    counted from 0. Those of a Box are stored as they were drawn and clipped to the space's bounds
+    here.
     """
     space = supported(space)
     if isinstance(space, gymnasium.spaces.Discrete):
@@ -51,7 +52,9 @@ def converter(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
             return int(action[0]) + start
 
         return number
-    low, high, shape = space.low.reshape(-1), space.high.reshape(-1), space.shape
+    low = space.low.reshape(-1)
+    high = space.high.reshape(-1)
+    shape = space.shape
 
     def clipped(action: Array) -> Array:
         return np.clip(action, low, high).reshape(shape)

@@ -1,4 +1,7 @@
-"""Environments: any Gymnasium id, or one's own by an import string, with wrappers around it or in its own vectorized form."""
+"""Environments: any Gymnasium id, or one's own by an import string.
+
+Wrappers may be put around it, or its own vectorized form may take its place.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ Array = npt.NDArray[Any]
 
 
 def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
-    """One environment with its wrappers, without rendering and without Gymnasium's per-step checker.
+    """One environment with its wrappers. It is not rendered, and its steps are not checked.
 
     Raises:
-        ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be built; or
-            the same of a wrapper.
+        ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be
+            built; or the same is true of a wrapper.
     """
     if settings.vectorized:
         return _OneOfMany(make_vectorized(settings, 1))
@@ -43,31 +46,31 @@ def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
             environment = gymnasium.make(settings.id, disable_env_checker=True, **settings.options)
     except ConfigurationError:
         raise
-    except (
-        Exception
-    ) as error:  # an environment may fail in any way while it is built; the user's setting names it
+    except Exception as error:  # an environment may raise anything; the setting names it
         raise _cannot_be_built(settings, error) from error
     if not isinstance(environment, gymnasium.Env):
         raise ConfigurationError(
-            f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, expected a gymnasium.Env"
+            f"environment.id = {settings.id!r}: gives a {type(environment).__name__}, "
+            "expected a gymnasium.Env"
         )
     for position, wrapper in enumerate(settings.wrappers):
         environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
     if (cv2 := sys.modules.get("cv2")) is not None:
-        # OpenCV's threads would compete with the other cores' processes, and those of a nursery do not live on in its forks.
+        # OpenCV's threads would compete with the other cores' processes. And the threads of a
+        # nursery do not live on in its forks.
         cv2.setNumThreads(1)
     return environment
 
 
 def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """`count` environments in their own vectorized form, each of which begins anew in the very step that ends its episode.
+    """`count` environments in their own vectorized form.
 
-    Where that form has threads it gets one, unless `environment.options` says otherwise: a child's processes
-    are its parallelism.
+    Each begins anew in the very step that ends its episode. Where that form has threads it gets
+    one, unless `environment.options` says otherwise: a child's processes are its parallelism.
 
     Raises:
-        ConfigurationError: it does not exist, does not accept `environment.options`, cannot be built, has no
-            vectorized form, or one that begins anew at another time.
+        ConfigurationError: it does not exist, does not accept `environment.options`, cannot be
+            built, has no vectorized form, or has one that begins anew at another time.
     """
     try:
         from gymnasium.vector import AutoresetMode  # since Gymnasium 1.1
@@ -87,9 +90,10 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
         raise _cannot_be_built(settings, error) from error
     mode = environments.metadata.get("autoreset_mode")
     if mode is not AutoresetMode.SAME_STEP:
+        found = getattr(mode, "name", mode)
         raise ConfigurationError(
-            f"environment.vectorized = True: the vectorized form of {settings.id!r} has the autoreset mode {getattr(mode, 'name', mode)}, "
-            "expected SAME_STEP; set it to false"
+            f"environment.vectorized = True: the vectorized form of {settings.id!r} has the "
+            f"autoreset mode {found}, expected SAME_STEP; set it to false"
         )
     return environments
 
@@ -111,7 +115,7 @@ def _wrapped(
     kind = load_wrapper(wrapper, key)
     try:
         wrapped: gymnasium.Env[Any, Any] = kind(environment, **wrapper.options)
-    except Exception as error:  # a wrapper too may fail in any way, and some say only now what they cannot be put around
+    except Exception as error:  # a wrapper may raise anything: some look only now at what is inside
         problem = f"cannot be put around {environment}: {type(error).__name__}: {error}"
         raise ConfigurationError(
             f"{key} = {wrapper.name!r}: options = {wrapper.options!r}: {problem}"

@@ -1,7 +1,7 @@
 """What a network's outputs mean as a distribution over actions.
 
-A head is stateless: `outputs` are the numbers that a network's policy emits for one observation, and
-every function takes a batch of them. Acting works on NumPy arrays, learning on tensors.
+A head is stateless: `outputs` are the numbers that a network's policy emits for one observation,
+and every function takes a batch of them. Acting works on NumPy arrays, learning on tensors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ __all__ = ["Categorical", "Gaussian", "Head", "head_for"]
 
 Array = npt.NDArray[Any]
 
-#: How many steps' worth of random numbers are drawn at once: one draw a step would cost more than a forward pass.
+#: Random numbers for so many steps are drawn at once: one draw a step costs more than a forward
+#: pass.
 _BLOCK = 1024
 
 _LOG_2PI = math.log(2.0 * math.pi)
@@ -55,10 +56,11 @@ class Head(Protocol):
         ...
 
     def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
-        """One action for each of a batch of observations, on the outputs' device, where `generator` is too.
+        """One action for each of a batch of observations.
 
-        With probability `epsilon` an action is uniformly random. Shapes: outputs (B, outputs); result
-        (B, columns), int64 or float32, without gradients.
+        With probability `epsilon` an action is uniformly random. All is on one device, that of the
+        outputs and of `generator`. Shapes: outputs (B, outputs); result (B, columns), int64 or
+        float32, without gradients.
         """
         ...
 
@@ -142,10 +144,8 @@ class Gaussian:
         self.to_environment: Callable[[Array], Array] = converter(space)
         # Where a uniformly random action may lie: within the bounds, or ±1 where there are none.
         low, high = space.low.reshape(-1), space.high.reshape(-1)
-        self._low, self._high = (
-            np.where(np.isfinite(low), low, -1.0),
-            np.where(np.isfinite(high), high, 1.0),
-        )
+        self._low = np.where(np.isfinite(low), low, -1.0)
+        self._high = np.where(np.isfinite(high), high, 1.0)
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
         mean, log_deviation = outputs.chunk(2, 1)

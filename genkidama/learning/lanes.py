@@ -15,13 +15,14 @@ __all__ = ["Lanes", "Step", "make_lanes"]
 
 Array = npt.NDArray[Any]
 
-#: One step of every lane: the observations to go on from (where an episode ended, the first of the next one), the
-#: rewards, which of them terminated, which were truncated, and the last observation of each episode that ended.
+#: One step of every lane: the observations to go on from, the rewards, which lanes terminated,
+#: which were truncated, and the last observation of each episode that ended. Where an episode
+#: ended, the observation to go on from is the first of the next one.
 Step: TypeAlias = tuple[list[Array], list[SupportsFloat], list[bool], list[bool], dict[int, Array]]
 
 
 class Lanes(Protocol):
-    """Environments, numbered from 0, each of which begins anew in the very step that ends its episode."""
+    """Environments, numbered from 0. Each begins anew in the very step that ends its episode."""
 
     #: How many there are.
     count: int
@@ -34,7 +35,10 @@ class Lanes(Protocol):
         ...
 
     def step(self, actions: list[Any]) -> Step:
-        """Takes one action in each lane. What it returns is good until the next step, which may overwrite all of it."""
+        """Takes one action in each lane.
+
+        What it returns is good until the next step, which may overwrite all of it.
+        """
         ...
 
     def close(self) -> None:
@@ -69,7 +73,7 @@ class _InTurn:
         )
         self._environments = environments
         self._steps = [(lane, environment.step) for lane, environment in enumerate(environments)]
-        # Filled anew in each step, because new lists would cost a fast environment several per cent of its speed.
+        # Filled anew in each step: new lists would cost a fast environment several per cent.
         self._result: Step = (
             [np.empty(0)] * count,
             [0.0] * count,

@@ -3,64 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
-from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
 from genkidama.system.plugs import is_plug, load_plug
 
-__all__ = ["LEARNERS", "Learner", "make_learner", "updates"]
+if TYPE_CHECKING:
+    from genkidama.learning.model import Model
+
+__all__ = [
+    "LEARNERS",
+    "Learner",
+    "learner_class",
+    "make_learner",
+    "reads_log_mu",
+    "reads_replay",
+    "updates",
+]
 
 
 class Learner(Protocol):
-    """What `algorithm.name` names: a class of one's own is `"module:Class"` with these two methods."""
+    """What `algorithm.name` names: a class of one's own is `"module:Class"` with these two methods.
+
+    It may say more of itself in class attributes, all of them optional:
+
+    - `reads_replay = True`: it samples `rollout.replay`, so `replay.steps` must not be 0.
+    - `reads_log_mu = True`: it needs log μ of the actions, in rollouts and in what it samples.
+    - `head`: a function from the action space to a `Head` of its own, which decides how to act.
+    """
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None: ...
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        """Yields scalar losses, one an update. Before the next is asked for, the backend has computed
-        this one's gradient, stepped the shared weights and, unless `pull_steps` says otherwise,
-        taken the newest of them into the model."""
+        """Yields scalar losses, one an update.
+
+        Before the next is asked for, the backend has computed this one's gradient and stepped the
+        shared weights. Unless `pull_steps` says otherwise, the model has the newest of them.
+        """
         ...
 
 
 LEARNERS: dict[str, type[Learner]] = {"a3c": A3C, "ppo": PPO}
 
 
+def learner_class(algorithm: Algorithm) -> Any:
+    """What `algorithm.name` names.
+
+    Raises:
+        ConfigurationError: an import string that leads nowhere.
+    """
+    name = algorithm.name
+    return load_plug(name, "algorithm.name") if is_plug(name) else LEARNERS[name]
+
+
 def make_learner(algorithm: Algorithm, model: Model) -> Learner:
     """The learner that `[algorithm]` names.
 
     Raises:
-        ConfigurationError: an import string that leads nowhere, or to something that cannot be built.
+        ConfigurationError: an import string that leads nowhere, or to something that cannot be
+            built, or to a learner that other settings deprive of what it reads.
     """
-    kind: Any = (
-        load_plug(algorithm.name, "algorithm.name")
-        if is_plug(algorithm.name)
-        else LEARNERS[algorithm.name]
-    )
+    name = algorithm.name
+    kind = learner_class(algorithm)
     try:
         learner: Learner = kind(algorithm, model)
     except ConfigurationError:
         raise
     except Exception as error:  # a learner of the user's own may raise anything
         raise ConfigurationError(
-            f"algorithm.name = {algorithm.name!r}: cannot be built: {type(error).__name__}: {error}"
+            f"algorithm.name = {name!r}: cannot be built: {type(error).__name__}: {error}"
         ) from error
+    if reads_replay(learner) and not model.experiment.replay.steps:
+        raise ConfigurationError(
+            f"replay.steps = 0: {name!r} samples the replay tensor; set it to how many steps "
+            "each core is to keep, with child.backend = 'hogwild'"
+        )
+    if reads_log_mu(learner) and algorithm.epsilon and not hasattr(kind, "head"):
+        raise ConfigurationError(
+            f"algorithm.epsilon = {algorithm.epsilon}: {name!r} reads log μ, which knows the "
+            "policy's own actions only; set it to 0"
+        )
     return learner
+
+
+def reads_replay(learner: Learner) -> bool:
+    """Whether it samples `rollout.replay`."""
+    return bool(getattr(learner, "reads_replay", False))
+
+
+def reads_log_mu(learner: Learner) -> bool:
+    """Whether it needs log μ of the actions."""
+    return bool(getattr(learner, "reads_log_mu", False))
 
 
 def updates(
     losses: Iterable[Tensor], model: Model, optimizer: Optimizer, rate: float, limit: float
 ) -> Iterator[None]:
-    """One update from each loss: its gradient in `model.gradient`, and a step. After each it is the caller's turn.
+    """One update from each loss: its gradient in `model.gradient`, and a step.
+
+    After each update it is the caller's turn.
 
     Args:
         losses: scalars, as a learner yields them.

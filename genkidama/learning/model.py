@@ -1,10 +1,12 @@
 """A network whose numbers are one flat vector, with everything needed to act from observations.
 
 Laws of this file:
-- The network's parameters are views into `model.vector`, their gradients views into `model.gradient`:
-  writing to the vector changes the network, and `zero_grad` can never detach anything.
-- The vector's first `trainable` numbers are parameters; running statistics follow. They are read and
-  written by NumPy: on another device than the CPU they are kept elsewhere, in memory of the host.
+- The network's parameters are views into `model.vector`, their gradients views into
+  `model.gradient`: writing to the vector changes the network, and `zero_grad` can never detach
+  anything.
+- The vector's first `trainable` numbers are parameters; running statistics follow. They are read
+  and written by NumPy: on another device than the CPU they are kept elsewhere, in memory of the
+  host.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from torch import Tensor
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.learning.heads import head_for
+from genkidama.learning.heads import Head, head_for
+from genkidama.learning.learners import learner_class
 from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
 from genkidama.system.plugs import is_plug, load_plug
@@ -50,10 +53,11 @@ class Model:
     Args:
         experiment: `[network]`, `[environment]` and the seed are used.
         environment: for its spaces.
-        gradient: memory for the gradients, float32, shape (trainable,), on `device`; a private one if absent.
-        vector: memory of the network, float32, on `device`, of which the network becomes a view as it
-            is: its own initial numbers are dropped. `signature.size` numbers, or the `trainable` ones
-            alone. A private vector with the initial numbers if absent.
+        gradient: memory for the gradients, float32, shape (trainable,), on `device`; a private one
+            if absent.
+        vector: memory of the network, float32, on `device`, of which the network becomes a view as
+            it is: its own initial numbers are dropped. `signature.size` numbers, or the `trainable`
+            ones alone. A private vector with the initial numbers if absent.
         device: where vector, gradient and network are.
     """
 
@@ -70,14 +74,15 @@ class Model:
     ) -> None:
         self.experiment = experiment
         self.device = torch.device(device)
-        self.head = head_for(environment.action_space)
+        self.head = _head(experiment, environment.action_space)
         self.network = _build(experiment, environment)
         named = list(self.network.named_parameters())
         for name, parameter in named:
             if parameter.dtype != torch.float32:
                 kind = experiment.network.name
                 raise ConfigurationError(
-                    f"network.name = {kind!r}: parameter {name!r} is {parameter.dtype}, expected float32"
+                    f"network.name = {kind!r}: parameter {name!r} is {parameter.dtype}, "
+                    "expected float32"
                 )
         self._check_outputs(environment)
         self.trainable = sum(parameter.numel() for _, parameter in named)
@@ -113,7 +118,7 @@ class Model:
             self.numbers = self.vector.numpy()
 
     def _check_outputs(self, environment: Spaces) -> None:
-        """A network that does not fit the spaces is the user's to mend, and best before anything starts."""
+        """Refuses a network that does not fit the spaces, before anything starts."""
         name = self.experiment.network.name
         shape = environment.observation_space.shape or ()
         try:
@@ -121,24 +126,31 @@ class Model:
                 outputs, values = self.network(torch.zeros(2, *shape))
         except Exception as error:  # a network of the user's own may raise anything
             raise ConfigurationError(
-                f"network.name = {name!r}: does not take observations of shape {list(shape)}: {type(error).__name__}: {error}"
+                f"network.name = {name!r}: does not take observations of shape {list(shape)}: "
+                f"{type(error).__name__}: {error}"
             ) from error
         if outputs.shape != (2, self.head.outputs) or values.shape != (2,):
             raise ConfigurationError(
-                f"network.name = {name!r}: gives outputs {list(outputs.shape)} and values {list(values.shape)} for 2 observations, "
+                f"network.name = {name!r}: gives outputs {list(outputs.shape)} and values "
+                f"{list(values.shape)} for 2 observations, "
                 f"expected [2, {self.head.outputs}] and [2]"
             )
 
     def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
-        """The running statistics `"observations"` or `"returns"` within `numbers` (this model's vector if absent)."""
+        """The running statistics `"observations"` or `"returns"` within `numbers`.
+
+        Without `numbers`, those of this model's vector. None: they are off.
+        """
         part = self.signature.slices.get(f"statistics.{name}")
         return (
             None if part is None else Moments((self.numbers if numbers is None else numbers)[part])
         )
 
     def normalizer(self, numbers: Array | None = None) -> Callable[[Array], Array] | None:
-        """A function that normalizes observations, one or a batch, with the statistics within `numbers` as they
-        are now (this model's vector if absent); None if off."""
+        """A function that normalizes observations, one or a batch, with the statistics as of now.
+
+        They are within `numbers`, or within this model's vector. None: they are off.
+        """
         moments = self.moments("observations", numbers)
         if moments is None:
             return None
@@ -151,6 +163,23 @@ class Model:
             return result.astype(np.float32, copy=False)
 
         return normalize
+
+
+def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
+    """The learner's own head if it has one."""
+    name = experiment.algorithm.name
+    own = getattr(learner_class(experiment.algorithm), "head", None)
+    if own is None:
+        return head_for(space)
+    try:
+        head: Head = own(space)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a head of the user's own may raise anything
+        raise ConfigurationError(
+            f"algorithm.name = {name!r}: its head cannot be built: {type(error).__name__}: {error}"
+        ) from error
+    return head
 
 
 def _build(experiment: Experiment, environment: Spaces) -> Network:
@@ -174,12 +203,13 @@ def _build(experiment: Experiment, environment: Spaces) -> Network:
             raise
         except Exception as error:  # a network of the user's own may raise anything
             raise ConfigurationError(
-                f"network.name = {settings.name!r}: cannot be built: {type(error).__name__}: {error}"
+                f"network.name = {settings.name!r}: cannot be built: "
+                f"{type(error).__name__}: {error}"
             ) from error
 
 
 def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """The space of what a network gets to see: what is normalized are floats, whatever they were."""
+    """The space of what a network gets to see: normalized observations are floats."""
     if (
         experiment.environment.normalize_observations
         and space.dtype is not None

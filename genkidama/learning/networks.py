@@ -1,4 +1,7 @@
-"""Networks that act and value: a base class for one's own, perceptrons for vectors, convolutions for images."""
+"""Networks that act and value: a base class for one's own, perceptrons, and convolutions.
+
+Perceptrons take vectors, convolutions take images.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +55,14 @@ class Network(nn.Module):
     takes_bytes = False
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of the policy and the values. Shapes: observations (B, ...), float32; (B, outputs) and (B,)."""
+        """Outputs of the policy, and the values.
+
+        Shapes: observations (B, ...), float32; results (B, outputs) and (B,).
+        """
         raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Zeroes the gradients where they lie, whatever is asked: they are views into one vector and must remain so."""
+        """Zeroes the gradients where they lie, whatever is asked: they must remain views."""
         super().zero_grad(set_to_none=False)
 
     def acting(self) -> Callable[[Array], Array]:
@@ -78,8 +84,8 @@ class Network(nn.Module):
 class ActorCritic(Network):
     """Perceptrons for policy and value, separate or with shared hidden layers.
 
-    For Box actions the logarithms of the standard deviations are parameters of their own that do not
-    depend on the state, starting at 0.
+    For Box actions the logarithms of the standard deviations are parameters of their own that do
+    not depend on the state, starting at 0.
     """
 
     def __init__(
@@ -94,8 +100,8 @@ class ActorCritic(Network):
             or len(observation_space.shape) != 1
         ):
             raise ConfigurationError(
-                f"network.name = 'actor-critic': takes vectors, but the environment's observation space is {observation_space}; "
-                "name a network of your own as 'module:Class'"
+                "network.name = 'actor-critic': takes vectors, but the environment's observation "
+                f"space is {observation_space}; name a network of your own as 'module:Class'"
             )
         self._continuous = isinstance(action_space, gymnasium.spaces.Box)
         policy_outputs = _policy_outputs(action_space)
@@ -153,12 +159,13 @@ class ActorCritic(Network):
 
 
 class Convolutional(Network):
-    """Convolutions and dense layers for images, channels first, from which both policy and value are read.
+    """Convolutions and dense layers for images, channels first.
 
-    The defaults of `network.convolutions` with one hidden layer of 256 are GA3C's network (Babaeizadeh
-    et al. 2017; Mnih et al. 2016, §5.1). A convolution of stride s gives ⌈size/s⌉ pixels: it is padded
-    as TensorFlow does with "SAME", the odd pixel to the right and at the bottom. Images of uint8 are
-    brought to [−1, 1); those of floats are taken as they are. Box actions as in `ActorCritic`.
+    Policy and value are read from the same last layer. The defaults of `network.convolutions` with
+    one hidden layer of 256 are GA3C's network (Babaeizadeh et al. 2017; Mnih et al. 2016, §5.1). A
+    convolution of stride s gives ⌈size/s⌉ pixels: it is padded as TensorFlow does with "SAME", the
+    odd pixel to the right and at the bottom. Images of uint8 are brought to [−1, 1); images of
+    floats are taken as they are. Box actions as in `ActorCritic`.
     """
 
     def __init__(
@@ -179,8 +186,9 @@ class Convolutional(Network):
         for number, (outputs, kernel, stride) in enumerate(settings.convolutions, 1):
             if kernel > min(height, width):
                 raise ConfigurationError(
-                    f"network.convolutions = {settings.convolutions}: the kernel {kernel} of convolution {number} is larger than "
-                    f"its images of {height} × {width}; {observation_space} is taken as channels, height, width"
+                    f"network.convolutions = {settings.convolutions}: the kernel {kernel} of "
+                    f"convolution {number} is larger than its images of {height} × {width}; "
+                    f"{observation_space} is taken as channels, height, width"
                 )
             layers += [
                 *_same(channels, outputs, kernel, stride, (height, width)),
@@ -201,9 +209,9 @@ class Convolutional(Network):
         _initialize(self, settings, self.policy, self.value)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Network.forward`; observations may be uint8 if the space is, or the same numbers as float32."""
+        """As `Network.forward`; where the space is uint8, observations may be so, too."""
         if torch.is_grad_enabled() and observations.device.type == "cpu":
-            # With the channels last the way back through convolutions is more than twice as fast, the way forward slower.
+            # Channels last: more than twice as fast on the way back, and slower on the way forward.
             observations = observations.contiguous(memory_format=torch.channels_last)
         images = (
             torch.mul(observations, 1.0 / 128.0).sub_(1.0) if self.takes_bytes else observations
@@ -228,7 +236,10 @@ def _is_image(space: gymnasium.Space[Any]) -> bool:
 
 
 def _policy_outputs(action_space: gymnasium.Space[Any]) -> int:
-    """What the last layer of a policy emits: all that the head takes, but for deviations that do not depend on the state."""
+    """What the last layer of a policy emits.
+
+    It is all that the head takes, without the deviations, which do not depend on the state.
+    """
     head = head_for(action_space)
     return head.columns if isinstance(action_space, gymnasium.spaces.Box) else head.outputs
 
@@ -236,7 +247,10 @@ def _policy_outputs(action_space: gymnasium.Space[Any]) -> int:
 def _same(
     inputs: int, outputs: int, kernel: int, stride: int, size: tuple[int, int]
 ) -> list[nn.Module]:
-    """A convolution of images of `size` (height, width) that gives ⌈size/stride⌉, the odd pixel of padding right and below."""
+    """A convolution of images of `size` (height, width) that gives ⌈size/stride⌉.
+
+    The odd pixel of padding is at the right and below.
+    """
     height, width = (
         max((-(-pixels // stride) - 1) * stride + kernel - pixels, 0) for pixels in size
     )
@@ -248,7 +262,10 @@ def _same(
 def _initialize(
     network: nn.Module, settings: NetworkSettings, policy: nn.Module, value: nn.Module
 ) -> None:
-    """Weights and biases as `network.initialization` says; `policy` and `value` are the layers that emit these."""
+    """Weights and biases as `network.initialization` says.
+
+    `policy` and `value` are the layers that emit these.
+    """
     if settings.initialization == "uniform":
         return  # ±1/√inputs is how torch builds them
     for layer in network.modules():

@@ -1,8 +1,8 @@
 """Running means and deviations that travel with the weights.
 
-A `Moments` is a view of `1 + 2d` numbers at the end of the weight vector: a count, d sums and d sums
-of squares. All three are linear in the data, so blending two vectors blends two samples: the result
-is the moments of a weighted mixture, whatever the counts were. (Means and deviations blended
+A `Moments` is a view of `1 + 2d` numbers at the end of the weight vector: a count, d sums and d
+sums of squares. All three are linear in the data, so blending two vectors blends two samples: the
+result is the moments of a weighted mixture, whatever the counts were. (Means and deviations blended
 directly would not be.)
 """
 
@@ -17,7 +17,8 @@ __all__ = ["Moments"]
 
 Array = npt.NDArray[Any]
 
-#: Above this count the past is halved: float32 sums keep their precision, and old policies' states fade.
+#: Above this count the past is halved: float32 sums keep their precision, and old policies' states
+#: fade.
 _FADE = 1e6
 
 _EPSILON = 1e-8
@@ -35,7 +36,7 @@ class Moments:
         return 1 + 2 * dimension
 
     def add(self, data: Array) -> None:
-        """Takes in a batch of shape (n, d). Lock-free: of two simultaneous additions one may get lost."""
+        """Takes in a batch of shape (n, d). There is no lock: one of two additions may get lost."""
         data = data.astype(np.float64)
         if self._count[0] > _FADE:
             self._count *= 0.5

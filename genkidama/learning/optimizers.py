@@ -2,10 +2,10 @@
 
 Each rule is torch.optim's of the same name, written for one vector: a core applies its own gradient
 to weights and state that other cores change at the same time, without a lock (Niu et al. 2011; Mnih
-et al. 2016 §4.3 for the shared statistics). torch.optim itself would work, but constructing any of its
-optimizers imports 70 MB that every core would carry.
+et al. 2016 §4.3 for the shared statistics). torch.optim itself would work, but constructing any of
+its optimizers imports 70 MB that every core would carry.
 
-Weights, state and gradient may be on any device. What a rule needs besides it keeps to itself, so each
+Weights, state and gradient may be on any device. A rule keeps to itself what else it needs. So each
 core, and each thread, has a rule of its own over the memory that they share.
 """
 
@@ -45,14 +45,15 @@ class SGD:
 
 
 class RMSprop:
-    """s ← ρs + (1−ρ)g²; θ ← θ − ηg/(√s + ε) as in torch or, with `epsilon_inside`, θ ← θ − ηg/√(s + ε): Mnih et al. 2016, eq. S2 and S3."""
+    """s ← ρs + (1−ρ)g²; θ ← θ − ηg/(√s + ε), as in torch.
+
+    With `epsilon_inside` θ ← θ − ηg/√(s + ε): Mnih et al. 2016, eq. S2 and S3.
+    """
 
     def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor) -> None:
-        self._decay, self._epsilon, self._inside = (
-            settings.decay,
-            settings.epsilon,
-            settings.epsilon_inside,
-        )
+        self._decay = settings.decay
+        self._epsilon = settings.epsilon
+        self._inside = settings.epsilon_inside
         self._weights, self._squares = weights, state[0]
         self._buffer = torch.empty_like(weights)
 
@@ -73,14 +74,17 @@ class Adam:
         self, settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]
     ) -> None:
         self._betas, self._epsilon = settings.betas, settings.epsilon
-        self._weights, self._first, self._second, self._clock = weights, state[0], state[1], clock
+        self._weights = weights
+        self._first = state[0]
+        self._second = state[1]
+        self._clock = clock
         self._buffer = torch.empty_like(weights)
 
     def step(self, gradient: Tensor, learning_rate: float) -> None:
         beta_1, beta_2 = self._betas
         self._clock[0] += 1.0
         t = float(self._clock[0])
-        # η·m̂/(√v̂ + ε) with the corrections of m̂ and v̂ taken out of the vectors: a pass less over each.
+        # η·m̂/(√v̂ + ε), its corrections taken out of the vectors: a pass less over each.
         correction = (1.0 - beta_2**t) ** 0.5
         self._first.lerp_(gradient, 1.0 - beta_1)
         self._second.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
@@ -94,7 +98,9 @@ class _WeightDecay:
     """g ← g + λθ before the rule, as torch.optim's `weight_decay`."""
 
     def __init__(self, inner: Optimizer, weights: Tensor, weight_decay: float) -> None:
-        self._inner, self._weights, self._weight_decay = inner, weights, weight_decay
+        self._inner = inner
+        self._weights = weights
+        self._weight_decay = weight_decay
 
     def step(self, gradient: Tensor, learning_rate: float) -> None:
         self._inner.step(gradient.add_(self._weights, alpha=self._weight_decay), learning_rate)

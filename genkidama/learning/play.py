@@ -1,7 +1,8 @@
 """Playing episodes with fixed weights, to see how good they are.
 
-`python -m genkidama.learning.play`: one process' share of an evaluation, which `genkidama.local.evaluation`
-starts; the request comes as JSON on standard input, the returns go as JSON to standard output.
+`python -m genkidama.learning.play`: one process' share of an evaluation, which
+`genkidama.local.evaluation` starts; the request comes as JSON on standard input, the returns go as
+JSON to standard output.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def play(
 
     Args:
         episodes: their numbers.
-        greedy: whether the most probable action is taken instead of a sampled one. ε is off in both.
+        greedy: whether the most probable action is taken instead of a sampled one. ε is off in
+            both.
     """
     return [play_episode(model, environment, (seed, episode), greedy) for episode in episodes]
 
@@ -46,11 +48,9 @@ def play_episode(
 ) -> float:
     """The undiscounted return of one episode."""
     sequence = np.random.SeedSequence(seed)
-    outputs, normalize, to_environment = (
-        model.network.acting(),
-        model.normalizer(),
-        model.head.to_environment,
-    )
+    outputs = model.network.acting()
+    normalize = model.normalizer()
+    to_environment = model.head.to_environment
     choose = model.head.mode if greedy else model.head.sampler(np.random.default_rng(sequence), 0.0)
     observation, _ = environment.reset(seed=int(sequence.generate_state(1)[0]))
     total, over = 0.0, False
@@ -75,7 +75,8 @@ def main() -> int:
         model = Model(experiment, environment)
         if (difference := model.signature.difference(checkpoint.signature)) is not None:
             raise GenkidamaError(
-                f"{request['checkpoint']}: its network is not the one that its experiment describes: {difference}"
+                f"{request['checkpoint']}: its network is not the one that its experiment "
+                f"describes: {difference}"
             )
         model.vector.copy_(torch.from_numpy(checkpoint.vector))
         returns = play(model, environment, request["episodes"], request["seed"], request["greedy"])

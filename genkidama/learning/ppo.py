@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from genkidama.learning.a3c import entropy_coefficient, evaluated, normalized
-from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.settings import Algorithm
+
+if TYPE_CHECKING:
+    from genkidama.learning.model import Model
 
 __all__ = ["PPO", "ppo_loss"]
 
@@ -47,22 +50,24 @@ def ppo_loss(
 
 
 class PPO:
-    """The learner `algorithm.name = "ppo"`: `epochs` passes of minibatches; each loss at the newest weights."""
+    """The learner `algorithm.name = "ppo"`: `epochs` passes of minibatches.
+
+    Each loss is taken at the newest weights.
+    """
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
-        self._algorithm, self._model = algorithm, model
+        self._algorithm = algorithm
+        self._model = model
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        algorithm, head, network, device = (
-            self._algorithm,
-            self._model.head,
-            self._model.network,
-            self._model.device,
-        )
+        algorithm = self._algorithm
+        head = self._model.head
+        network = self._model.network
+        device = self._model.device
         observations, actions = rollout.observations.to(device), rollout.actions.to(device)
         with torch.no_grad():
             outputs, value, values, cut_values = evaluated(self._model, rollout)
-            # The policy that acted: an older one, where agents and trainers do not wait for each other.
+            # Where agents and trainers do not wait for each other, an older policy has acted.
             acted = rollout.log_mu
             old_log_pi = (
                 head.log_probability(outputs, actions)
@@ -79,7 +84,7 @@ class PPO:
         batch = (observations, actions, old_log_pi, advantage, returns)
         for _ in range(algorithm.epochs):
             order = torch.randperm(len(actions), generator=rng).to(device)
-            # One shuffled copy an epoch, of which minibatches are slices: gathering each of them costs more.
+            # One shuffled copy an epoch, cut into minibatches: gathering each of them costs more.
             shuffled = (column[order].split(algorithm.minibatch_size) for column in batch)
             for state, action, old, weight, target in zip(*shuffled, strict=True):
                 outputs, value = network(state)

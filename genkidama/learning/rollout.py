@@ -1,9 +1,9 @@
-"""What a core saw, and what it was worth: the data and the targets that every on-policy learner shares."""
+"""What a core saw, what it remembers, and what that was worth: the data of every learner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +14,66 @@ from genkidama.settings import Environment
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Rollout", "advantages", "scaled", "temporal_differences"]
+__all__ = [
+    "Replay",
+    "Rollout",
+    "Transitions",
+    "advantages",
+    "scaled",
+    "temporal_differences",
+]
 
 Array = npt.NDArray[Any]
+
+
+@dataclass
+class Transitions:
+    """B single steps, of any core and any age, in no order. Copies."""
+
+    #: (B, ...) float32: s.
+    observations: Array
+    #: (B, columns): a.
+    actions: Array
+    #: (B,) float32: r.
+    rewards: Array
+    #: (B, ...) float32: s′, exact but after a termination, where nothing follows.
+    following: Array
+    #: (B,) bool: the episode is over, and V(s′) is 0.
+    terminated: Array
+    #: (B,) bool: the episode was cut, by a time limit, but could have gone on from s′.
+    truncated: Array
+    #: (B,) float32: log μ(a|s) of the policy that acted; NaN where nobody asked for it.
+    log_mu: Array
+
+
+class Replay(Protocol):
+    """What a child's cores remember, for a learner to sample."""
+
+    def __len__(self) -> int:
+        """How many rows can be drawn from: steps and, where episodes were cut, one more each."""
+        ...
+
+    def sample(self, count: int, *, own: bool = False, replacement: bool = True) -> Transitions:
+        """Uniformly random steps, normalized and scaled as those of a rollout now would be.
+
+        Args:
+            count: how many.
+            own: only steps of the core that learns, instead of all cores'.
+            replacement: whether a step may come twice.
+
+        Raises:
+            ValueError: no steps are there or, without replacement, fewer than `count`.
+        """
+        ...
 
 
 @dataclass
 class Rollout:
     """n consecutive steps of one core, of one or several episodes, acted with one set of weights.
 
-    Where a trajectory is cut though the episode could go on (a time limit, or the end of the batch),
-    the value of the state that would have followed stands in for the rest (Pardo et al. 2018).
+    Where a trajectory is cut though the episode could go on (a time limit, or the end of the
+    batch), the value of the state that would have followed stands in for the rest (Pardo et al.
+    2018).
     """
 
     #: (n, ...) float32, as the network takes them.
@@ -37,18 +86,25 @@ class Rollout:
     ends: Array
     #: (k,) int: steps after which it is cut without having terminated.
     cuts: Array
-    #: (k, ...) float32: the observations that followed these; (0, ...) where `cut_values` are given.
+    #: (k, ...) float32: the observations that followed these; (0, ...) where `cut_values` are
+    #: given.
     cut_observations: Tensor
-    #: (k,) float32: V of the observations after the cuts, as predicted when acting. None: they are computed.
+    #: (k,) float32: V of the observations after the cuts, as predicted when acting. None: they are
+    #: computed.
     cut_values: Array | None = None
     #: (n,) float32: log μ(a_t|s_t) of the policy that acted. None: it was the one that learns.
     log_mu: Array | None = None
     #: How much of the run is done, in [0, 1].
     progress: float = 0.0
+    #: What the child's cores remember. None: nothing, because `replay.steps` is 0.
+    replay: Replay | None = None
 
 
 def temporal_differences(rollout: Rollout, values: Array, cut_values: Array, gamma: float) -> Array:
-    """δ_t = r_t + γV(s_{t+1}) − V(s_t), shape (n,); V is 0 after a termination. Arguments as for `advantages`."""
+    """δ_t = r_t + γV(s_{t+1}) − V(s_t), shape (n,); V is 0 after a termination.
+
+    Arguments as for `advantages`.
+    """
     following = np.empty_like(values)
     following[:-1] = values[1:]
     following[rollout.ends] = 0.0
@@ -67,7 +123,8 @@ def advantages(
         values: V(s_t), shape (n,).
         cut_values: V of the observations after the cuts, shape (k,).
         gamma: discount of a step.
-        gae_lambda: 1 gives n-step returns minus values: the advantage of A3C (Mnih et al. 2016, algorithm S3).
+        gae_lambda: 1 gives n-step returns minus values, the advantage of A3C (Mnih et al. 2016,
+            algorithm S3).
     """
     delta = temporal_differences(rollout, values, cut_values, gamma).tolist()
     decay = np.where(rollout.ends, 0.0, gamma * gae_lambda).tolist()
@@ -84,7 +141,8 @@ def scaled(rewards: Array, settings: Environment, returns: Moments | None) -> Ar
     Args:
         rewards: the environment's own, shape (n,).
         settings: `[environment]`.
-        returns: of the discounted return, by whose deviation they are divided too; None without `normalize_rewards`.
+        returns: moments of the discounted return, by whose deviation rewards are divided too; None
+            without `normalize_rewards`.
     """
     scale = np.float32(settings.reward_scale)
     result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])

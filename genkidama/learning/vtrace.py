@@ -25,9 +25,13 @@ def vtrace(
     rho_bar: float,
     c_bar: float,
 ) -> tuple[Array, Array]:
-    """The targets v_t of the values and the policy gradient's advantages ρ_t(r_t + γv_{t+1} − V(s_t)), both (n,) float32.
+    """The targets v_t of the values and the policy gradient's advantages, both (n,) float32.
 
-    With ρ_t = min(ρ̄, π(a_t|s_t)/μ(a_t|s_t)), c_t = λ·min(c̄, π(a_t|s_t)/μ(a_t|s_t)) and δ_t = r_t + γV(s_{t+1}) − V(s_t)
+    An advantage is ρ_t(r_t + γv_{t+1} − V(s_t)). With
+
+        ρ_t = min(ρ̄, π(a_t|s_t)/μ(a_t|s_t)), c_t = λ·min(c̄, π(a_t|s_t)/μ(a_t|s_t))
+
+    and δ_t = r_t + γV(s_{t+1}) − V(s_t), a target is
 
         v_t = V(s_t) + Σ_{k≥0} γ^k · c_t·…·c_{t+k−1} · ρ_{t+k}·δ_{t+k},
 
@@ -41,16 +45,20 @@ def vtrace(
         cut_values: V of the observations after the cuts, shape (k,).
         gamma: discount of a step.
         gae_lambda: λ.
-        rho_bar: ρ̄, above 0; it decides whose values are learned, those of μ near 0 and those of π at infinity.
+        rho_bar: ρ̄, above 0; it decides whose values are learned: those of μ near 0, and those of π
+            at infinity.
         c_bar: c̄, above 0; how far differences reach back.
     """
-    # Cut before the power is taken, which then cannot overflow.
+    # Cut before the power is taken: so it cannot overflow.
     rho, c = (np.exp(np.minimum(log_ratio, math.log(limit))) for limit in (rho_bar, c_bar))
     delta = (rho * temporal_differences(rollout, values, cut_values, gamma)).tolist()
     going_on = np.where(rollout.ends, 0.0, gamma)
     decay, weight = (going_on * gae_lambda * c).tolist(), (going_on * rho).tolist()
-    # d_t = v_t − V(s_t) = ρ_t·δ_t + γ·c_t·d_{t+1}: remark 1. The advantage is ρ_t·δ_t + ρ_t·γ·d_{t+1}.
-    differences, advantage, d = [0.0] * len(delta), [0.0] * len(delta), 0.0
+    # d_t = v_t − V(s_t) = ρ_t·δ_t + γ·c_t·d_{t+1}: remark 1.
+    # The advantage is ρ_t·δ_t + ρ_t·γ·d_{t+1}.
+    differences = [0.0] * len(delta)
+    advantage = [0.0] * len(delta)
+    d = 0.0
     for t in range(len(delta) - 1, -1, -1):
         advantage[t] = delta[t] + weight[t] * d
         differences[t] = d = delta[t] + decay[t] * d

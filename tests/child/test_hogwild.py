@@ -26,6 +26,8 @@ from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
+from genkidama.learning.rollout import Rollout
+from genkidama.settings import Algorithm
 from genkidama.weights import Vector
 from tests.environments import BANDIT_BEST, bandit_contexts, corridor_cells, corridor_values
 
@@ -64,8 +66,10 @@ def single(
     memory = SharedMemory(
         Layout(
             cores=cores,
-            steps=settings.algorithm.batch_size,
-            columns=ReplayTensor.columns(model.observation_size, model.head.columns),
+            steps=ReplayTensor.rows(settings.replay.steps, settings.algorithm.batch_size),
+            columns=ReplayTensor.columns(
+                model.observation_size, model.head.columns, settings.replay.steps > 0
+            ),
             size=model.signature.size,
             trainable=model.trainable,
             state_rows=STATE_ROWS[settings.optimizer.name],
@@ -192,9 +196,7 @@ def test_of_a_long_episode_there_is_a_word_now_and_then_and_each_step_is_told_on
         assert records(line) == [(PROGRESS, 0.0, 500)] * 9 + [(EPISODE, 5000.0, 500)]
 
 
-def test_the_replay_tensor_holds_the_environments_own_numbers_and_the_learner_gets_scaled_ones() -> (
-    None
-):
+def test_the_replay_tensor_holds_the_environments_numbers_and_learners_get_scaled_ones() -> None:
     settings = experiment(
         "Endless",
         {"limit": 4},
@@ -251,9 +253,7 @@ def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_retur
         )
 
 
-def test_rewards_are_cut_after_they_are_scaled_and_the_replay_tensor_and_what_is_reported_are_not() -> (
-    None
-):
+def test_rewards_are_cut_once_scaled_but_neither_where_kept_nor_where_reported() -> None:
     settings = experiment(
         "Endless",
         {"limit": 4},
@@ -414,8 +414,8 @@ def test_cores_share_the_optimizers_state_or_have_their_own(shared: bool) -> Non
 @pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
 @pytest.mark.parametrize(
     ("terminates", "value"),
-    # γ = ½. Cut by the time limit, the rest is bootstrapped: 1/(1−γ). Terminated, there is no rest, and what is seen
-    # of an episode is worth 1⅞, 1¾, 1½ and 1.
+    # γ = ½. Cut by the time limit, the rest is bootstrapped: 1/(1−γ). Terminated, there is no rest,
+    # and what is seen of an episode is worth 1⅞, 1¾, 1½ and 1.
     [(False, 2.0), (True, (1.875 + 1.75 + 1.5 + 1.0) / 4)],
 )
 def test_a_time_limit_costs_nothing_and_a_termination_ends_all(
@@ -438,8 +438,149 @@ def test_a_time_limit_costs_nothing_and_a_termination_ends_all(
         assert values.item() == pytest.approx(value, abs=0.02)
 
 
+# One core that remembers.
+
+
+class Sampling:
+    """A learner that only looks."""
+
+    reads_replay = True
+    reads_log_mu = True
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None:
+        pass
+
+    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[torch.Tensor]:
+        yield from ()
+
+
+def remembering(name: str = "Endless", steps: int = 20, **settings: Any) -> Experiment:
+    algorithm = {"name": f"{__name__}:Sampling", "batch_size": 7, "gamma": 0.5}
+    return experiment(
+        name,
+        settings.pop("options", {"limit": 4}),
+        algorithm=algorithm | settings.pop("algorithm", {}),
+        replay={"steps": steps},
+        child=FREE,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("across", [True, False])
+@pytest.mark.parametrize("terminates", [True, False])
+def test_what_a_core_remembers_is_what_it_did(terminates: bool, across: bool) -> None:
+    """Endless shows how many steps the episode has had: s′ = s + 1, wherever the batches end."""
+    options = {"limit": 4, "terminates": terminates}
+    settings = remembering(
+        options=options,
+        algorithm={"across_episodes": across},
+        environment={"reward_scale": 0.25},
+    )
+    with single(settings) as (core, _, line):
+        for _ in range(60):
+            replay = core._rollout(*core.collect()).replay
+            records(line)
+            assert replay is not None
+            assert len(replay) >= 1
+            drawn = replay.sample(50)
+            s = drawn.observations[:, 0]
+            assert set(s) <= {0.0, 1.0, 2.0, 3.0}
+            last = s == 3.0
+            assert (drawn.terminated == (last & terminates)).all()
+            assert (drawn.truncated == (last & (not terminates))).all()
+            assert (drawn.following[:, 0] == s + ~drawn.terminated).all()
+            assert drawn.rewards.tolist() == [0.25] * 50
+            assert np.isfinite(drawn.log_mu).all()
+
+
+def test_a_replaced_core_goes_on_where_its_predecessor_was_and_keeps_what_it_had() -> None:
+    with single(remembering()) as (core, memory, line):
+        for _ in range(5):
+            core.collect()
+            successor = SingleCore(0, core.experiment, memory, core._line, (4, 5))
+            successor._observation, _ = successor._environment.reset(seed=0)
+            before = memory.head[0]
+            successor.collect()
+            records(line)
+            assert memory.head[0] > before or memory.filled[0] == before
+            drawn = successor._replay.sample(100)  # type: ignore[union-attr]
+            assert (drawn.following == drawn.observations + 1.0).all()
+            core = successor
+
+
+def test_a_learner_samples_all_shares_or_its_own() -> None:
+    with single(remembering(), index=1, cores=2) as (core, memory, line):
+        sibling = SingleCore(0, core.experiment, memory, core._line, (4, 5))
+        for each in (core, sibling):
+            each._observation, _ = each._environment.reset(seed=0)
+            each.collect()
+        replay = core._rollout(*core.collect()).replay
+        assert replay is not None
+        memory.replay[0, :, 2] = 5.0  # the sibling's rewards
+        assert set(replay.sample(100).rewards) == {1.0, 5.0}
+        assert set(replay.sample(100, own=True).rewards) == {1.0}
+        found = replay.sample(14, own=True, replacement=False)
+        assert sorted(found.observations[:, 0]) == [0.0] * 4 + [1.0] * 4 + [2.0] * 3 + [3.0] * 3
+        records(line)
+
+
+@pytest.mark.parametrize("environment", ["Bandit", "Endless"])
+def test_log_mu_is_what_the_policy_thought_that_acted(environment: str) -> None:
+    with single(remembering(environment, options={})) as (core, _, line):
+        rollout = core._rollout(*core.collect())
+        with torch.no_grad():
+            outputs, _ = core.model.network(rollout.observations)
+            expected = core.model.head.log_probability(outputs, rollout.actions).numpy()
+        assert rollout.log_mu is not None
+        np.testing.assert_allclose(rollout.log_mu, expected, rtol=1e-4, atol=1e-5)
+        # Others act and learn on; what was thought then stays.
+        core.model.vector.mul_(-3.0)
+        drawn = core._replay.sample(100)  # type: ignore[union-attr]
+        assert set(drawn.log_mu.tolist()) <= set(rollout.log_mu.tolist())
+        assert drawn.actions.dtype == core.model.head.dtype
+        records(line)
+
+
+def test_samples_are_normalized_as_a_rollout_would_be_now() -> None:
+    normal = {"normalize_observations": True, "normalize_rewards": True}
+    with single(remembering(environment=normal)) as (core, _, line):
+        for _ in range(3):
+            rollout = core._rollout(*core.collect())
+            core.pull()
+        now = core._rollout(*core.collect())
+        drawn = now.replay.sample(100)  # type: ignore[union-attr]
+        known = now.observations.numpy()
+        assert np.isclose(drawn.observations, known.T, atol=1e-4).any(1).all()
+        assert not np.isclose(drawn.observations, np.round(drawn.observations)).any()
+        assert drawn.rewards.tolist() == pytest.approx([now.rewards[0]] * 100)
+        assert rollout.rewards[0] != now.rewards[0]
+        records(line)
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+def test_who_samples_nothing_learns_the_same_with_a_ring_as_without(algorithm: str) -> None:
+    weights = []
+    for steps in (0, 50):
+        settings = experiment(
+            "Corridor",
+            algorithm={"name": algorithm, "batch_size": 16}
+            | ({"minibatch_size": 8} if algorithm == "ppo" else {}),
+            optimizer={"learning_rate": 0.01},
+            replay={"steps": steps},
+            child=FREE,
+        )
+        with single(settings) as (core, memory, line):
+            for _ in range(20):
+                core.learn(*core.collect())
+                records(line)
+            weights.append(memory.weights.copy())
+            if steps:
+                assert np.isnan(core._replay.sample(10).log_mu).all()  # type: ignore[union-attr]
+    np.testing.assert_array_equal(*weights)
+
+
 class Sides(gymnasium.Env[Any, Any]):
-    """Episodes of one step: an image of bytes, bright at its left or at its right; naming the side pays 1."""
+    """Episodes of one step: an image of bytes with a bright side; naming the side pays 1."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (1, 6, 6), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)

@@ -50,6 +50,7 @@ def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
         "state": ((3, 2, 10), "float32"),
         "clock": ((3,), "float64"),
         "replay": ((3, 5, 7), "float32"),
+        "head": ((3,), "int64"),
         "filled": ((3,), "int64"),
         "semaphore": ((3,), "bool"),
         "progress": ((1,), "float64"),

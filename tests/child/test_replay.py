@@ -1,155 +1,400 @@
+"""The replay tensor against a list of dictionaries: every step is noted twice, and compared."""
+
 from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.child.replay import ReplayTensor
+from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.replay import ReplayTensor, Share
+from genkidama.learning.rollout import Transitions
+
+GOES_ON, TERMINATED, TRUNCATED = range(3)
+
+Step = dict[str, Any]
 
 
-def replay(
-    filled: list[int], steps: int = 10, shape: tuple[int, ...] = (3,), actions: int = 2
-) -> ReplayTensor:
-    columns = ReplayTensor.columns(int(np.prod(shape)), actions)
-    return ReplayTensor(
-        np.zeros((len(filled), steps, columns), np.float32),
-        np.array(filled, np.int64),
-        shape,
-        actions,
+def shared(
+    cores: int = 1, steps: int = 20, batch: int = 4, width: int = 2, actions: int = 1
+) -> SharedMemory:
+    return SharedMemory(
+        Layout(
+            cores=cores,
+            steps=ReplayTensor.rows(steps, batch),
+            columns=ReplayTensor.columns(width, actions, steps > 0),
+            size=1,
+            trainable=1,
+            state_rows=1,
+            state_sets=1,
+        )
     )
+
+
+class Writer:
+    """A core that plays a made-up game, and notes each step in a list of dictionaries as well.
+
+    No number comes twice: not within a core, and not in two of them.
+    """
+
+    def __init__(self, memory: Any, batch: int, index: int = 0) -> None:
+        self.memory = memory
+        self.batch = batch
+        self.index = index
+        self.steps: list[Step] = []
+        self._drawn = 1_000_000 * index
+        self.start()
+
+    def start(self) -> None:
+        """A new core takes the place of the old one, in the midst of whatever that did."""
+        replay = ReplayTensor(self.memory, self.batch, (2,), 1)
+        self._share = Share(replay, self.index)
+        self._observation = self._new()
+        self._goes_on = False
+
+    def write(self, kinds: list[int]) -> None:
+        """A batch, given how each of its steps ends."""
+        noted, cuts, following = self._play(kinds)
+        log_mu = np.array([step["log_mu"] for step in noted], np.float32)
+        self._share.end(len(kinds), cuts, following, log_mu)
+        self.steps += noted
+
+    def die(self, kinds: list[int]) -> None:
+        """A batch that is never finished."""
+        self._play(kinds)
+        self.start()
+
+    def _play(self, kinds: list[int]) -> tuple[list[Step], list[int], list[np.ndarray]]:
+        rows = self._share.begin(self._goes_on)
+        rows.terminated[:] = 0.0
+        rows.truncated[:] = 0.0
+        noted: list[Step] = []
+        cuts: list[int] = []
+        following: list[np.ndarray] = []
+        for t, kind in enumerate(kinds):
+            after = self._new()
+            action, reward, log_mu = self._number(), self._number(), self._number()
+            rows.observations[t] = self._observation
+            rows.actions[t] = action
+            rows.rewards[t] = reward
+            rows.terminated[t] = kind == TERMINATED
+            rows.truncated[t] = kind == TRUNCATED
+            # Nothing follows a termination: the observation itself stands there.
+            follows = self._observation if kind == TERMINATED else after
+            noted.append(
+                {
+                    "observations": self._observation.tolist(),
+                    "actions": [action],
+                    "rewards": reward,
+                    "following": follows.tolist(),
+                    "terminated": kind == TERMINATED,
+                    "truncated": kind == TRUNCATED,
+                    "log_mu": log_mu,
+                }
+            )
+            if kind == TRUNCATED or (kind == GOES_ON and t == len(kinds) - 1):
+                cuts.append(t)
+                following.append(after)
+            self._observation = after if kind == GOES_ON else self._new()
+        self._goes_on = kinds[-1] == GOES_ON
+        return noted, cuts, following
+
+    def _number(self) -> float:
+        self._drawn += 1
+        return float(self._drawn)
+
+    def _new(self) -> np.ndarray:
+        return np.array([self._number(), self._number()], np.float32)
+
+
+def noted(drawn: Transitions) -> list[Step]:
+    """What was drawn, as the list has it."""
+    columns = {name: column.tolist() for name, column in vars(drawn).items()}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def everything(replay: ReplayTensor, share: int | None = None) -> list[Step]:
+    """All that can be sampled, in the order in which it was noted."""
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match=r"^1000000 steps asked for, \d+ are there$") as caught:
+        replay.sample(rng, 1_000_000, share=share, replacement=False)
+    there = re.search(r"(\d+) are", str(caught.value))
+    assert there is not None
+    count = int(there[1])
+    if not count:
+        return []
+    drawn = noted(replay.sample(rng, count, share=share, replacement=False))
+    return sorted(drawn, key=lambda step: step["observations"])
+
+
+kinds = st.sampled_from([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED])
+#: What a core does next: whether it dies of it, and how each step of a batch ends.
+acts = st.tuples(st.booleans(), st.lists(kinds, min_size=1, max_size=4))
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(4, 24),
+    st.lists(st.tuples(st.integers(0, 2), acts), max_size=40),
+)
+def test_what_can_be_sampled_are_the_newest_steps_and_each_is_whole(
+    cores: int, steps: int, story: list[tuple[int, tuple[bool, list[int]]]]
+) -> None:
+    """At wrap-arounds, episodes' ends, truncations, short batches and deaths of cores."""
+    memory = shared(cores, steps)
+    replay = ReplayTensor(memory, 4, (2,), 1)
+    writers = [Writer(memory, 4, index) for index in range(cores)]
+    for who, (dies, batch) in story:
+        writer = writers[who % cores]
+        if dies:
+            writer.die(batch)
+        else:
+            writer.write(batch)
+        for writer in writers:
+            found = everything(replay, writer.index)
+            assert found == writer.steps[len(writer.steps) - len(found) :]
+    assert len(everything(replay)) == sum(
+        len(everything(replay, writer.index)) for writer in writers
+    )
+    memory.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_so_it_is_after_many_laps(seed: int) -> None:
+    """Whose lengths differ, because a lap ends where another block might not fit."""
+    rng = np.random.default_rng(seed)
+    memory = shared(1, int(rng.integers(4, 12)))
+    replay, writer = ReplayTensor(memory, 4, (2,), 1), Writer(memory, 4)
+    for _ in range(100):
+        batch = rng.choice([GOES_ON, GOES_ON, GOES_ON, TERMINATED, TRUNCATED], rng.integers(1, 5))
+        if rng.random() < 0.1:
+            writer.die(batch.tolist())
+        writer.write(batch.tolist())
+        found = everything(replay)
+        assert len(found) > 0
+        assert found == writer.steps[-len(found) :]
+    memory.close()
+
+
+class _Killed(Exception):
+    pass
+
+
+class _Deadly:
+    """A counter at which a core dies before it writes it."""
+
+    def __init__(self, counter: np.ndarray) -> None:
+        self._counter = counter
+
+    def __getitem__(self, index: int) -> Any:
+        return self._counter[index]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        raise _Killed
+
+
+def test_a_core_that_dies_before_its_block_counts_leaves_no_half_of_it() -> None:
+    memory = shared(1, 20)
+    replay, writer = ReplayTensor(memory, 4, (2,), 1), Writer(memory, 4)
+    writer.write([GOES_ON] * 4)
+    before = writer.steps[:]
+    writer._share._head = _Deadly(writer._share._head)  # type: ignore[assignment]
+    with pytest.raises(_Killed):
+        writer.write([GOES_ON] * 4)
+    writer.start()
+    assert everything(replay) == before
+    writer.steps = before
+    writer.write([GOES_ON] * 4)
+    assert everything(replay) == writer.steps
+    memory.close()
+
+
+@given(st.integers(4, 40), st.integers(1, 30), st.lists(st.integers(1, 4), max_size=30))
+def test_as_many_steps_are_kept_as_were_asked_for(
+    steps: int, length: int, batches: list[int]
+) -> None:
+    """Terminations cost no row. So all steps are there at first, and later at least so many."""
+    memory = shared(1, steps)
+    replay, writer = ReplayTensor(memory, 4, (2,), 1), Writer(memory, 4)
+    for count in batches:
+        done = len(writer.steps)
+        writer.write([TERMINATED if not (done + t + 1) % length else GOES_ON for t in range(count)])
+        assert len(everything(replay)) >= min(len(writer.steps), steps)
+    memory.close()
+
+
+@given(st.lists(st.lists(kinds, min_size=1, max_size=4), min_size=2, max_size=40), st.booleans())
+def test_what_a_reader_has_looked_at_stays_until_the_writer_is_a_batch_further(
+    batches: list[list[int]], ends: bool
+) -> None:
+    """Its look at the counters is old by then; what it draws by them is still right."""
+    memory = shared(1, 8)
+    writer = Writer(memory, 4)
+    for batch in batches[:-1]:
+        writer.write(batch)
+    look = SimpleNamespace(
+        replay=memory.replay, head=memory.head.copy(), filled=memory.filled.copy()
+    )
+    before = writer.steps[:]
+    if ends:
+        writer.write(batches[-1])
+    else:
+        writer.die(batches[-1])
+    found = everything(ReplayTensor(look, 4, (2,), 1))  # type: ignore[arg-type]
+    # The row of the last stop has become a step meanwhile; that, too, is whole.
+    newer = found[-1:] == writer.steps[len(before) : len(before) + 1] != []
+    last = len(before) + newer
+    assert found == writer.steps[last - len(found) : last]
+    memory.close()
+
+
+def test_an_episode_that_goes_on_costs_no_row_and_each_truncation_costs_one() -> None:
+    memory = shared(1, 100)
+    writer = Writer(memory, 4)
+    for blocks in range(1, 4):
+        writer.write([GOES_ON] * 4)
+        assert memory.head.tolist() == [4 * blocks + 1]
+    writer.write([GOES_ON, TRUNCATED, TRUNCATED, TERMINATED])
+    assert memory.head.tolist() == [12 + 4 + 2]
+    memory.close()
+
+
+def test_a_batch_by_itself_is_overwritten_from_its_first_row_and_nobody_else_reads_it() -> None:
+    memory = shared(1, 0)
+    assert memory.replay.shape == (1, 4, 2 + 1 + 3)  # not a byte more than a batch
+    writer, replay = Writer(memory, 4), ReplayTensor(memory, 4, (2,), 1)
+    for batch in ([GOES_ON] * 4, [TRUNCATED], [TERMINATED] * 3):
+        writer.write(batch)
+        assert memory.head.tolist() == memory.filled.tolist() == [len(batch)]
+        found = replay.observations[0, : len(batch)].tolist()
+        assert found == [step["observations"] for step in writer.steps[-len(batch) :]]
+        assert everything(replay) == []
+    memory.close()
 
 
 # Columns.
 
 
-@given(
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.lists(st.integers(1, 3), max_size=3).map(tuple),
-    st.integers(1, 3),
-)
+@given(st.integers(1, 3), st.lists(st.integers(1, 3), max_size=3).map(tuple), st.integers(1, 3))
 def test_every_column_is_a_view_of_its_own_part_of_the_tensor(
-    cores: int, steps: int, shape: tuple[int, ...], actions: int
+    cores: int, shape: tuple[int, ...], actions: int
 ) -> None:
-    ours = replay([steps] * cores, steps, shape, actions)
     width = int(np.prod(shape))
-    assert ours.tensor.shape == (cores, steps, width + actions + 3)
-    columns = [ours.observations, ours.actions, ours.rewards, ours.terminated, ours.truncated]
-    assert [column.shape[2:] for column in columns] == [shape, (actions,), (), (), ()]
+    memory = shared(cores, 8, 4, width, actions)
+    ours = ReplayTensor(memory, 4, shape, actions)
+
+    def columns(replay: ReplayTensor) -> list[np.ndarray]:
+        return [
+            replay.observations,
+            replay.actions,
+            replay.rewards,
+            replay.terminated,
+            replay.truncated,
+            replay.log_mu,
+            replay.following,
+        ]
+
+    assert memory.replay.shape == (cores, 8 + 4 * 4 + 1, width + actions + 5)
+    shapes = [column.shape[2:] for column in columns(ours)]
+    assert shapes == [shape, (actions,), (), (), (), (), ()]
     rng = np.random.default_rng(0)
-    written = [rng.normal(size=column.shape).astype(np.float32) for column in columns]
-    for column, numbers in zip(columns, written, strict=True):
+    written = [rng.normal(size=column.shape).astype(np.float32) for column in columns(ours)]
+    for column, numbers in zip(columns(ours), written, strict=True):
         column[...] = numbers
     # Read back through new views, as another core has them.
-    other = ReplayTensor(ours.tensor, ours.filled, shape, actions)
-    for column, numbers in zip(
-        [other.observations, other.actions, other.rewards, other.terminated, other.truncated],
-        written,
-        strict=True,
-    ):
+    other = ReplayTensor(memory, 4, shape, actions)
+    for column, numbers in zip(columns(other), written, strict=True):
         assert (column == numbers).all()
     # Side by side in one row, in the documented order, and nothing is left over.
-    rows = np.concatenate([numbers.reshape(cores, steps, -1) for numbers in written], axis=2)
-    assert (ours.tensor == rows).all()
+    rows = np.concatenate([numbers.reshape(*memory.replay.shape[:2], -1) for numbers in written], 2)
+    assert (memory.replay == rows).all()
+    memory.close()
 
 
 def test_a_core_writes_its_own_share_only() -> None:
-    ours = replay([0, 0, 0])
-    ours.observations[1, 4] = [1.0, 2.0, 3.0]
-    ours.actions[1, 4] = [4.0, 5.0]
-    ours.rewards[1, 4], ours.terminated[1, 4], ours.truncated[1, 4] = 6.0, 7.0, 8.0
-    assert ours.tensor[1, 4].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-    ours.tensor[1, 4] = 0.0
-    assert not ours.tensor.any()
+    memory = shared(3)
+    Writer(memory, 4, 1).write([GOES_ON, TRUNCATED, GOES_ON])
+    assert memory.replay[1].any()
+    assert not memory.replay[[0, 2]].any()
+    assert memory.head.tolist() == memory.filled.tolist() == [0, 5, 0]
+    memory.close()
 
 
 def test_a_tensor_of_another_width_is_refused() -> None:
-    with pytest.raises(ValueError) as caught:
-        ReplayTensor(np.zeros((2, 10, 7), np.float32), np.zeros(2, np.int64), (3,), 2)
-    assert str(caught.value) == "a replay tensor of 7 columns, expected 8"
+    with pytest.raises(ValueError, match=r"^a replay tensor of 8 columns, expected 10$"):
+        ReplayTensor(shared(), 4, (3,), 2)
 
 
 # Sampling.
 
-fills = st.lists(st.integers(0, 10), min_size=1, max_size=5).filter(any)
 
-
-@given(fills, st.integers(1, 30), st.booleans(), st.integers(0, 2**32 - 1))
-def test_only_written_steps_are_sampled(
-    filled: list[int], count: int, replacement: bool, seed: int
-) -> None:
-    count = count if replacement else min(count, sum(filled))
-    cores, places = replay(filled).sample(
-        np.random.default_rng(seed), count, replacement=replacement
-    )
-    assert cores.shape == places.shape == (count,)
-    drawn = list(zip(cores.tolist(), places.tolist(), strict=True))
-    assert all(0 <= place < filled[core] for core, place in drawn)
-    if not replacement:
-        assert len(set(drawn)) == count
-
-
-@given(fills, st.integers(0, 2**32 - 1))
-def test_without_replacement_all_steps_come_exactly_once(filled: list[int], seed: int) -> None:
-    cores, places = replay(filled).sample(
-        np.random.default_rng(seed), sum(filled), replacement=False
-    )
-    everything = [(core, place) for core, n in enumerate(filled) for place in range(n)]
-    assert sorted(zip(cores.tolist(), places.tolist(), strict=True)) == everything
-
-
-@given(fills, st.booleans(), st.integers(0, 2**32 - 1), st.data())
-def test_a_share_is_sampled_alone(
-    filled: list[int], replacement: bool, seed: int, data: st.DataObject
-) -> None:
-    share = data.draw(st.sampled_from([core for core, n in enumerate(filled) if n]))
-    cores, places = replay(filled).sample(
-        np.random.default_rng(seed), filled[share], share=share, replacement=replacement
-    )
-    assert set(cores.tolist()) == {share}
-    assert all(0 <= place < filled[share] for place in places.tolist())
-    if not replacement:
-        assert sorted(places.tolist()) == list(range(filled[share]))
+def story(cores: int = 3, batches: int = 4) -> tuple[ReplayTensor, list[Writer]]:
+    """Cores that have written more than a lap, the first of them nothing."""
+    memory = shared(cores, 8)
+    writers = [Writer(memory, 4, index) for index in range(cores)]
+    for writer in writers[1:]:
+        for _ in range(batches):
+            writer.write([GOES_ON, TRUNCATED, TERMINATED, GOES_ON])
+    return ReplayTensor(memory, 4, (2,), 1), writers
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-def test_every_written_step_is_as_probable_as_every_other(replacement: bool) -> None:
-    ours, rng = replay([3, 0, 7, 1]), np.random.default_rng(0)
-    counts = np.zeros((4, 10))
-    for _ in range(4000):
-        cores, places = ours.sample(rng, 5, replacement=replacement)
-        np.add.at(counts, (cores, places), 1)
-    expected = 4000 * 5 / 11
-    written = np.concatenate([counts[core, :n] for core, n in enumerate([3, 0, 7, 1])])
-    assert counts.sum() == written.sum() == 4000 * 5
-    assert np.abs(written - expected).max() < 6 * expected**0.5
+@pytest.mark.parametrize("share", [None, 2])
+def test_every_step_is_as_probable_as_every_other(replacement: bool, share: int | None) -> None:
+    replay, _ = story()
+    rng = np.random.default_rng(0)
+    there = everything(replay, share)
+    counts = {step["rewards"]: 0 for step in there}
+    for _ in range(2000):
+        for step in noted(replay.sample(rng, 5, share=share, replacement=replacement)):
+            counts[step["rewards"]] += 1
+    expected = 2000 * 5 / len(there)
+    assert max(abs(count - expected) for count in counts.values()) < 6 * expected**0.5
 
 
-def test_with_replacement_more_can_be_drawn_than_there_are() -> None:
-    cores, places = replay([1, 1]).sample(np.random.default_rng(0), 100)
-    assert set(zip(cores.tolist(), places.tolist(), strict=True)) == {(0, 0), (1, 0)}
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_with_replacement_what_is_drawn_is_there(count: int, seed: int) -> None:
+    replay, _ = story()
+    there = everything(replay)
+    drawn = noted(replay.sample(np.random.default_rng(seed), count))
+    assert len(drawn) == count
+    assert all(step in there for step in drawn)
 
 
-def test_what_is_written_later_can_be_sampled_later() -> None:
-    ours = replay([0, 1])
-    ours.filled[0] = 5
-    cores, _ = ours.sample(np.random.default_rng(0), 100)
-    assert set(cores.tolist()) == {0, 1}
+def test_without_replacement_no_step_comes_twice() -> None:
+    replay, _ = story()
+    there = everything(replay)
+    for count in range(1, len(there) + 1):
+        rng = np.random.default_rng(count)
+        drawn = [step["rewards"] for step in noted(replay.sample(rng, count, replacement=False))]
+        assert len(set(drawn)) == count
+
+
+def test_what_is_drawn_is_the_readers_own() -> None:
+    replay, _ = story()
+    drawn = replay.sample(np.random.default_rng(0), 50)
+    copy = noted(drawn)
+    replay.tensor[:] = -1.0
+    assert noted(drawn) == copy
 
 
 @pytest.mark.parametrize(
-    ("filled", "arguments", "sentence"),
+    ("count", "share", "replacement", "sentence"),
     [
-        ([0, 0], {"count": 1}, "1 steps asked for, 0 are there"),
-        ([3, 0], {"count": 1, "share": 1}, "1 steps asked for, 0 are there"),
-        ([3, 2], {"count": 6, "replacement": False}, "6 steps asked for, 5 are there"),
-        ([3, 2], {"count": 4, "share": 0, "replacement": False}, "4 steps asked for, 3 are there"),
+        (1, 0, True, "1 steps asked for, 0 are there"),
+        (1, 0, False, "1 steps asked for, 0 are there"),
+        (10, 1, False, "10 steps asked for, 9 are there"),
+        (19, None, False, "19 steps asked for, 18 are there"),
     ],
 )
 def test_steps_that_are_not_there_cannot_be_sampled(
-    filled: list[int], arguments: dict[str, int], sentence: str
+    count: int, share: int | None, replacement: bool, sentence: str
 ) -> None:
-    with pytest.raises(ValueError) as caught:
-        replay(filled).sample(np.random.default_rng(0), **arguments)  # type: ignore[arg-type]
-    assert str(caught.value) == sentence
+    replay, _ = story()
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        replay.sample(np.random.default_rng(0), count, share=share, replacement=replacement)

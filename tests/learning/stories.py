@@ -14,12 +14,16 @@ GOES_ON, TERMINATED, TRUNCATED = range(3)
 
 
 class Story:
-    """Consecutive steps as a person would note them: reward, V(s_t), how the step ended, V of what would have followed."""
+    """Consecutive steps as a person would note them.
+
+    Of each: reward, V(s_t), how the step ended, V of what would have followed.
+    """
 
     def __init__(self, steps: list[tuple[float, float, int, float]]) -> None:
-        self.rewards, self.values, self.kinds, self.follows = (
-            list(column) for column in zip(*steps, strict=True)
-        )
+        self.rewards = [step[0] for step in steps]
+        self.values = [step[1] for step in steps]
+        self.kinds = [step[2] for step in steps]
+        self.follows = [step[3] for step in steps]
         # The batch ends somewhere; if the episode does not, that is a cut.
         self.cuts = [
             t
@@ -53,7 +57,10 @@ class Story:
         return t
 
     def delta(self, t: int, gamma: float) -> float:
-        """δ_t = r_t + γV(s_{t+1}) − V(s_t); V is 0 after a termination (Schulman et al. 2016, eq. 10)."""
+        """δ_t = r_t + γV(s_{t+1}) − V(s_t) (Schulman et al. 2016, eq. 10).
+
+        V is 0 after a termination.
+        """
         if self.kinds[t] == TERMINATED:
             following = 0.0
         elif t in self.cuts:
@@ -70,7 +77,10 @@ class Story:
         )
 
     def n_step(self, t: int, gamma: float) -> float:
-        """Σ_k γ^k r_{t+k} + γ^n V(what follows) − V(s_t): no δ, no recurrence (Mnih et al. 2016, algorithm S3)."""
+        """Σ_k γ^k r_{t+k} + γ^n V(what follows) − V(s_t) (Mnih et al. 2016, algorithm S3).
+
+        There is no δ in it and no recurrence.
+        """
         end = self.last(t)
         rewards = sum(gamma**k * self.rewards[t + k] for k in range(end - t + 1))
         rest = self.follows[end] if end in self.cuts else 0.0

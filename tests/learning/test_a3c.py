@@ -1,4 +1,4 @@
-"""The A3C loss against a loop over steps in float64, and its gradient against finite differences of that loop."""
+"""The A3C loss against a loop in float64, its gradient against that loop's finite differences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Step = tuple[float, float, float, float, float]
 
 
 def oracle(steps: list[Step], c_v: float, c_e: float, normalize: bool) -> float:
-    """The sum of the losses, a step at a time. A step: log π(a_t|s_t), H(π(·|s_t)), V(s_t), A_t, R_t."""
+    """The sum of the losses, a step at a time.
+
+    A step: log π(a_t|s_t), H(π(·|s_t)), V(s_t), A_t, R_t.
+    """
     n = len(steps)
     mean = sum(advantage for *_, advantage, _ in steps) / n
     deviation = (
@@ -340,7 +343,8 @@ def test_by_v_trace_the_policy_is_weighted_and_the_values_go_to_its_targets() ->
     assert loss.item() == pytest.approx(
         np.mean(-log_pi * weights + 0.4 * (targets - values) ** 2), rel=1e-5
     )
-    # Neither the targets nor the weights carry a gradient: at the last biases it is that of the formula.
+    # Neither the targets nor the weights carry a gradient: at the last biases it is that of the
+    # formula.
     model.gradient.zero_()
     loss.backward()
     slope = model.gradient[model.signature.slices["value.2.bias"]].item()

@@ -18,7 +18,10 @@ from tests.helpers import ROOT
 
 
 def test_who_only_acts_imports_no_torch() -> None:
-    code = "import sys, genkidama.learning.actions, genkidama.learning.environments; print('torch' in sys.modules)"
+    code = (
+        "import sys, genkidama.learning.actions, genkidama.learning.environments; "
+        "print('torch' in sys.modules)"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )

@@ -81,7 +81,8 @@ def test_an_environment_of_ones_own_is_named_by_an_import_string() -> None:
         ),
         (
             Environment(id="LunarLander-v99"),
-            "Gymnasium does not know it: Environment version `v99` for environment `LunarLander` doesn't exist",
+            "Gymnasium does not know it: Environment version `v99` for environment `LunarLander` "
+            "doesn't exist",
         ),
         (Environment(id="CartPole-v1", options={"gravity": 1}), "cannot be built: TypeError: "),
         (Environment(id="LunarLander-v3", options={"gravity": 5.0}), "cannot be built: "),
@@ -102,7 +103,8 @@ def test_an_environment_of_ones_own_is_named_by_an_import_string() -> None:
         (Environment(id=f"{__name__}:Refusing"), "cannot be built: OSError: no display"),
         (
             Environment(id="ALE/Pnog-v5"),
-            "Gymnasium does not know it: Environment `Pnog` doesn't exist in namespace ALE. Did you mean: `Pong`?",
+            "Gymnasium does not know it: Environment `Pnog` doesn't exist in namespace ALE. "
+            "Did you mean: `Pong`?",
         ),
         (Environment(id="tests.casino:ALE/Pong-v5"), "cannot import 'tests.casino': "),
     ],
@@ -227,7 +229,10 @@ def test_what_a_wrapper_cannot_be_put_around_is_told_in_one_line() -> None:
     )
     with pytest.raises(ConfigurationError) as caught:
         make_environment(settings)
-    beginning = "environment.wrappers[1] = 'AtariPreprocessing': options = {}: cannot be put around <TimeLimit<"
+    beginning = (
+        "environment.wrappers[1] = 'AtariPreprocessing': options = {}: "
+        "cannot be put around <TimeLimit<"
+    )
     assert str(caught.value).startswith(beginning)
     assert "ValueError: Disable frame-skipping in the original env." in str(caught.value)
     with pytest.raises(
@@ -338,22 +343,23 @@ def test_an_episode_of_ales_vectorized_form_depends_on_its_seed_alone(seed: int)
     [
         (
             Environment(id="LunarLander-v3", vectorized=True),
-            "environment.vectorized = True: 'LunarLander-v3' is not registered with a vectorized form of its own; set it to false",
+            "environment.vectorized = True: 'LunarLander-v3' is not registered with a vectorized "
+            "form of its own; set it to false",
         ),
         (
             Environment(id="tests.environments:Bandit", vectorized=True),
-            "environment.vectorized = True: 'tests.environments:Bandit' is not registered with a vectorized form of its own; "
-            "set it to false",
+            "environment.vectorized = True: 'tests.environments:Bandit' is not registered with a "
+            "vectorized form of its own; set it to false",
         ),
         (
             Environment(id=LATE_CORRIDORS, vectorized=True),
-            f"environment.vectorized = True: the vectorized form of {LATE_CORRIDORS!r} has the autoreset mode NEXT_STEP, "
-            "expected SAME_STEP; set it to false",
+            f"environment.vectorized = True: the vectorized form of {LATE_CORRIDORS!r} has the "
+            "autoreset mode NEXT_STEP, expected SAME_STEP; set it to false",
         ),
         (
             Environment(id="ALE/Pong-v5", vectorized=True, options={"stack_number": 3}),
-            "environment.id = 'ALE/Pong-v5': cannot be built: TypeError: AtariVectorEnv.__init__() got an unexpected keyword argument "
-            "'stack_number'",
+            "environment.id = 'ALE/Pong-v5': cannot be built: TypeError: "
+            "AtariVectorEnv.__init__() got an unexpected keyword argument 'stack_number'",
         ),
     ],
     ids=lambda argument: argument.id if isinstance(argument, Environment) else "",

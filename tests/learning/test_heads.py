@@ -47,7 +47,7 @@ def frequencies(
 
 
 def assert_distributed(counts: np.ndarray, probabilities: np.ndarray) -> None:
-    """Pearson's χ². Beyond its mean by six of its standard deviations means another distribution."""
+    """Pearson's χ². Six of its standard deviations beyond its mean: another distribution."""
     expected = counts.sum() * probabilities
     statistic, freedom = ((counts - expected) ** 2 / expected).sum(), len(counts) - 1
     assert statistic < freedom + 6.0 * (2.0 * freedom) ** 0.5, (counts, expected)

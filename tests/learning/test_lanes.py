@@ -22,7 +22,8 @@ from tests.vectorized import CORRIDORS
 
 Array = npt.NDArray[Any]
 
-#: An observation to go on from, reward, terminated, truncated, and the episode's last observation if it ended.
+#: An observation to go on from, reward, terminated, truncated, and the episode's last observation
+#: if it ended.
 Expected = tuple[Array, float, bool, bool, Array | None]
 
 CORRIDOR = Environment(id="tests.environments:Corridor")
@@ -46,7 +47,10 @@ def by_hand(
 
 
 def breakout_by_hand(seed: int, actions: list[int]) -> tuple[Array, list[Expected]]:
-    """The same from ALE's vectorized form in the mode that shows an episode's last observation as any other, and resets after it."""
+    """The same from ALE's vectorized form in another mode.
+
+    That mode shows an episode's last observation as any other, and resets after it.
+    """
     environment = gymnasium.make_vec(
         "ALE/Breakout-v5",
         num_envs=1,
@@ -212,7 +216,8 @@ def test_an_agents_environments_need_no_torch_and_say_nothing() -> None:
 import sys
 from genkidama.settings import Environment, Wrapper
 from genkidama.learning.lanes import make_lanes
-wrappers = (Wrapper(name="AtariPreprocessing"), Wrapper(name="FrameStackObservation", options={"stack_size": 4}))
+stacking = Wrapper(name="FrameStackObservation", options={"stack_size": 4})
+wrappers = (Wrapper(name="AtariPreprocessing"), stacking)
 single = Environment(id="ALE/Pong-v5", options={"frameskip": 1}, wrappers=wrappers)
 for settings in (single, Environment(id="ALE/Pong-v5", vectorized=True)):
     lanes = make_lanes(settings, 2)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import gymnasium
 import msgspec
 import numpy as np
 import pytest
@@ -12,7 +14,15 @@ from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import LEARNERS, Learner, make_learner, updates
+from genkidama.learning.heads import Categorical
+from genkidama.learning.learners import (
+    LEARNERS,
+    Learner,
+    make_learner,
+    reads_log_mu,
+    reads_replay,
+    updates,
+)
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.ppo import PPO
@@ -94,6 +104,97 @@ def test_an_import_string_that_leads_nowhere_is_told_in_one_line(name: str, sent
         make_learner(Algorithm(name=name), ours)
     assert str(caught.value).startswith(f"algorithm.name = {name!r}: {sentence}")
     assert len(str(caught.value).splitlines()) == 1
+
+
+# What a learner of one's own may say of itself.
+
+
+class Sampling(Regression):
+    reads_replay = True
+    reads_log_mu = True
+
+
+class Headed(Sampling):
+    @staticmethod
+    def head(space: gymnasium.Space[Any]) -> Categorical:
+        if isinstance(space, gymnasium.spaces.Box):
+            raise ConfigurationError("only for Discrete actions")
+        assert isinstance(space, gymnasium.spaces.Discrete), space
+        head = Categorical(space)
+        head.columns = 3
+        return head
+
+
+def named(name: str, steps: int = 0, space: str = "CartPole-v1", **algorithm: Any) -> Model:
+    experiment = Experiment.from_dict(
+        {
+            "environment": {"id": space},
+            "algorithm": {"name": f"{__name__}:{name}", "options": {"factor": 2.0}, **algorithm},
+            "replay": {"steps": steps},
+        }
+    )
+    return Model(experiment, make_environment(experiment.environment))
+
+
+def refusal(model: Model) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        make_learner(model.experiment.algorithm, model)
+    return str(caught.value)
+
+
+def test_a_learner_that_samples_needs_something_to_be_remembered() -> None:
+    name = f"{__name__}:Sampling"
+    assert refusal(named("Sampling")) == (
+        f"replay.steps = 0: {name!r} samples the replay tensor; set it to how many steps each core "
+        "is to keep, with child.backend = 'hogwild'"
+    )
+    ours = named("Sampling", 1000)
+    learner = make_learner(ours.experiment.algorithm, ours)
+    assert reads_replay(learner)
+    assert reads_log_mu(learner)
+
+
+def test_a_learner_that_says_nothing_reads_neither() -> None:
+    for ours in (named("Regression"), model("a3c"), model("ppo")):
+        learner = make_learner(ours.experiment.algorithm, ours)
+        assert not reads_replay(learner)
+        assert not reads_log_mu(learner)
+
+
+def test_log_mu_of_random_actions_is_known_to_a_head_of_ones_own_alone() -> None:
+    assert refusal(named("Sampling", 1000, epsilon=0.5)) == (
+        f"algorithm.epsilon = 0.5: '{__name__}:Sampling' reads log μ, which knows the policy's own "
+        "actions only; set it to 0"
+    )
+    ours = named("Headed", 1000, epsilon=0.5)
+    make_learner(ours.experiment.algorithm, ours)
+    assert ours.head.columns == 3
+
+
+@pytest.mark.parametrize(
+    ("space", "sentence"),
+    [
+        ("Pendulum-v1", "only for Discrete actions"),
+        (
+            f"{__name__}:odd",
+            f"algorithm.name = '{__name__}:Headed': its head cannot be built: "
+            "AssertionError: MultiBinary(2)",
+        ),
+    ],
+)
+def test_a_head_that_does_not_suit_the_actions_is_told_in_one_line(
+    space: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        named("Headed", 1000, space)
+    assert str(caught.value).splitlines()[0] == sentence
+
+
+def odd() -> gymnasium.Env[Any, Any]:
+    """CartPole with another space of actions."""
+    environment = gymnasium.make("CartPole-v1").unwrapped
+    environment.action_space = gymnasium.spaces.MultiBinary(2)
+    return environment
 
 
 # What holds for every learner that is built in.

@@ -29,7 +29,10 @@ class Stage(gymnasium.Env[Any, Any]):
 
 
 class Modules(Network):
-    """Whatever modules torch has: layers of any widths, convolutions, norms, scalars, a tied weight, a frozen one, a buffer."""
+    """Whatever modules torch has.
+
+    Layers of any widths, convolutions, norms, scalars, a tied weight, a frozen one, a buffer.
+    """
 
     def __init__(
         self,
@@ -131,7 +134,10 @@ def test_backward_writes_the_gradient_vector_and_adds_to_what_is_there() -> None
 
 @pytest.mark.parametrize("set_to_none", [None, True, False])
 def test_zero_grad_can_never_detach_the_gradients_from_the_vector(set_to_none: bool | None) -> None:
-    """torch sets gradients to None by default, and a new tensor would take their place, which no optimizer of ours sees."""
+    """By default torch sets gradients to None.
+
+    A new tensor would take their place, which no optimizer of ours sees.
+    """
     model = vectors()
     gradients = []
     for _ in range(2):
@@ -187,7 +193,7 @@ def test_networks_over_one_vector_are_one_with_gradients_of_their_own() -> None:
 
 
 def test_on_another_device_all_is_there_and_statistics_stay_with_the_host() -> None:
-    """The device "meta" has no memory, but everything that has a place must say that it is there."""
+    """The device "meta" has no memory. But whatever has a place must say that it is there."""
     experiment = Experiment(
         network=Settings(name=f"{__name__}:Buffered"),
         environment=Environment(normalize_observations=True),

@@ -160,7 +160,8 @@ def test_normal_weights_have_the_deviation_that_was_asked_for_and_biases_are_zer
             n = len(numbers)
             assert abs(numbers.mean()) < 6 * 0.1 / n**0.5
             assert numbers.std() == pytest.approx(0.1, rel=6 / (2 * n) ** 0.5)
-            # Normal and not uniform: kurtosis 3 (a uniform distribution has 1.8), its deviation being √(24/n).
+            # Normal and not uniform: kurtosis 3 (a uniform distribution has 1.8), its deviation
+            # being √(24/n).
             assert np.mean((numbers / numbers.std()) ** 4) == pytest.approx(
                 3.0, abs=6 * (24 / n) ** 0.5
             )
@@ -222,7 +223,8 @@ def test_the_built_in_network_takes_vectors_only(observations: gymnasium.Space[A
     with pytest.raises(ConfigurationError) as caught:
         Model(Experiment(), Stage(observations, Discrete(2)))
     assert str(caught.value).startswith(
-        f"network.name = 'actor-critic': takes vectors, but the environment's observation space is {observations}; "
+        "network.name = 'actor-critic': takes vectors, but the environment's observation space is "
+        f"{observations}; "
     )
 
 
@@ -253,7 +255,10 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 
 def same(images: np.ndarray, weight: np.ndarray, bias: np.ndarray, stride: int) -> np.ndarray:
-    """A convolution padded as TensorFlow's SAME, an output at a time; images (C, H, W), weight (outputs, C, kernel, kernel)."""
+    """A convolution padded as TensorFlow's SAME, an output at a time.
+
+    Shapes: images (C, H, W), weight (outputs, C, kernel, kernel).
+    """
     _, *sizes = images.shape
     kernel = weight.shape[2]
     outputs = [-(-size // stride) for size in sizes]
@@ -541,8 +546,9 @@ def test_images_that_a_kernel_does_not_fit_into_are_refused(
     with pytest.raises(ConfigurationError) as caught:
         convolutional(shape, convolutions)
     assert str(caught.value) == (
-        f"network.convolutions = {convolutions}: the kernel {kernel} of convolution {number} is larger than its images of "
-        f"{height} × {width}; {pictures(shape)} is taken as channels, height, width"
+        f"network.convolutions = {convolutions}: the kernel {kernel} of convolution {number} is "
+        f"larger than its images of {height} × {width}; "
+        f"{pictures(shape)} is taken as channels, height, width"
     )
 
 
@@ -596,7 +602,7 @@ class WrongOutputs(Pictures):
 
 
 class WrongValues(Pictures):
-    """The commonest mistake: the values' last dimension is left on, and broadcasts where they are subtracted."""
+    """The commonest mistake: values with a last dimension, which broadcast in a subtraction."""
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         outputs, values = super().forward(observations)
@@ -676,7 +682,8 @@ def test_what_is_no_network_is_refused_in_one_line(name: str, sentence: str) -> 
 def test_an_error_of_ones_own_constructor_is_told_with_the_setting_that_named_it() -> None:
     with pytest.raises(
         ConfigurationError,
-        match=f"network.name = '{__name__}:Unready': cannot be built: RuntimeError: no weights today",
+        match=f"network.name = '{__name__}:Unready': cannot be built: "
+        "RuntimeError: no weights today",
     ):
         own("Unready")
 

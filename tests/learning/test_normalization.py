@@ -77,7 +77,8 @@ def test_float32_is_enough_for_a_million_samples_and_for_those_after_them(rows: 
     memory = np.zeros(Moments.size(3), np.float32)
     ours = Moments(memory)
     mean, deviation = np.array([0.0, 3.0, -10.0]), np.array([0.1, 1.0, 2.0])
-    # Small batches only at the end: that is where a float32 sum is large and what is added to it small.
+    # Small batches only at the end: that is where a float32 sum is large and what is added to it
+    # small.
     large = rng.normal(mean, deviation, (990_000, 3)).astype(np.float32)
     for start in range(0, len(large), 10_000):
         ours.add(large[start : start + 10_000])

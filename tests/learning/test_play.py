@@ -100,7 +100,7 @@ def test_a_return_is_the_plain_sum_of_the_episodes_rewards() -> None:
 
 
 def test_observations_are_normalized_as_they_were_in_training() -> None:
-    """The statistics travel in the vector: with them turned round, the same weights choose otherwise."""
+    """The statistics travel in the vector: turned round, they change what the weights choose."""
     model, environment = bandit(50.0, normalize_observations=True)
     statistics = model.signature.slices["statistics.observations"]
     model.numbers[statistics] = [4.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0]  # mean 0, deviation 1

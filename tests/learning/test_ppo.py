@@ -1,4 +1,7 @@
-"""The PPO loss against a loop over steps in float64; which samples carry a gradient; how often a batch is used."""
+"""The PPO loss against a loop over steps in float64.
+
+Which samples carry a gradient, and how often a batch is used.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ Step = tuple[float, float, float, float, float, float]
 
 
 def oracle(steps: list[Step], clip: float, c_v: float, c_e: float) -> float:
-    """The mean of the losses, a step at a time. A step: log π, log π_old, H, V, A, R. Schulman et al. 2017, eq. 7 and 9."""
+    """The mean of the losses, a step at a time (Schulman et al. 2017, eq. 7 and 9).
+
+    A step: log π, log π_old, H, V, A, R.
+    """
     total = 0.0
     for log_pi, old_log_pi, entropy, value, advantage, return_ in steps:
         ratio = math.exp(log_pi) / math.exp(old_log_pi)
@@ -100,7 +106,8 @@ def test_only_what_has_gone_far_enough_in_the_right_direction_has_no_gradient(
 
 
 def test_a_worked_example() -> None:
-    # ρ = 2 and ½, ε = 0.2: surrogates 1.2·3 and 0.8·(−1), in the mean 1.4; value losses 4 and 0, in the mean 2; entropies 1.
+    # ρ = 2 and ½, ε = 0.2: surrogates 1.2·3 and 0.8·(−1), in the mean 1.4; value losses 4 and 0, in
+    # the mean 2; entropies 1.
     loss = ppo_loss(
         torch.tensor([math.log(2.0), math.log(0.5)]),
         torch.zeros(2),

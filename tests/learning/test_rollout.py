@@ -44,11 +44,13 @@ def test_with_lambda_0_they_are_one_step_errors(story: Story, gamma: float) -> N
 @pytest.mark.parametrize(
     ("kinds", "expected"),
     [
-        # δ = 2+1−1, 2+1.5−2, 2+2−3, 2+5−4; the batch just ends: A_3 = 3, A_2 = 1+3/4, A_1 = 1.5+1.75/4, A_0 = 2+1.9375/4.
+        # δ = 2+1−1, 2+1.5−2, 2+2−3, 2+5−4; the batch just ends:
+        # A_3 = 3, A_2 = 1+3/4, A_1 = 1.5+1.75/4, A_0 = 2+1.9375/4.
         ([GOES_ON, GOES_ON, GOES_ON, GOES_ON], [2.484375, 1.9375, 1.75, 3.0]),
         # The time limit says the same as the batch's end.
         ([GOES_ON, GOES_ON, GOES_ON, TRUNCATED], [2.484375, 1.9375, 1.75, 3.0]),
-        # A termination leaves nothing to come: δ_3 = 2−4; A_2 = 1−2/4, A_1 = 1.5+0.5/4, A_0 = 2+1.625/4.
+        # A termination leaves nothing to come: δ_3 = 2−4;
+        # A_2 = 1−2/4, A_1 = 1.5+0.5/4, A_0 = 2+1.625/4.
         ([GOES_ON, GOES_ON, GOES_ON, TERMINATED], [2.40625, 1.625, 0.5, -2.0]),
         # An end in the middle: nothing of the second episode reaches the first; δ_1 = 2−2.
         ([GOES_ON, TERMINATED, GOES_ON, GOES_ON], [2.0, 0.0, 1.75, 3.0]),

@@ -1,4 +1,4 @@
-"""`vtrace` against the sums of products that define it, one trajectory, step and factor at a time."""
+"""`vtrace` against the sums of products that define it, one factor at a time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def target(
     rho_bar: float,
     c_bar: float,
 ) -> float:
-    """v_s = V(x_s) + Σ_t γ^{t−s} · (Π_{i=s}^{t−1} c_i) · ρ_t · δ_t (Espeholt et al. 2018, eq. 1), up to the trajectory's end."""
+    """v_s = V(x_s) + Σ_t γ^{t−s} · (Π_{i=s}^{t−1} c_i) · ρ_t · δ_t, up to the trajectory's end.
+
+    Espeholt et al. 2018, eq. 1.
+    """
     total = story.values[t]
     for later in range(t, story.last(t) + 1):
         product = 1.0
@@ -51,7 +54,10 @@ def advantage(
     rho_bar: float,
     c_bar: float,
 ) -> float:
-    """ρ_s · (r_s + γ·v_{s+1} − V(x_s)) (§4.2); behind a trajectory's end there is V of what followed, or nothing."""
+    """ρ_s · (r_s + γ·v_{s+1} − V(x_s)) (§4.2).
+
+    Behind a trajectory's end there is V of what followed, or nothing.
+    """
     if story.kinds[t] == TERMINATED:
         following = 0.0
     elif t in story.cuts:
@@ -124,15 +130,17 @@ def test_nothing_of_an_episode_reaches_another(
         start = part.stop
 
 
-# By hand: γ = ½, λ = 1, ρ̄ = 1, c̄ = ½, rewards 2, V = 1, 2, 3 and 10 in the state that would have followed; π/μ = 2, ½, 4.
-# So ρ = 1, ½, 1 and c = ½, ½, ½; δ = 2+1−1, 2+1.5−2, 2+5−3.
+# By hand: γ = ½, λ = 1, ρ̄ = 1, c̄ = ½, rewards 2, V = 1, 2, 3 and 10 in the state that would have
+# followed; π/μ = 2, ½, 4. So ρ = 1, ½, 1 and c = ½, ½, ½; δ = 2+1−1, 2+1.5−2, 2+5−3.
 @pytest.mark.parametrize(
     ("kinds", "targets", "weights"),
     [
-        # v_2 = 3+4; v_1 = 2 + ½·1.5 + ½·½·4; v_0 = 1 + 2 + ½·½·1.75. Weights: 1·(2+1.875−1), ½·(2+3.5−2), 1·(2+5−3).
+        # v_2 = 3+4; v_1 = 2 + ½·1.5 + ½·½·4; v_0 = 1 + 2 + ½·½·1.75. Weights: 1·(2+1.875−1),
+        # ½·(2+3.5−2), 1·(2+5−3).
         ([GOES_ON, GOES_ON, GOES_ON], [3.4375, 3.75, 7.0], [2.875, 1.75, 4.0]),
         ([GOES_ON, GOES_ON, TRUNCATED], [3.4375, 3.75, 7.0], [2.875, 1.75, 4.0]),
-        # δ_2 = 2−3: v_2 = 3−1; v_1 = 2 + ½·1.5 − ½·½·1; v_0 = 1 + 2 + ½·½·0.5. Weights: 2+1.25−1, ½·(2+1−2), 2−3.
+        # δ_2 = 2−3: v_2 = 3−1; v_1 = 2 + ½·1.5 − ½·½·1; v_0 = 1 + 2 + ½·½·0.5. Weights: 2+1.25−1,
+        # ½·(2+1−2), 2−3.
         ([GOES_ON, GOES_ON, TERMINATED], [3.125, 2.5, 2.0], [2.25, 0.5, -1.0]),
         # A cut after the first step: δ_0 = 2+5−1, and nothing of what came after.
         ([TRUNCATED, GOES_ON, GOES_ON], [7.0, 3.75, 7.0], [6.0, 1.75, 4.0]),
@@ -146,9 +154,7 @@ def test_a_worked_example(kinds: list[int], targets: list[float], weights: list[
     assert [array.tolist() for array in result] == [pytest.approx(targets), pytest.approx(weights)]
 
 
-def test_what_was_all_but_impossible_weighs_next_to_nothing_and_what_is_all_but_certain_no_more_than_the_limits() -> (
-    None
-):
+def test_the_all_but_impossible_weighs_next_to_nothing_and_nothing_more_than_the_limits() -> None:
     story = Story([(1.0, 0.0, GOES_ON, 0.0), (1.0, 0.0, TERMINATED, 0.0)])
     for log_ratio, rho, c in (
         (-math.inf, 0.0, 0.0),
