@@ -51,7 +51,8 @@ def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_h
     lines = history(run.path, "measures")
     assert {line["child"] for line in lines} == {"child-1", "child-2"}
     for line in lines:
-        assert set(line) - {"event", "time", "child"} <= KEYS
+        assert line["backend"] == "ga3c"
+        assert set(line) - {"event", "time", "child", "backend"} <= KEYS
     last = lines[-1]
     assert last["pps"] > 0 and last["tps"] > 0 and last["lag"] >= 0
     assert (
