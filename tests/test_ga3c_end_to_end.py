@@ -48,10 +48,11 @@ def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_h
     run = train(settings, children=2, cores=1, out="runs/two", episodes=0)
     stop = history(run.path, "stop")[-1]
     assert "mean return" in stop["reason"], stop  # a random policy scores 22
-    lines = history(run.path, "ga3c")
+    lines = history(run.path, "measures")
     assert {line["child"] for line in lines} == {"child-1", "child-2"}
     for line in lines:
-        assert set(line) - {"event", "time", "child"} <= KEYS
+        assert line["backend"] == "ga3c"
+        assert set(line) - {"event", "time", "child", "backend"} <= KEYS
     last = lines[-1]
     assert last["pps"] > 0 and last["tps"] > 0 and last["lag"] >= 0
     assert (
@@ -87,7 +88,7 @@ def test_atari_trains_end_to_end(example: str) -> None:
     signature = run.load().signature
     if "pong" in example:
         assert signature.size == 1_005_623
-    assert history(run.path, "ga3c")[-1]["updates"] > 0
+    assert history(run.path, "measures")[-1]["updates"] > 0
     returns = [
         line["mean_return"]
         for line in history(run.path, "exchange")

@@ -332,13 +332,14 @@ async def test_measures_end_up_in_the_history_and_in_the_progress_line(tmp_path:
             await a.exchanged(5)
             await b.exchanged(5)
         assert not parent.server.refusals
-    lines = history(tmp_path, f"{__name__}:MeasuringBackend")
+    lines = history(tmp_path, "measures")
     for child in "ab":
         exchanges = [line for line in history(tmp_path, "exchange") if line["child"] == child]
         assert [line for line in lines if line["child"] == child] == [
             {
                 "time": exchange["time"],
-                "event": settings.child.backend,
+                "event": "measures",
+                "backend": settings.child.backend,
                 "child": child,
                 "number": number,
                 "pps": 250.0,
