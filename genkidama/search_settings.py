@@ -8,7 +8,7 @@ import msgspec
 
 from genkidama.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
 from genkidama.errors import ConfigurationError
-from genkidama.hypertrick.rule import geometric_phases
+from genkidama.hypertrick.equations import geometric_phases
 from genkidama.hypertrick.space import parse_space
 
 if TYPE_CHECKING:

@@ -58,9 +58,7 @@ from optuna.trial import Trial, TrialState, create_trial
 from benchmarks.hypertrick.methods import Asha, Halving, Independent, hypertrick, random_search
 from benchmarks.hypertrick.problems import LEARNING_CURVES, LearningCurves, learning_curves
 from benchmarks.hypertrick.simulator import Configuration, Method, simulate
-from genkidama.hypertrick.rule import (
-    HyperTrick,
-    Verdict,
+from genkidama.hypertrick.equations import (
     completion_rate,
     eviction_rate_for,
     geometric_phases,
@@ -68,6 +66,7 @@ from genkidama.hypertrick.rule import (
     minimum_completion_rate,
     workers_before_selection,
 )
+from genkidama.hypertrick.rule import HyperTrick, Verdict
 
 PHASES, CONFIGURATIONS, COMPLETION, COHORT = 27, 46, 0.3261, 16
 EQUAL, UNEQUAL = (1.0,) * 8, (1.3, 1.3, 1.2, 1.2, 0.9, 0.9, 0.6, 0.6)

@@ -28,7 +28,8 @@ from benchmarks.hypertrick.simulator import (
     simulate,
 )
 from genkidama.errors import ConfigurationError
-from genkidama.hypertrick.rule import HyperTrick, geometric_phases, hyperband_brackets
+from genkidama.hypertrick.equations import geometric_phases, hyperband_brackets
+from genkidama.hypertrick.rule import HyperTrick
 
 PHASES, TRIALS = 9, 12
 

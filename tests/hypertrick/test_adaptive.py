@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 from benchmarks.hypertrick.methods import hypertrick
 from benchmarks.hypertrick.problems import learning_curves
 from benchmarks.hypertrick.simulator import simulate
-from genkidama.hypertrick.rule import (
-    Decision,
-    HyperTrick,
-    Mode,
-    Verdict,
+from genkidama.hypertrick.equations import (
     completion_rate,
     eviction_rate_for,
     geometric_phases,
     workers_before_selection,
 )
+from genkidama.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
 
 NAN = math.nan
 

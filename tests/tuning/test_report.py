@@ -13,7 +13,7 @@ from optuna.trial import TrialState, create_trial
 from scipy.stats import spearmanr
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.hypertrick.rule import completion_rate, minimum_completion_rate
+from genkidama.hypertrick.equations import completion_rate, minimum_completion_rate
 from genkidama.tuning import importance, report
 from genkidama.tuning.findings import Findings, Span, order_bias, read
 from tests.tuning.studies import SPACE, distribution, make_study, url_of
