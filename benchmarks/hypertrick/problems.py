@@ -4,9 +4,9 @@ Laws of this file:
 - What a trial is, how long its phases take and how its metric is disturbed depends on the seed, the trial's
   number and its configuration alone, never on the method or the order of events: methods are compared on
   the same draws.
-- Regret is (f* − f(c)) / (f* − f_worst): f is the true value at the last phase, free of noise and crashes, c the
-  configuration chosen (that of the trial whose last report is the highest: `Outcome.best`), f* and f_worst are
-  the largest and smallest f in the whole space. 0 is perfect; with nothing reported it is 1.
+- Regret is (f* − f(c)) / (f* − f_worst): f is the true value at the last phase, free of noise and
+  crashes, c the configuration of the best trial (`Outcome.best`), f* and f_worst are the largest and
+  smallest f in the whole space. 0 is perfect; with nothing reported it is 1.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from functools import cached_property
 from typing import Protocol, TypeAlias
 
 from genkidama.errors import ConfigurationError
+from genkidama.tuning.records import best_trial
 
 __all__ = ["Configuration", "Interval", "Method", "Outcome", "Problem", "Task", "simulate"]
 
@@ -108,12 +109,11 @@ class Outcome:
 
     @cached_property
     def best(self) -> Interval | None:
-        """The report to choose a configuration by: the highest among the last reports of each trial."""
-        return max(
-            self.last_reports.values(),
-            key=lambda found: (found.metric or 0.0, -found.end),
-            default=None,
-        )
+        """The last report of the best trial (`genkidama/tuning/records.py` says which it is)."""
+        last = self.last_reports
+        completed = {trial for trial, found in last.items() if found.phase == self.phases - 1}
+        trial = best_trial({trial: found.metric or 0.0 for trial, found in last.items()}, completed)
+        return None if trial is None else last[trial]
 
     @cached_property
     def last_reports(self) -> dict[int, Interval]:
@@ -153,11 +153,13 @@ def simulate(
     Args:
         speeds: one a node, above 0. A phase takes its duration divided by it.
         limit: when all nodes stop, in the problem's unit of time. Needed if the method has no end of trials.
-        propose: gives a new trial its configuration, where a sampler does so. It is asked when the trial starts.
+        propose: gives a new trial its configuration, where a sampler does so. It is asked when the
+            trial starts.
         observe: told every report: trial, phase, metric, and whether the trial may go on.
 
     Raises:
-        ConfigurationError: no nodes, a speed or limit or duration that is not above 0, or a search without end.
+        ConfigurationError: no nodes, a speed or limit or duration that is not above 0, or a search
+            without end.
     """
     if not speeds:
         raise ConfigurationError("nodes = 0: at least 1 is needed")
@@ -172,9 +174,8 @@ def simulate(
 
     configurations: dict[int, Configuration] = {}
     intervals: list[Interval] = []
-    running: list[
-        tuple[float, int, Task, float]
-    ] = []  # end, node, task, start; the soonest end first
+    #: End, node, task, start; the soonest end first.
+    running: list[tuple[float, int, Task, float]] = []
     free = list(range(len(speeds)))
     now = 0.0
     while True:

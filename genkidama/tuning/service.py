@@ -25,37 +25,16 @@ import msgspec
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
+from genkidama.hypertrick.rule import Decision, Mode, Verdict
 from genkidama.hypertrick.space import parse_space
 from genkidama.trial import Trial
+from genkidama.tuning.records import PhaseRecord, SearchRecord, State
 
-__all__ = ["PhaseRecord", "Search", "SearchTrial"]
+__all__ = ["Search", "SearchTrial"]
 
 #: A node that finds no trial asks again after so many seconds: while a configuration is being sampled, and
 #: while only other nodes' trials are under way, one of which might need another node.
 _SOON_SECONDS, _LATER_SECONDS = 0.2, 2.0
-
-
-class PhaseRecord(msgspec.Struct, kw_only=True):
-    """One phase of a trial, as the knowledge database keeps it."""
-
-    phase: int
-    node: str
-    #: Seconds of the search's time, from its first trial on, without downtime.
-    start: float
-    end: float
-    #: None stands for NaN, which JSON lacks.
-    metric: float | None
-    #: Of `Decision`: the n-th report of its phase, how many before it were worse, why, and what follows.
-    order: int
-    worse: int
-    mode: str
-    verdict: str
-    #: Of the trial so far.
-    steps: int
-    episodes: int
-    #: The running number of this report in the search.
-    report: int
 
 
 @dataclass
@@ -64,8 +43,7 @@ class SearchTrial(Trial):
 
     #: The settings that make it differ from the others.
     params: dict[str, Any] = field(default_factory=dict)
-    #: `"waiting"` for a node, `"running"`, `"completed"`, `"stopped"`, `"failed"`.
-    state: str = "waiting"
+    state: State = "waiting"
     #: The node that trains it.
     owner: str = ""
     failures: int = 0
@@ -95,15 +73,7 @@ class Search:
         assert experiment.search is not None
         self.settings = settings = experiment.search
         self.space = parse_space(settings.space)
-        self.rule = HyperTrick(
-            workers=settings.trials,
-            phases=settings.phases,
-            eviction_rate=settings.eviction_rate,
-            decide_after=settings.decide_after if settings.method == "hypertrick" else (),
-            cohort=settings.cohort or None,
-            adaptive=settings.adaptive,
-            seed=experiment.seed,
-        )
+        self.rule = SearchRecord.of(experiment).rule(seed=experiment.seed)
         self.trials: dict[int, SearchTrial] = {}
         #: How many reports there were.
         self.reports = 0
@@ -286,7 +256,7 @@ class Search:
     # After a restart.
 
     def restore(
-        self, number: int, params: dict[str, Any], state: str, phases: list[PhaseRecord]
+        self, number: int, params: dict[str, Any], state: State, phases: list[PhaseRecord]
     ) -> SearchTrial:
         """Takes over one trial of the study. `restored` is to be called after the last."""
         trial = self._add(number, params)
@@ -402,8 +372,8 @@ class Search:
             metric=None if math.isnan(metric) else metric,
             order=decision.order,
             worse=decision.worse,
-            mode=decision.mode.value,
-            verdict=decision.verdict.value,
+            mode=decision.mode,
+            verdict=decision.verdict,
             steps=trial.steps,
             episodes=trial.episodes,
             report=self.reports,
@@ -430,7 +400,7 @@ class Search:
         trial.stop = reason
         self._report(trial, math.nan, now)
 
-    def _end(self, trial: SearchTrial, state: str, reason: str, now: float) -> None:
+    def _end(self, trial: SearchTrial, state: State, reason: str, now: float) -> None:
         trial.state, trial.stop = state, trial.stop or reason
         self._disown(trial)
         assert trial.number is not None
@@ -441,13 +411,13 @@ class Search:
 _NO_EPISODE = "phase {} of trial {} ended without a single episode, which counts as the worst; make the phases of [search] longer"
 
 
-def _end_of(phases: list[PhaseRecord], count: int) -> str:
-    """The state in which these reports have left a trial of `count` phases; empty while it goes on."""
+def _end_of(phases: list[PhaseRecord], count: int) -> State | None:
+    """The state in which these reports have left a trial of `count` phases; None while it goes on."""
     if phases and phases[-1].mode == Mode.FAILURE.value:
         return "failed"
     if phases and phases[-1].verdict == Verdict.STOP.value:
         return "stopped"
-    return "completed" if len(phases) >= count else ""
+    return "completed" if len(phases) >= count else None
 
 
 def _decision(trial: SearchTrial, record: PhaseRecord) -> Decision:
