@@ -5,8 +5,8 @@
     Asha          asynchronous Successive Halving with promotions (Li et al. 2018)
 
 Laws of this file:
-- Trials are numbered from 0 in the order in which they are started; in `Halving` a bracket has its numbers
-  in one row.
+- Trials are numbered from 0 in the order in which they are started. In `Halving` a bracket has its
+  numbers in one row; with `nodes` a trial that belongs to a slow node may begin after later ones.
 - A node goes on with its own trial before it takes another, as long as nothing is to be decided about it.
 - A metric that is NaN ends its trial: it is never promoted and never survives a round.
 """

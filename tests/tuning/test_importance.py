@@ -37,8 +37,8 @@ def of(**options: Any) -> Findings:
 
 def few(findings: Findings, complete: int) -> Findings:
     """Without all but so many of the completed trials."""
-    kept = [trial for trial in findings.trials if trial.state != "complete"] + findings.of_state(
-        "complete"
+    kept = [trial for trial in findings.trials if trial.state != "completed"] + findings.of_state(
+        "completed"
     )[:complete]
     return Findings(findings.name, findings.settings, findings.space, tuple(kept))
 
@@ -126,7 +126,7 @@ def test_the_stopped_trials_change_the_result() -> None:
         everyone.name,
         everyone.settings,
         everyone.space,
-        tuple(t for t in everyone.of_state("complete") if t.score > 60),
+        tuple(t for t in everyone.of_state("completed") if t.score > 60),
     )
     assert found(everyone, study=study).shares["a.gate"] > 0.8
     assert found(completed).shares["a.gate"] < 0.3

@@ -62,10 +62,14 @@ def draw(
 
 
 def _write(figure: Figure, path: Path) -> list[Path]:
-    """Writes the figure to `path`.png and `path`.svg; it is laid out once, for both files."""
+    """Writes the figure to `path`.png and `path`.svg.
+
+    It is laid out once, for both files; one without a layout is cut to what it shows.
+    """
+    box = None if figure.get_layout_engine() is not None else "tight"
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
-    figure.savefig(png, dpi=150)
-    figure.savefig(svg, metadata={"Date": None})
+    figure.savefig(png, dpi=150, bbox_inches=box)
+    figure.savefig(svg, bbox_inches=box, metadata={"Date": None})
     return [png, svg]

@@ -17,6 +17,7 @@ import numpy as np
 import optuna
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from optuna.importance import BaseImportanceEvaluator
 from optuna.trial import TrialState, create_trial
 
@@ -32,7 +33,7 @@ def settings(study: optuna.Study, findings: Findings) -> Figure | None:
     known = {trial.number: trial.score for trial in findings.ranking}
     if not known:
         return None
-    copy = optuna.create_study(direction="maximize")
+    copy = _empty_study()
     for trial in study.get_trials(deepcopy=False):
         if trial.number in known:
             copy.add_trial(
@@ -44,9 +45,12 @@ def settings(study: optuna.Study, findings: Findings) -> Figure | None:
                 )
             )
     plots = _drawn(lambda plot: plot.plot_slice(copy, target_name="last score"))
+    figure = _titled(plots[0], "Last scores of all trials against each setting")
+    figure.set_size_inches(max(6.4, 3.6 * len(plots)), 4.8)
     for axes in plots:
+        axes.xaxis.set_minor_formatter(NullFormatter())  # they would cover each other
         limit(axes, list(known.values()))
-    return _titled(plots[0], "Last scores of all trials against each setting")
+    return figure
 
 
 def best_score(study: optuna.Study, findings: Findings) -> Figure | None:
@@ -68,13 +72,24 @@ def importances(study: optuna.Study, known: Importances | None) -> Figure | None
         def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
             return shares
 
-    (axes,) = _drawn(lambda plot: plot.plot_param_importances(study, evaluator=Ours()))
+    (axes,) = _drawn(
+        lambda plot: plot.plot_param_importances(study, evaluator=Ours(), target_name="share")
+    )
     caution = "; too uncertain to rely on" if known.caution else ""
     return _titled(
         axes,
         f"How much each setting matters to a forest over {known.trials} ended trials\n"
         f"(cross-validated R² = {known.r2:.2f}{caution})",
     )
+
+
+def _empty_study() -> optuna.Study:
+    """A study in memory, made without a word about it."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize")
+    optuna.logging.set_verbosity(before)
+    return study
 
 
 def _drawn(draw: Callable[[Any], Any]) -> list[Axes]:
@@ -93,10 +108,10 @@ def _drawn(draw: Callable[[Any], Any]) -> list[Axes]:
 
 
 def _titled(axes: Axes, title: str) -> Figure:
+    """The figure of this panel, with the title above it and without a layout: Optuna's cannot be laid out."""
     figure = axes.figure
     assert isinstance(figure, Figure)
-    for panel in figure.axes:
-        panel.set_title("")
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-    figure.set_layout_engine("constrained")
+    figure.suptitle("")
+    figure.set_layout_engine(None)
+    axes.set_title(title, fontsize=11)
     return figure
