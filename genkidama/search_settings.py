@@ -33,13 +33,13 @@ class SearchSettings(Section, frozen=True):
     phase_seconds: Positive | None = None
     """Length of a phase in seconds of a node's time, instead."""
     eviction_rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.25
-    """r: the share of trials that is meant to be stopped after each phase in which anything is decided."""
+    """r: the share of trials that is meant to be stopped after each decision; with a `cohort` nearly √r of them are."""
     decisions: Literal["every", "geometric"] = "every"
     """After which phases trials are stopped: every one but the last, or after 1, `factor`, `factor`², … of them."""
     factor: Annotated[int, Meta(ge=2)] = 3
     """`geometric`: the factor from one decision to the next."""
     cohort: Count = 0
-    """W₀ of equation 2, if it is not `trials`: how many trials collect data, in a search with as many as there is time for."""
+    """W₀ of equation 2, if it is not `trials`: how many trials collect data. Of those that follow, √r are stopped."""
     adaptive: bool = False
     """Whether the rule stops more when fewer than expected were stopped so far."""
     sampler: Annotated[str, plug("random", "tpe")] = "random"
