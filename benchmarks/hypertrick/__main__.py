@@ -8,8 +8,7 @@ Method: four kinds of learning curves (`problems.py`), 27 phases, each seed anot
 all four; in `costly` and `unstable` the nodes' speeds differ by up to 2.2. All methods get the same draws and the same time:
 that in which the 8 nodes could run what the paper's Hyperband runs, 46 configurations to 32.61 % (times `--budget`).
 Phases under way at its end are lost. Regret is (f* − f(c)) / (f* − f_worst) in percent, f the true final value
-and c the configuration of the best trial: of those that ran all phases, the one with the highest last report; only if none
-did, of all. `all` is the mean over the
+and c the configuration whose trial's last report is the highest, the same rule for all. `all` is the mean over the
 four problems, ± its standard error over the seeds; `behind` the paired difference to the best form of HyperTrick.
 
 What the methods are:

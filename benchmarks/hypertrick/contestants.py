@@ -132,7 +132,7 @@ class Contestant:
     rungs: tuple[int, ...] = ()
 
     def run(self, name: str, seed: int, budget: float) -> list[float]:
-        """Regret in percent, completion rate, number of trials, time to the best."""
+        """Regret in percent, completion rate, number of trials, time to the leader."""
         problem = learning_curves(name, seed, phases=PHASES)
         limit = budget * CONFIGURATIONS * COMPLETION * PHASES / 8
         study = Study(
@@ -159,7 +159,7 @@ class Contestant:
             100 * problem.regret_of(outcome),
             outcome.completion_rate,
             len(outcome.configurations),
-            outcome.time_to_best,
+            outcome.time_to_lead,
         ]
 
 

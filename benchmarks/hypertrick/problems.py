@@ -5,7 +5,7 @@ Laws of this file:
   number and its configuration alone, never on the method or the order of events: methods are compared on
   the same draws.
 - Regret is (f* − f(c)) / (f* − f_worst): f is the true value at the last phase, free of noise and
-  crashes, c the configuration of the best trial (`Outcome.best`), f* and f_worst are the largest and
+  crashes, c the configuration of the trial that leads (`Outcome.leader`), f* and f_worst are the largest and
   smallest f in the whole space. 0 is perfect; with nothing reported it is 1.
 """
 
@@ -120,7 +120,7 @@ class LearningCurves:
     def regret_of(self, outcome: Outcome) -> float:
         """The regret of what a search would choose at its end."""
         return self.regret(
-            None if outcome.best is None else outcome.configurations[outcome.best.trial]
+            None if outcome.leader is None else outcome.configurations[outcome.leader.trial]
         )
 
     def configuration(self, trial: int) -> Configuration:

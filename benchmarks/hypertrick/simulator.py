@@ -23,7 +23,6 @@ from functools import cached_property
 from typing import Protocol, TypeAlias
 
 from genkidama.errors import ConfigurationError
-from genkidama.tuning.records import best_trial
 
 __all__ = ["Configuration", "Interval", "Method", "Outcome", "Problem", "Task", "simulate"]
 
@@ -108,12 +107,18 @@ class Outcome:
         return done / (len(self.configurations) * self.phases) if self.configurations else 0.0
 
     @cached_property
-    def best(self) -> Interval | None:
-        """The last report of the best trial (`genkidama/tuning/records.py` says which it is)."""
-        last = self.last_reports
-        completed = {trial for trial, found in last.items() if found.phase == self.phases - 1}
-        trial = best_trial({trial: found.metric or 0.0 for trial, found in last.items()}, completed)
-        return None if trial is None else last[trial]
+    def leader(self) -> Interval | None:
+        """The highest of the trials' last reports; of equal ones the earliest.
+
+        When the time is up one would go on with its trial. That need not be the best trial as
+        `genkidama/tuning/records.py` defines it, which has completed: methods that pause trials, as
+        ASHA does, complete few, and could not be compared by it.
+        """
+        return max(
+            self.last_reports.values(),
+            key=lambda found: (found.metric or 0.0, -found.end),
+            default=None,
+        )
 
     @cached_property
     def last_reports(self) -> dict[int, Interval]:
@@ -128,15 +133,15 @@ class Outcome:
         return last
 
     @property
-    def best_score(self) -> float:
-        """The metric of `best`; NaN if there is none."""
-        found = self.best
+    def leading_score(self) -> float:
+        """The metric of `leader`; NaN if there is none."""
+        found = self.leader
         return math.nan if found is None or found.metric is None else found.metric
 
     @property
-    def time_to_best(self) -> float:
-        """When `best` was reported; infinite if there is none."""
-        return math.inf if self.best is None else self.best.end
+    def time_to_lead(self) -> float:
+        """When `leader` was reported; infinite if there is none."""
+        return math.inf if self.leader is None else self.leader.end
 
 
 def simulate(

@@ -215,7 +215,7 @@ def test_halving_by_hand() -> None:
         Interval(1, 2, 1, 3.0, 4.0, 9.0),
     )
     assert (dynamic.wall_time, dynamic.occupancy, dynamic.completion_rate) == (4.0, 7 / 8, 6 / 8)
-    assert (dynamic.best_score, dynamic.time_to_best) == (9.0, 4.0)
+    assert (dynamic.leading_score, dynamic.time_to_lead) == (9.0, 4.0)
     static = simulate(problem, Halving([[(4, 1), (2, 2)]], nodes=2), [1.0, 1.0])
     assert [(interval.node, interval.trial) for interval in static.intervals[-2:]] == [
         (0, 0),
@@ -322,7 +322,7 @@ def test_a_limit_cuts_what_is_under_way() -> None:
 
 def test_an_end_at_the_limit_itself_counts() -> None:
     outcome = simulate(table([[1, 1]], [[1, 2]]), random_search(2, 1), [1.0], limit=2.0)
-    assert outcome.best_score == 2.0
+    assert outcome.leading_score == 2.0
 
 
 def test_samplers_propose_and_are_told() -> None:
@@ -348,29 +348,23 @@ def test_samplers_propose_and_are_told() -> None:
     ]
 
 
-def test_a_search_of_crashes_has_no_best() -> None:
+def test_a_search_of_crashes_has_no_leader() -> None:
     outcome = simulate(table([[1.0]] * 2, [[math.nan]] * 2), Halving([[(2, 1)]]), [1.0])
     assert (
-        outcome.best is None and math.isnan(outcome.best_score) and outcome.time_to_best == math.inf
+        outcome.leader is None
+        and math.isnan(outcome.leading_score)
+        and outcome.time_to_lead == math.inf
     )
     assert learning_curves("steady", 0).regret_of(outcome) == 1.0
 
 
-def test_a_trial_that_completed_is_better_than_one_that_was_stopped() -> None:
-    problem = table([[1, 1]] * 2, [[9, 9], [2, 3]])
-    outcome = simulate(problem, Independent(2, lambda trial, *_: trial == 0, 2), [1.0])
-    assert outcome.best is not None and (outcome.best.trial, outcome.best_score) == (1, 3.0)
-    outcome = simulate(problem, Independent(2, lambda *_: True, 2), [1.0])
-    assert outcome.best is not None and (outcome.best.trial, outcome.best_score) == (0, 9.0)
-
-
-def test_the_best_is_by_last_reports_and_the_earlier_of_equals() -> None:
+def test_the_leader_is_by_last_reports_and_the_earlier_of_equals() -> None:
     problem = table([[1, 1]] * 4, [[9, 1], [2, 3], [2, 3], [8, math.nan]])
     outcome = simulate(problem, random_search(2, 4), [1.0])
-    assert outcome.best is not None and (
-        outcome.best.trial,
-        outcome.best_score,
-        outcome.time_to_best,
+    assert outcome.leader is not None and (
+        outcome.leader.trial,
+        outcome.leading_score,
+        outcome.time_to_lead,
     ) == (1, 3.0, 4.0)
 
 

@@ -15,6 +15,13 @@ from tests.tuning.studies import make_study
 TWO = {"a.matters": {"low": 0.0, "high": 1.0}, "b.idle": {"low": 0.0, "high": 1.0}}
 
 
+@pytest.fixture(autouse=True)
+def small_forests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few trees say the same of problems as plain as these."""
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(importance, "_TREES", 8)
+
+
 def matters(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
     return float(100 * params["a.matters"] + phase + rng.normal())
 
