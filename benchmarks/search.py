@@ -1,16 +1,17 @@
-"""What a real search finds: HyperTrick, its improved form and random search, in the same wall-clock time.
+"""What a real search finds: HyperTrick, its improved form and random search, in the same time.
 
-Question: on LunarLander with A3C, over the space of HyperTrick's paper (learning rate, γ, t_max), which
-of them finds the best configuration in the same time? Two seeds are too few to rank them.
+Question: on LunarLander with A3C, over the space of HyperTrick's paper (learning rate, γ, t_max),
+which of them finds the best configuration in the same time? Two seeds are too few to rank them.
 
-Method: `examples/lunarlander/search.toml` with real processes, two nodes of one core each. For each seed, HyperTrick
-runs as published to the end of its trials; the others then get just that time. `improved` decides after 1 and 3
-of 9 phases with a cohort of 16 that collects data and a TPE sampler, `random` stops nothing; both begin new trials
-as long as there is time. HyperTrick and random draw the same configurations in the same order. A trial's score is
-its mean training return over 100 episodes at the end of its last phase. Each search's best trial is that of
-`docs/hypertrick.md`: the best of those that completed. It is then played over 500 episodes, sampled, since the best
-of many noisy scores flatters. At last the best configuration of all is trained as a plain run with two children,
-beside `lunarlander.toml`, for two minutes each.
+Method: `examples/lunarlander/search.toml` with real processes, two nodes of one core each. For each
+seed, HyperTrick runs as published to the end of its trials; the others then get just that time.
+`improved` decides after 1 and 3 of 9 phases with a cohort of 16 that collects data and a TPE
+sampler, `random` stops nothing; both begin new trials as long as there is time. HyperTrick and
+random draw the same configurations in the same order. A trial's score is its mean training return
+over 100 episodes at the end of its last phase. Each search's best trial is that of
+`docs/hypertrick.md`: the best of those that completed. It is then played over 500 episodes,
+sampled, since the best of many noisy scores flatters. At last the best configuration of all is
+trained as a plain run with two children, beside `lunarlander.toml`, for two minutes each.
 
 Resumable: what is finished under --out is not repeated, what was interrupted goes on.
 

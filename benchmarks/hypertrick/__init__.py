@@ -1,4 +1,4 @@
-"""Searches are simulated here, in virtual time: HyperTrick, its rivals, and the tables and charts they make.
+"""Searches are simulated here, in virtual time: HyperTrick and its rivals, in tables and charts.
 
 simulator.py     runs any method on any problem
 methods.py       HyperTrick and its rivals

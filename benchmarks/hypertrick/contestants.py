@@ -1,4 +1,4 @@
-"""The methods that the tables compare, in Optuna studies of virtual time where Optuna proposes or decides."""
+"""The methods that the tables compare, with Optuna in virtual time where it proposes or decides."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Study:
     Args:
         tpe: whether TPE proposes; the problem's own random configurations otherwise.
         random_share: with TPE, every so many-th trial is random all the same; 0 for none.
-        rungs: after so many phases a report is told as a trial of its own, for methods whose trials wait.
+        rungs: after so many phases a report is told as a trial of its own, for methods whose trials
+            wait.
         average: tell the average of the reports as the value, for Wilcoxon.
     """
 
@@ -173,7 +174,10 @@ def _rule(seed: int, *, budget: float = 1.0, adaptive: bool = False) -> Method:
 
 
 def _geometric(seed: int, *, factor: int = 3, anew: bool = False, adaptive: bool = False) -> Method:
-    """Decisions at geometric phases, a cohort of 16 that collects data; with `anew`, each 16 trials are a population of their own."""
+    """Decisions at geometric phases, a cohort of 16 that collects data.
+
+    With `anew`, each 16 trials are a population of their own.
+    """
 
     def rule(workers: int) -> HyperTrick:
         return HyperTrick(

@@ -1,16 +1,18 @@
 """A search in virtual time: nodes of unequal speed, phases of unequal length, any method. Pure.
 
 A *method* (`methods.py`) says which phase of which trial a free node runs next; a *problem*
-(`problems.py`) says how long that takes and what metric comes out. Nothing here waits or draws numbers,
-so the same problem and method always give the same outcome.
+(`problems.py`) says how long that takes and what metric comes out. Nothing here waits or draws
+numbers, so the same problem and method always give the same outcome.
 
 Laws of this file:
-- A node runs one phase at a time and never breaks it off. Preemption, where a method needs it, happens
-  between phases and is free of cost, as HyperTrick's paper assumes for its rivals (§3.2).
+- A node runs one phase at a time and never breaks it off. Preemption, where a method needs it,
+  happens between phases and is free of cost, as HyperTrick's paper assumes for its rivals (§3.2).
 - A phase takes the problem's duration divided by the node's speed.
-- Reports of the same moment are heard in the order of their nodes, all before any node is given work;
-  then free nodes ask in the order of their numbers. A node that gets nothing asks again at the next report.
-- With a limit, the phases under way at that time are cut: their time counts as busy, their metric is lost.
+- Reports of the same moment are heard in the order of their nodes, all before any node is given
+  work; then free nodes ask in the order of their numbers. A node that gets nothing asks again at
+  the next report.
+- With a limit, the phases under way at that time are cut: their time counts as busy, their metric
+  is lost.
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ class Method(Protocol):
         """How many trials are started at most; None if there is no end to them."""
 
     def next_task(self, node: int) -> Task | None:
-        """What the free node `node` runs now; None if there is nothing for it before the next report."""
+        """What the free node `node` runs now.
+
+        None if there is nothing for it before the next report.
+        """
 
     def report(self, node: int, task: Task, metric: float) -> bool:
         """Takes in the metric of what `node` has run. False if the trial is certain to be over."""
@@ -157,7 +162,8 @@ def simulate(
 
     Args:
         speeds: one a node, above 0. A phase takes its duration divided by it.
-        limit: when all nodes stop, in the problem's unit of time. Needed if the method has no end of trials.
+        limit: when all nodes stop, in the problem's unit of time. Needed if the method has no end
+            of trials.
         propose: gives a new trial its configuration, where a sampler does so. It is asked when the
             trial starts.
         observe: told every report: trial, phase, metric, and whether the trial may go on.

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.hypertrick` prints: regret, completion rates, and the least that can be run."""
+"""What `python -m benchmarks.hypertrick` prints: regret, completion rates, and the least of them."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def table(results: dict[str, list[float]], seeds: int, budget: float) -> str:
         key=lambda name: statistics.fmean(overall[name]),
     )
     lines = [
-        f"Regret in percent after the same wall time, mean ± standard error over {seeds} seeds; budget {budget:g}.",
+        "Regret in percent after the same wall time, mean ± standard error "
+        f"over {seeds} seeds; budget {budget:g}.",
         "",
         f"| method | {' | '.join(LEARNING_CURVES)} | all | behind the best of ours | α | trials |",
         f"|---|{'---|' * (len(LEARNING_CURVES) + 4)}",
@@ -98,11 +99,13 @@ def table(results: dict[str, list[float]], seeds: int, budget: float) -> str:
         if not contestant.ours and -behind > error:
             better.append(contestant.name)
         everything = [run for found in runs.values() for run in found]
+        bold = "**" * contestant.ours
         lines.append(
-            f"| {'**' * contestant.ours}{contestant.name}{'**' * contestant.ours} | {' | '.join(cells)} | "
+            f"| {bold}{contestant.name}{bold} | {' | '.join(cells)} | "
             + "{:.1f} ± {:.1f} | ".format(*mean_and_error(overall[contestant.name]))
             + ("– | " if contestant.name == best else f"{behind:+.1f} ± {error:.1f} | ")
-            + f"{statistics.fmean(run[1] for run in everything):.0%} | {statistics.fmean(run[2] for run in everything):.0f} |"
+            + f"{statistics.fmean(run[1] for run in everything):.0%} | "
+            + f"{statistics.fmean(run[2] for run in everything):.0f} |"
         )
     verdict = f"yes: {', '.join(better)}" if better else "no"
     lines += [
@@ -119,7 +122,8 @@ def table(results: dict[str, list[float]], seeds: int, budget: float) -> str:
             [a - b for a, b in zip(by_name[best], by_name[first], strict=True)]
         )
         lines.append(
-            f"Best on `{name}` alone: {first}; the best of ours is {behind:.1f} ± {error:.1f} behind it there."
+            f"Best on `{name}` alone: {first}; "
+            f"the best of ours is {behind:.1f} ± {error:.1f} behind it there."
         )
     return "\n".join(lines)
 
@@ -127,7 +131,8 @@ def table(results: dict[str, list[float]], seeds: int, budget: float) -> str:
 def overshoot(seeds: int) -> str:
     """Completion rates of whole searches, with and without the controller."""
     lines = [
-        f"Completion rate of 100 workers on 8 nodes, all run to their end, mean ± standard error over {seeds} seeds.",
+        "Completion rate of 100 workers on 8 nodes, all run to their end, "
+        f"mean ± standard error over {seeds} seeds.",
         "",
         "| phases | r | problem | expected (eq. 9) | published | adaptive | points over |",
         "|---|---|---|---|---|---|---|",
@@ -150,15 +155,17 @@ def overshoot(seeds: int) -> str:
             ]
             points = [statistics.fmean(found) - 100 * expected for found in reached.values()]
             lines.append(
-                f"| {phases} | {rate:.2%} | {name} | {expected:.2%} | {' | '.join(cells)} | {points[0]:+.1f} → {points[1]:+.1f} |"
+                f"| {phases} | {rate:.2%} | {name} | {expected:.2%} | {' | '.join(cells)} "
+                f"| {points[0]:+.1f} → {points[1]:+.1f} |"
             )
     return "\n".join(lines)
 
 
 def lower_bounds() -> str:
-    """Equation 8 and its correction against the worst that can be reported: each report below all before it."""
+    """Equation 8 and its correction against the worst case: each report is below all before it."""
     lines = [
-        "The least that can be run: every report is below all before it, so whoever is not let through by data collection is stopped.",
+        "The least that can be run: every report is below all before it, "
+        "so a trial that data collection does not let through is stopped.",
         "",
         "| workers | phases | r | equation 8 | corrected | reached |",
         "|---|---|---|---|---|---|",
@@ -188,6 +195,7 @@ def lower_bounds() -> str:
         ) / phases
         assert outcome.completion_rate >= corrected - 1e-12 > printed - 1e-12
         lines.append(
-            f"| {workers} | {phases} | {rate:.2%} | {printed:.2%} | {corrected:.2%} | {outcome.completion_rate:.2%} |"
+            f"| {workers} | {phases} | {rate:.2%} | {printed:.2%} | {corrected:.2%} "
+            f"| {outcome.completion_rate:.2%} |"
         )
     return "\n".join(lines)

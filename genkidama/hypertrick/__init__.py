@@ -1,4 +1,4 @@
-"""Rules may be written here, and what brings them into other people's libraries; nothing here knows an experiment.
+"""Rules that know no experiment may stand here, and what brings them into others' libraries.
 
     rule.py        who may go on after a phase; pure
     equations.py   the paper's numbers; pure

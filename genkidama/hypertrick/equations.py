@@ -1,6 +1,7 @@
 """The numbers of HyperTrick's paper: its equations, and the table of its rival Hyperband. Pure.
 
-Heinrich and Frosio (arXiv 1902.02725), §3.2 and §5; Li et al. 2016, algorithm 1. Phases count from 0.
+Heinrich and Frosio (arXiv 1902.02725), §3.2 and §5; Li et al. 2016, algorithm 1. Phases count from
+0.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def expected_workers(workers: int, eviction_rate: float, phase: int) -> float:
 
 
 def completion_rate(eviction_rate: float, phases: int) -> float:
-    """E[α] = (1−(1−r)^N_p)/(r·N_p) (eq. 9): the expected share of all W₀·N_p phases that are run."""
+    """E[α] = (1−(1−r)^N_p)/(r·N_p) (eq. 9): the expected share of all W₀·N_p phases to be run."""
     check_rate(eviction_rate)
     check_natural("phases", phases)
     return (1.0 - (1.0 - eviction_rate) ** phases) / (eviction_rate * phases)
@@ -67,16 +68,18 @@ def expected_runs(
     decide_after: Sequence[int] | None = None,
     collecting: int | None = None,
 ) -> list[float]:
-    """By phase, how many of W₀ workers are expected to run it, if metrics say nothing about the next.
+    """By phase, how many workers are expected to run it, if metrics say nothing about the next.
 
-    Of those who come to a decision, as many as eq. 2 says pass early, and 1−√r of the rest. With all W₀ in eq. 2 that
-    is eq. 1, and the mean of the result ÷ W₀ is eq. 9. With fewer (a cohort), nearly √r are stopped instead of r.
+    Of those who come to a decision, as many as eq. 2 says pass early, and 1−√r of the rest. With
+    all W₀ in eq. 2 that is eq. 1, and the mean of the result ÷ W₀ is eq. 9. With fewer (a cohort),
+    nearly √r are stopped instead of r.
 
     Args:
         workers: W₀.
         phases: N_p.
         eviction_rate: r.
-        decide_after: the phases after which anything is decided, ascending; all but the last if absent.
+        decide_after: the phases after which anything is decided, ascending; all but the last if
+            absent.
         collecting: W₀ of eq. 2, if it is smaller.
     """
     check_natural("workers", workers)
@@ -158,9 +161,10 @@ class Bracket:
 def hyperband_brackets(resource: int, factor: int = 3) -> tuple[Bracket, ...]:
     """Hyperband's table (Li et al. 2016, algorithm 1) for R = `resource` and η = `factor`.
 
-    Bracket s begins with n configurations of R·η^−s units, and ⌊n·η^−i⌋ of them see round i. The algorithm says
-    n = ⌈(s_max+1)/(s+1)·η^s⌉. HyperTrick's paper prints 27, 9, 6, 4 for R = 27, η = 3, where that gives 12 for s = 2.
-    n = ⌊(s_max+1)/(s+1)⌋·η^s gives the printed numbers, and is what is computed here.
+    Bracket s begins with n configurations of R·η^−s units, and ⌊n·η^−i⌋ of them see round i. The
+    algorithm says n = ⌈(s_max+1)/(s+1)·η^s⌉. HyperTrick's paper prints 27, 9, 6, 4 for R = 27, η =
+    3, where that gives 12 for s = 2. n = ⌊(s_max+1)/(s+1)⌋·η^s gives the printed numbers, and is
+    what is computed here.
     """
     check_natural("resource", resource)
     check_natural("factor", factor, least=2)

@@ -1,36 +1,40 @@
 """HyperTrick's rule: who may go on after a phase. Pure: no clock, no socket, no file.
 
 Heinrich and Frosio, "Metaoptimization on a distributed system for deep reinforcement learning"
-(arXiv 1902.02725), §3.2. A search starts W₀ workers (here *trials*), each trains for up to N_p phases
-and reports a metric after each. Nobody waits for anybody: the verdict is the reply to the report.
+(arXiv 1902.02725), §3.2. A search starts W₀ workers (here *trials*), each trains for up to N_p
+phases and reports a metric after each. Nobody waits for anybody: the verdict is the reply to the
+report.
 
 Laws of this file. Where the paper leaves room they are readings, with the reason:
-- Phases count from 0. The text's "W₁^DCM = 8" for W₀ = 16, r = 25 % is eq. 2 at p = 0, and the proof
-  starts there.
-- W_p^DCM is rounded down (the text prints 4 for 4.5), safely: 25·(1−√.64) is 5, though floats say 4.999….
-- The n-th report of a phase passes if n ≤ W_p^DCM (data collection). Later ones (worker selection) are
-  stopped if their metric is strictly below the √r quantile of all reports of that phase. Their own report
-  is included, as in the example, where the fifth of five is judged. The reports of stopped trials are too, as the
-  proof takes quantiles of all that reached the phase. The quantile interpolates linearly.
-- After the last phase nothing is decided: the trial is complete. "At t = 6 … the first phase" in the
-  example can only be the second, since W₁^DCM = 6 is the second's.
+- Phases count from 0. The text's "W₁^DCM = 8" for W₀ = 16, r = 25 % is eq. 2 at p = 0, and the
+  proof starts there.
+- W_p^DCM is rounded down (the text prints 4 for 4.5), safely: 25·(1−√.64) is 5, though floats say
+  4.999….
+- The n-th report of a phase passes if n ≤ W_p^DCM (data collection). Later ones (worker selection)
+  are stopped if their metric is strictly below the √r quantile of all reports of that phase. Their
+  own report is included, as in the example, where the fifth of five is judged. The reports of
+  stopped trials are too, as the proof takes quantiles of all that reached the phase. The quantile
+  interpolates linearly.
+- After the last phase nothing is decided: the trial is complete. "At t = 6 … the first phase" in
+  the example can only be the second, since W₁^DCM = 6 is the second's.
 - Equal metrics are ordered by a seeded hash of trial and phase. So a metric with few values stops
   the right share, and the same reports always give the same verdicts.
 - NaN, which is also what a crash counts as, is worse than any number, and stops its trial at once.
 - A report of the same trial and phase is answered again and counted once.
-- Equation 8 sums the workers who *pass* data collection where it should sum those who *run* a phase: all
-  W₀ run the first. The least that can be reached is `(1 + Σ_{p<N_p−1} W_p^DCM / W₀) / N_p`.
-  That is higher, unless rounding W_p^DCM down takes more: of 2 workers over 100 phases at r = 1 % one may be
-  stopped at once.
-- r is the share that ends after a decision because early trials pass and √r of the late ones are stopped. With a
-  `cohort` smaller than W₀ nearly all trials are late, so nearly √r of them end: 82 % for r = 2/3.
-  `expected_completion_rate` takes that into account.
-- With `adaptive`, the quantile is not √r but what the proof's last step needs for the numbers as they are. Of
-  W₀(1−r)^p arrivals, W₀(1−r)^(p+1) shall pass (eq. 1). The reports so far are subtracted from the arrivals, and the
-  trials that have passed from the places. `1 − places left / arrivals left`, within [0, 1], is the share of
-  the arrivals to come that must be stopped. If more have passed the decision before than eq. 1 expects, these are
-  the arrivals. At the first selection that is √r, but for the rounding of eq. 2. It stays √r on average while metrics
-  are what the proof assumes. It grows where ranks persist: there the survivors are better than what they are compared
+- Equation 8 sums the workers who *pass* data collection where it should sum those who *run* a
+  phase: all W₀ run the first. The least that can be reached is `(1 + Σ_{p<N_p−1} W_p^DCM / W₀) /
+  N_p`. That is higher, unless rounding W_p^DCM down takes more: of 2 workers over 100 phases at r =
+  1 % one may be stopped at once.
+- r is the share that ends after a decision because early trials pass and √r of the late ones are
+  stopped. With a `cohort` smaller than W₀ nearly all trials are late, so nearly √r of them end: 82
+  % for r = 2/3. `expected_completion_rate` takes that into account.
+- With `adaptive`, the quantile is not √r but what the proof's last step needs for the numbers as
+  they are. Of W₀(1−r)^p arrivals, W₀(1−r)^(p+1) shall pass (eq. 1). The reports so far are
+  subtracted from the arrivals, and the trials that have passed from the places. `1 − places left /
+  arrivals left`, within [0, 1], is the share of the arrivals to come that must be stopped. If more
+  have passed the decision before than eq. 1 expects, these are the arrivals. At the first selection
+  that is √r, but for the rounding of eq. 2. It stays √r on average while metrics are what the proof
+  assumes. It grows where ranks persist: there the survivors are better than what they are compared
   with, and too many pass. At 1 only a metric above all reports of its phase passes.
 """
 
@@ -104,13 +108,15 @@ class HyperTrick:
         workers: W₀, how many trials are started in all, at least 1.
         phases: N_p, at least 1.
         eviction_rate: r, the share of trials that is meant to end after each phase, within (0, 1).
-        decide_after: the phases after which anything is decided, ascending; all but the last if absent.
-            The exponent p of eqs. 1 and 2 then counts decisions. `geometric_phases` gives a useful choice.
-        cohort: if given, W₀ of eq. 2 is this number (and not `workers`, if that is larger). Only so many of the trials
-            collect data; all later ones are selected, against all reports of their phase so far, so that √r of them
-            end and not r. For a search with as many trials as there is time for. Not in the paper.
-        adaptive: adapt the quantile to how many have passed so far, to keep to the completion rate of eq. 9;
-            see the last law of this file. Not in the paper.
+        decide_after: the phases after which anything is decided, ascending; all but the last if
+            absent. The exponent p of eqs. 1 and 2 then counts decisions. `geometric_phases` gives a
+            useful choice.
+        cohort: if given, W₀ of eq. 2 is this number (and not `workers`, if that is larger). Only so
+            many of the trials collect data; all later ones are selected, against all reports of
+            their phase so far, so that √r of them end and not r. For a search with as many trials
+            as there is time for. Not in the paper.
+        adaptive: adapt the quantile to how many have passed so far, to keep to the completion rate
+            of eq. 9; see the last law of this file. Not in the paper.
         seed: of the hash that orders equal metrics.
 
     Raises:
@@ -191,7 +197,10 @@ class HyperTrick:
         return decision
 
     def restore(self, decisions: Iterable[Decision]) -> None:
-        """Takes over what was decided before a restart, in its order. Verdicts are kept as they are."""
+        """Takes over what was decided before a restart, in its order.
+
+        Verdicts are kept as they are.
+        """
         for decision in decisions:
             reports = self._reports.setdefault(decision.phase, [])
             insort(reports, self._key(decision.trial, decision.phase, decision.metric))

@@ -1,8 +1,9 @@
 """What the order of the reports has done to the trials of a search.
 
-HyperTrick lets the first reports of a phase pass, and compares later ones only with those before them. So trials that
-start early or run fast have an advantage. Here each decision is compared with the one that all reports of its phase
-would have led to. Equal metrics count as equal: the rule's hash, which orders them, is no merit.
+HyperTrick lets the first reports of a phase pass, and compares later ones only with those before
+them. So trials that start early or run fast have an advantage. Here each decision is compared with
+the one that all reports of its phase would have led to. Equal metrics count as equal: the rule's
+hash, which orders them, is no merit.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ class OrderBias:
     lucky: tuple[tuple[int, int], ...]
     #: Stopped although the metric is not below the threshold.
     unlucky: tuple[tuple[int, int], ...]
-    #: Spearman's rank correlation between a trial's number and its completed phases, of the trials that were stopped or
-    #: completed; negative if early trials came further. NaN if it cannot be told.
+    #: Spearman's rank correlation between a trial's number and its completed phases, of the trials
+    #: that were stopped or completed; negative if early trials came further. NaN if it cannot be
+    #: told.
     correlation: float
     #: So many trials it is of.
     trials: int
@@ -39,8 +41,8 @@ class OrderBias:
 def order_bias(findings: Findings) -> OrderBias:
     """Judges every report again, against all reports of its phase.
 
-    The threshold is the √r quantile of them. With `adaptive` it is the quantile that leaves as many as equation 1 says:
-    that of r, or a higher one if more trials than expected have come so far.
+    The threshold is the √r quantile of them. With `adaptive` it is the quantile that leaves as many
+    as equation 1 says: that of r, or a higher one if more trials than expected have come so far.
     """
     rule = findings.settings.rule()
     reports = {phase: findings.reports_of(phase) for phase in rule.decide_after}
@@ -118,7 +120,8 @@ def order_section(findings: Findings) -> str:
         "Judged again with all reports of each phase so far:"
     )
     lines += wrapped(
-        f"Completed, but passed at least one phase only because they were early: {_listed(completed)}."
+        "Completed, but passed at least one phase only because they were early: "
+        f"{_listed(completed)}."
         + (
             f" Others passed that way {plural(others, 'time')} and did not complete."
             if others

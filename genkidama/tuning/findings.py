@@ -1,12 +1,14 @@
-"""What a search has left behind, read from its Optuna study into plain values, and what follows from them.
+"""What a search has left behind, read from its study into plain values, and what follows from it.
 
 Laws of this file:
-- The study is only read. Everything else here is a function of `Findings` alone: the same study gives the same report.
-- A metric that is no finite number counts as NaN. A trial whose last report failed has failed, whatever the study
-  calls it.
+- The study is only read. Everything else here is a function of `Findings` alone: the same study
+  gives the same report.
+- A metric that is no finite number counts as NaN. A trial whose last report failed has failed,
+  whatever the study calls it.
 - The best trial, and a trial's score, are what `records.py` says.
-- Occupancy: busy node-seconds ÷ Σ over nodes of (end of the search − start of the node's first phase). Only reported
-  phases are busy: a phase under way, or one that was lost with its node, is not.
+- Occupancy: busy node-seconds ÷ Σ over nodes of (end of the search − start of the node's first
+  phase). Only reported phases are busy: a phase under way, or one that was lost with its node, is
+  not.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ class Findings:
 
     @cached_property
     def improvements(self) -> list[Improvement]:
-        """How the best score rose: trials that completed better than all before them, oldest first."""
+        """How the best score rose: completed trials better than all before them, oldest first."""
         found: list[Improvement] = []
         for trial in sorted(
             self.of_state("completed"),
@@ -140,7 +142,7 @@ class Findings:
 
     @property
     def completion_rate(self) -> float:
-        """The paper's α of the trials that have ended: phases run ÷ phases of as many trials that nobody stops.
+        """The paper's α of the trials that have ended: phases run ÷ phases if nobody were stopped.
 
         NaN before the first has ended.
         """
@@ -154,7 +156,10 @@ class Findings:
 
     @property
     def minimum_completion_rate(self) -> float:
-        """min[α] = (1−√r)·E[α]: equation 8 as printed, which no search can quite reach; for searches without a cohort."""
+        """min[α] = (1−√r)·E[α]: equation 8 as printed, which no search can quite reach.
+
+        For searches without a cohort.
+        """
         if self.settings.method == "random":
             return 1.0
         return (1.0 - math.sqrt(self.settings.eviction_rate)) * self.expected_completion_rate
@@ -174,7 +179,8 @@ def read(study: optuna.Study) -> Findings:
     """A study's findings so far; it may still be running.
 
     Raises:
-        ConfigurationError: the study was not written by a search of Genkidama, or in another way than this version's.
+        ConfigurationError: the study was not written by a search of Genkidama, or in another way
+            than this version's.
     """
     source = f"study {study.study_name!r}"
     attributes = study.user_attrs.get("genkidama")

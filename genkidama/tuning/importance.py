@@ -1,15 +1,18 @@
-"""How much each searched setting matters, by a random forest over all trials, the stopped ones included.
+"""How much each searched setting matters to a random forest over all trials, stopped ones included.
 
-HyperTrick's paper, §7.2: a forest that maps a configuration to the last score that was reported, chosen among several
-by cross-validation. Optuna's own importances see completed trials only. A setting that decides which trials are stopped
-looks harmless there, as all that are left agree on it.
+HyperTrick's paper, §7.2: a forest that maps a configuration to the last score that was reported,
+chosen among several by cross-validation. Optuna's own importances see completed trials only. A
+setting that decides which trials are stopped looks harmless there, as all that are left agree on
+it.
 
 Laws of this file:
-- A trial counts once it has ended. A failed one counts with the worst score that any trial has reported.
-- A share says how much worse the forest predicts trials that it has not seen if that setting is shuffled among them.
-  The paper takes the impurity within the trees, which gives a setting with many values a share though it has no effect.
-- R² is that of predictions for trials that the forest has not seen. It is the best of a few forests', so a little too
-  high.
+- A trial counts once it has ended. A failed one counts with the worst score that any trial has
+  reported.
+- A share says how much worse the forest predicts trials that it has not seen if that setting is
+  shuffled among them. The paper takes the impurity within the trees, which gives a setting with
+  many values a share though it has no effect.
+- R² is that of predictions for trials that the forest has not seen. It is the best of a few
+  forests', so a little too high.
 - Same findings and seed, same shares.
 """
 
@@ -52,11 +55,14 @@ _Folds: TypeAlias = list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]
 class Importances:
     """What the forest says."""
 
-    #: By dotted setting, largest first. They add up to 1, or are all 0 if no setting says anything about the score.
+    #: By dotted setting, largest first. They add up to 1, or are all 0 if no setting says anything
+    #: about the score.
     shares: dict[str, float]
-    #: Optuna's default (PED-ANOVA, of the completed trials only); empty if it was not asked, or they are fewer than two.
+    #: Optuna's default (PED-ANOVA, of the completed trials only); empty if it was not asked, or
+    #: they are fewer than two.
     optuna: dict[str, float]
-    #: Cross-validated: 1 is a perfect prediction, 0 no better than the mean. NaN if all scores are equal.
+    #: Cross-validated: 1 is a perfect prediction, 0 no better than the mean. NaN if all scores are
+    #: equal.
     r2: float
     #: So many trials were learned from.
     trials: int
@@ -67,7 +73,7 @@ class Importances:
 def importances(
     findings: Findings, seed: int = 0, study: optuna.Study | None = None
 ) -> Importances | None:
-    """The settings' importances, or None if fewer than 4 trials have ended with anything to learn from.
+    """The settings' importances; None if fewer than 4 trials have ended with anything to learn.
 
     Takes about two seconds for 100 trials on one core.
 
@@ -106,7 +112,7 @@ def importances(
 
 
 def _learned(x: _Array, y: _Array, seed: int) -> tuple[float, _Array]:
-    """The R² of the best of a few forests, and by setting how much it loses if that setting is shuffled."""
+    """The R² of the best of a few forests, and by setting what shuffling that setting costs."""
     try:
         from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped]
         from sklearn.inspection import permutation_importance  # type: ignore[import-untyped]

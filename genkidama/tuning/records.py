@@ -9,11 +9,13 @@
     trial.user_attrs["reason"]        `TrialRecord.reason`
 
 Laws of this file:
-- Whoever writes or reads one of these does it by these names. Studies of older versions can be read.
+- Whoever writes or reads one of these does it by these names. Studies of older versions can be
+  read.
 - A trial's score is its last metric: that of its newest weights. A failed trial has none.
-- The *best* trial is the one with the highest score of those that completed, that is, ran all phases. Only if none
-  did, it is the one with the highest score of all. Of equal ones it is the first that was started.
-  So the noise of early reports, of which there are many more, does not choose.
+- The *best* trial is the one with the highest score of those that completed, that is, ran all
+  phases. Only if none did, it is the one with the highest score of all. Of equal ones it is the
+  first that was started. So the noise of early reports, of which there are many more, does not
+  choose.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ __all__ = [
 #: What a trial does, or how it ended. A waiting trial has no node at the moment.
 State: TypeAlias = Literal["waiting", "running", "completed", "stopped", "failed"]
 
-#: How a trial that has ended is called in an Optuna study. All others are RUNNING there from the moment at which their
-#: settings are drawn; one that is WAITING there was only wished for.
+#: How a trial that has ended is called in an Optuna study. All others are RUNNING there from the
+#: moment at which their settings are drawn; one that is WAITING there was only wished for.
 OPTUNAS_STATES: dict[State, str] = {"completed": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}
 
 

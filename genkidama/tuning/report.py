@@ -54,7 +54,8 @@ def report(url: str, name: str, folder: Path | None, directory: str) -> str:
         directory: the search's run directory, for the commands that go on with the best trial.
 
     Raises:
-        ConfigurationError: no such study, one that is not from a search, or a package that is missing.
+        ConfigurationError: no such study, one that is not from a search, or a package that is
+            missing.
         EnvironmentFailure: the storage cannot be read, or the figures cannot be written.
     """
     study = open_study(url, name)

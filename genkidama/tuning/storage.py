@@ -66,7 +66,8 @@ def open_database(url: str) -> optuna.storages.RDBStorage:
         return storage
     except ImportError as error:
         raise ConfigurationError(
-            f"search.storage = {shown!r}: {first_line(error)}; {_POSTGRESQL} and postgresql+psycopg://…"
+            f"search.storage = {shown!r}: {first_line(error)}; "
+            f"{_POSTGRESQL} and postgresql+psycopg://…"
         ) from None
     except (ValueError, ArgumentError) as error:
         raise ConfigurationError(f"search.storage = {shown!r}: {first_line(error)}") from None
@@ -77,7 +78,8 @@ def open_database(url: str) -> optuna.storages.RDBStorage:
 def _hurry(storage: optuna.storages.RDBStorage) -> None:
     """Makes a write to SQLite cost a tenth. Readers, a dashboard for instance, block nobody then.
 
-    What a process has written survives its end. After a power cut the last reports may be missing, but the file is whole.
+    What a process has written survives its end. After a power cut the last reports may be missing,
+    but the file is whole.
     """
     listen(
         storage.engine,
@@ -90,7 +92,7 @@ def _hurry(storage: optuna.storages.RDBStorage) -> None:
 
 
 def open_study(url: str, name: str) -> optuna.Study:
-    """The study `name` in the storage `url`, for example `sqlite:///runs/search/study.db`, to read it.
+    """The study `name` in the storage `url`, as `sqlite:///runs/search/study.db`, to read it.
 
     Raises:
         ConfigurationError: the database's driver is not installed, or there is no such study.
@@ -118,7 +120,8 @@ def open_study(url: str, name: str) -> optuna.Study:
 def unreachable(url: str, error: Exception) -> EnvironmentFailure:
     """The error to raise if the database cannot be opened."""
     return EnvironmentFailure(
-        f"search.storage = {without_password(url)!r}: the study cannot be opened: {first_line(error)}"
+        f"search.storage = {without_password(url)!r}: "
+        f"the study cannot be opened: {first_line(error)}"
     )
 
 

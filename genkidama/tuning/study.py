@@ -1,9 +1,9 @@
-"""The knowledge database of a search: an Optuna study that keeps every trial, its settings and its reports.
+"""The knowledge database of a search: an Optuna study with every trial, its settings and reports.
 
 Laws of this file:
 - `records.py` says what stands in a study and how it is called.
-- The database is written behind the replies: no node waits for it. What is not written yet is written
-  later, in order; writing the same thing twice changes nothing.
+- The database is written behind the replies: no node waits for it. What is not written yet is
+  written later, in order; writing the same thing twice changes nothing.
 - One thread talks to the database; it may be slow or away, and the search goes on.
 """
 
@@ -41,7 +41,7 @@ __all__ = ["Study"]
 
 
 class Study:
-    """The study of one search. All methods may block; `sample` and `write` do so in a thread of their own.
+    """The study of one search. All methods may block; `sample` and `write` have a thread for that.
 
     Args:
         experiment: with a `[search]`.
@@ -199,8 +199,8 @@ class Study:
         before = self._study.user_attrs.get("genkidama")
         if before is None and self._study.get_trials(deepcopy=False):
             raise ConfigurationError(
-                f"search.storage = {self.shown!r}: the study {self.name!r} was not made by Genkidama; "
-                "choose another name with --out"
+                f"search.storage = {self.shown!r}: the study {self.name!r} "
+                "was not made by Genkidama; choose another name with --out"
             )
         for key in ("space", "phases", "phase_unit", "phase_length"):
             if before is not None and before[key] != facts[key]:

@@ -1,4 +1,7 @@
-"""How a report and its figures are written: numbers, times, names of settings, sections, tables. Pure."""
+"""How a report and its figures are written: numbers, times, names of settings, sections, tables.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _WIDTH = 100
 
 
 def show(value: Any) -> str:
-    """A number for people: `8,521`, `231.4`, `0.00033`; a dash for NaN. Other values as they are."""
+    """A number for people: `8,521`, `231.4`, `0.00033`; a dash for NaN. Other values stay."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if not math.isfinite(value):

@@ -20,7 +20,10 @@ from tests.helpers import ROOT
 
 
 def outcome() -> Outcome:
-    """Trial 0 runs both phases on node 0, trial 1 is stopped after its first on node 1, where trial 2 is then complete."""
+    """Trial 0 runs both phases on node 0, trial 1 is stopped after its first on node 1.
+
+    There trial 2 is then complete.
+    """
     problem = Toy(
         np.array([[2.0, 3.0], [1.0, 1.0], [2.0, 2.0]]),
         np.array([[5.0, 6.0], [1.0, 1.0], [7.0, 8.0]]),

@@ -93,7 +93,8 @@ def check(
     """What must hold of every search.
 
     Args:
-        in_order: whether trials are started in the order of their numbers, so that a limit leaves no gap.
+        in_order: whether trials are started in the order of their numbers, so that a limit leaves
+            no gap.
     """
     by_node: dict[int, list[Interval]] = defaultdict(list)
     by_trial: dict[int, list[Interval]] = defaultdict(list)
@@ -185,7 +186,7 @@ def test_hypertrick_leaves_no_node_idle_while_trials_are_left_and_moves_none(
 
 
 def test_the_rule_hears_all_reports_in_the_order_of_time() -> None:
-    """The simulated verdicts are those of a rule that is told the intervals one by one, crashes included."""
+    """The simulated verdicts are those of a rule that is told the intervals one by one."""
     outcome = simulate(Random(5, crashes=True), METHODS["hypertrick"](), [1.0, 2.0, 0.5])
     rule = HyperTrick(workers=TRIALS, phases=PHASES, eviction_rate=0.25)
     last = {interval.trial: interval for interval in outcome.intervals}
@@ -203,7 +204,10 @@ def table(durations: list[list[float]], metrics: list[list[float]]) -> Toy:
 
 
 def test_halving_by_hand() -> None:
-    """4 trials, 2 nodes; the two best of round 1 go on: dynamically on any node, statically where they began."""
+    """4 trials, 2 nodes.
+
+    The two best of round 1 go on: dynamically on any node, statically where they began.
+    """
     problem = table([[1, 1], [1, 1], [2, 1], [1, 3]], [[5, 5], [1, 1], [4, 9], [3, 3]])
     dynamic = simulate(problem, Halving([[(4, 1), (2, 2)]]), [1.0, 1.0])
     assert dynamic.intervals == (
@@ -236,7 +240,10 @@ def test_restarting_rounds_trains_again_from_the_first_phase() -> None:
 
 
 def test_hyperband_runs_what_its_table_says() -> None:
-    """Without restarts, a bracket's rounds run n_i·(r_i − r_(i−1)) phases; with them, n_i·r_i: 32.61 % in all for R = 27."""
+    """Without restarts, a bracket's rounds run n_i·(r_i − r_(i−1)) phases.
+
+    With them, n_i·r_i: 32.61 % in all for R = 27.
+    """
     problem = learning_curves("steady", 0)
     brackets = hyperband_brackets(27)
     outcome = simulate(problem, Halving([bracket.rounds for bracket in brackets]), [1.0] * 8)
@@ -264,7 +271,7 @@ def test_hyperband_begins_again_when_a_node_would_be_idle() -> None:
 
 
 def test_asha_by_hand() -> None:
-    """One node, rungs after 1 and 3 of 9 phases, η = 3: the third report makes the best of three promotable."""
+    """One node, rungs after 1 and 3 of 9 phases, η = 3: the third report promotes the best of three."""
     metrics = [[value] * 9 for value in (2, 3, 1, 9, 8, 7)]
     outcome = simulate(table([[1] * 9] * 6, metrics), Asha(9, trials=6), [1.0])
     assert [(interval.trial, interval.phase) for interval in outcome.intervals] == [
@@ -291,7 +298,10 @@ def test_reports_of_one_moment_are_all_heard_before_any_node_is_given_work() -> 
 
 
 def test_asha_promotes_from_the_highest_rung_first() -> None:
-    """η = 2, at t = 3: trial 2 is the better of two on the second rung, and trial 3 among the two best of four on the first."""
+    """η = 2, at t = 3: trial 2 is the better of two on the second rung.
+
+    Trial 3 is among the two best of four on the first.
+    """
     metrics = [[value] * 4 for value in (5, 4, 6, 5.5, 0, 0, 0, 0)]
     outcome = simulate(
         table([[1] * 4] * 8, metrics), Asha(4, factor=2, trials=8), [1.0, 1.0], limit=4.0
@@ -402,7 +412,8 @@ def short() -> Toy:
         (lambda: Halving([]), "brackets = []: at least one with one round is needed"),
         (
             lambda: Halving([[(3, 1), (4, 2)]]),
-            "rounds = ((3, 1), (4, 2)): the numbers of trials must fall and those of phases rise, from 1",
+            "rounds = ((3, 1), (4, 2)): "
+            "the numbers of trials must fall and those of phases rise, from 1",
         ),
         (lambda: Halving([[(3, 1)]], nodes=0), "nodes = 0: a whole number of at least 1 is needed"),
         (lambda: rounds_of(0, 4, 0.25), "workers = 0: a whole number of at least 1 is needed"),

@@ -1,4 +1,7 @@
-"""The pruner against the pure rule, event for event, in one process; other storages and processes: test_pruner_storages.py."""
+"""The pruner against the pure rule, event for event, in one process.
+
+Other storages and processes: test_pruner_storages.py.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class Event:
 
 
 def replay(study: optuna.Study, events: Sequence[Event], **settings: Any) -> list[Decision]:
-    """Plays the events through the study's pruner and through the rule; every verdict must be equal."""
+    """Plays the events through the study's pruner and through the rule.
+
+    Every verdict must be equal.
+    """
     rule = HyperTrick(**settings)
     study.pruner = HyperTrickPruner(**settings)
     sign = 1 if study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
@@ -359,7 +365,10 @@ def test_threads_of_one_process_take_turns() -> None:
 
 
 def test_what_a_race_of_two_processes_can_do() -> None:
-    """The slower one misses all that the other decides meanwhile; one more than W_p^DCM passes, and nobody loses a pass."""
+    """The slower one misses all that the other decides meanwhile.
+
+    One more than W_p^DCM passes, and nobody loses a pass.
+    """
     storage = RacingStorage()
     optuna.create_study(study_name="race", storage=storage, direction="maximize")
     one, other = [

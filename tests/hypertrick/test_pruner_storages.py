@@ -27,7 +27,10 @@ _together: Any = None
 
 @contextmanager
 def storage_at(address: str) -> Iterator[optuna.storages.BaseStorage]:
-    """A storage, as each process opens one; its connections are closed in the end, which Optuna leaves to the interpreter."""
+    """A storage, as each process opens one.
+
+    Its connections are closed in the end, which Optuna leaves to the interpreter.
+    """
     if address.startswith("journal:"):
         yield optuna.storages.JournalStorage(JournalFileBackend(address.removeprefix("journal:")))
         return

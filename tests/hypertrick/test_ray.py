@@ -43,7 +43,10 @@ def scheduler(**settings: Any) -> HyperTrickScheduler:
 
 
 def new_trial(number: int, directory: Path | None = None) -> Trial:
-    """A real trial of Ray's without its trainable; of its storage only what the scheduler uses, for the rest needs a running Ray."""
+    """A real trial of Ray's without its trainable.
+
+    Of its storage only what the scheduler uses, for the rest needs a running Ray.
+    """
     trial = Trial("train", stub=True, trial_id=f"id{number}")
     if directory is not None:
         trial.storage = SimpleNamespace(experiment_driver_staging_path=str(directory))
@@ -505,7 +508,8 @@ def test_a_search_on_a_cluster_of_three_nodes(tmp_path: Path, rays_directory: Pa
     check_against_the_rule(decisions, found["trials"])
     stopped = {decision.trial for decision in decisions if decision.verdict is Verdict.STOP}
     assert len(stopped) >= 3
-    # Each node has one CPU: its trials follow one another, and where one was stopped the next began.
+    # Each node has one CPU: its trials follow one another, and where one was stopped the next
+    # began.
     by_node: dict[str, list[tuple[float, float, int]]] = {}
     for number, row in found["trials"].items():
         by_node.setdefault(row["node"], []).append((row["start"], row["end"], int(number)))

@@ -225,7 +225,10 @@ def test_a_range_is_taken_or_told_in_one_line(
 def test_the_studys_distribution_holds_the_range(
     low: float, high: float, log: bool, step: int | None
 ) -> None:
-    """Optuna cuts a range that is no multiple of its step; a search does so by itself, in silence."""
+    """Optuna cuts a range that is no multiple of its step.
+
+    A search does so by itself, in silence.
+    """
     optuna = pytest.importorskip("optuna")
     from genkidama.tuning.study import _distribution
 

@@ -1,4 +1,4 @@
-"""Real Optuna studies, as a search leaves them: the real rule over a made-up problem, on nodes in virtual time."""
+"""Real Optuna studies as a search leaves them: the real rule, a made-up problem, virtual time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SPACE: dict[str, dict[str, Any]] = {
 
 
 def lander(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
-    """A score that saturates: the learning rate matters most, then γ, the optimizer a little, the batch size hardly."""
+    """A score that saturates: the learning rate matters most, then γ, the batch size hardly."""
     off = abs(math.log10(params["optimizer.learning_rate"]) + 3.2)
     best = (
         260
@@ -129,7 +129,8 @@ def make_study(
     study.sampler = optuna.samplers.RandomSampler(seed=seed)
     speeds = rng.uniform(0.7, 1.4, nodes)
 
-    # (time of the report, node, trial, its phases so far); a node starts a trial as soon as it is free.
+    # (time of the report, node, trial, its phases so far); a node starts a trial as soon as it is
+    # free.
     events: list[tuple[float, int, Any, list[dict[str, Any]], float]] = []
     started = reported = 0
 
@@ -220,7 +221,10 @@ def phase(
 
 
 def written(*trials: tuple[TrialState, list[dict[str, Any]]], **settings: Any) -> Findings:
-    """Findings of a study that was written by hand; two phases and r = 1/4, unless told otherwise."""
+    """Findings of a study that was written by hand.
+
+    Two phases and r = 1/4, unless told otherwise.
+    """
     study = make_study(
         phases=2, until=-1.0, space={"x.y": {"low": 0.0, "high": 1.0}}, settings=settings
     )

@@ -15,7 +15,10 @@ from tests.tuning.studies import COMPLETE, PRUNED, make_study, phase, written
 
 
 def test_order_bias_by_hand() -> None:
-    """r = 1/4: the lower half. Trial 0 passed as the first though it is the worst; trial 2 was stopped against 5 and 6 only."""
+    """r = 1/4: the lower half.
+
+    Trial 0 passed as the first though it is the worst; trial 2 was stopped against 5 and 6 only.
+    """
     findings = written(
         (
             COMPLETE,
@@ -105,7 +108,8 @@ def test_nobody_was_lucky_where_nothing_was_decided() -> None:
 def test_with_adaptive_decisions_are_judged_by_what_shall_pass() -> None:
     """8 trials, r = 1/2: the adaptive rule means to let 4 of 8 pass, √r would let through 3.
 
-    The threshold is half of the 7 others: a trial that is better than 4 of them is unlucky if it was stopped.
+    The threshold is half of the 7 others: a trial that is better than 4 of them is unlucky if it
+    was stopped.
     """
     scores = [5.0, 4.0, 6.0, 7.0, 3.0, 2.0, 1.0, 4.5]
     stopped = {1, 4, 7}

@@ -41,7 +41,8 @@ def test_the_values_of_a_search_written_by_hand() -> None:
     assert findings.completion_rate == pytest.approx(
         3 / 6
     )  # the failed phase does not count as run
-    # Trial 3 has a better score and trial 0 had a worse one, but only completed trials are compared.
+    # Trial 3 has a better score and trial 0 had a worse one, but only completed trials are
+    # compared.
     assert findings.improvements == [Improvement(20, 4.0, 0)]
     assert [trial.number for trial in findings.ranking] == [3, 0, 1]
     assert findings.best is not None and findings.best.number == 0

@@ -99,7 +99,10 @@ def expectation(**settings: Any) -> str:
 
 
 def test_a_cohort_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At r = 0.64, with 40 trials: 8 pass early, or 2 of a cohort of 10; of the others √r = 80 % are stopped."""
+    """At r = 0.64, with 40 trials: 8 pass early, or 2 of a cohort of 10.
+
+    Of the others √r = 80 % are stopped.
+    """
     monkeypatch.setattr(report, "importances", lambda findings: None)
     by_equation_9 = (1 + 0.36 + 0.36**2 + 0.36**3) / 4
     early = [2.0, 2.0 * 0.36, 2.0 * 0.36**2]
@@ -109,7 +112,8 @@ def test_a_cohort_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     with_cohort = sum(runs) / 160
     assert expectation().startswith(f"expected {100 * by_equation_9:.1f} %, minimum ")
     assert expectation(cohort=10) == (
-        f"expected {100 * with_cohort:.1f} %: after the data collection of a cohort of 10, √r = 80 % are stopped"
+        f"expected {100 * with_cohort:.1f} %: "
+        "after the data collection of a cohort of 10, √r = 80 % are stopped"
     )
     assert with_cohort < 0.9 * by_equation_9
     # The controller keeps to equation 9.

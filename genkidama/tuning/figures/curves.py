@@ -1,4 +1,4 @@
-"""The learning curves: scores by phase with what was decided on them, and the curves of all trials."""
+"""The learning curves: scores by phase with the decisions, and the curves of all trials."""
 
 from __future__ import annotations
 

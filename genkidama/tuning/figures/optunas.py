@@ -1,8 +1,8 @@
-"""The figures that Optuna draws: score against each setting, the best score trial by trial, importances.
+"""The figures that Optuna draws: score against each setting, the best score so far, importances.
 
-Optuna's own figures see completed trials only. So the settings are drawn of a copy of the study in which every trial
-with a score has completed with it, and the importances are those of our forest. The best score is of completed trials
-by definition (`records.py`).
+Optuna's own figures see completed trials only. So the settings are drawn of a copy of the study in
+which every trial with a score has completed with it, and the importances are those of our forest.
+The best score is of completed trials by definition (`records.py`).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _drawn(draw: Callable[[Any], Any]) -> list[Axes]:
 
 
 def _titled(axes: Axes, title: str) -> Figure:
-    """The figure of this panel, with the title above it and without a layout: Optuna's cannot be laid out."""
+    """The figure of this panel, with a title and without a layout: Optuna's cannot be laid out."""
     figure = axes.figure
     assert isinstance(figure, Figure)
     figure.suptitle("")

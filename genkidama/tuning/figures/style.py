@@ -1,4 +1,4 @@
-"""What the figures have in common: colours, letters, axes, and numbers that are told from a search."""
+"""What the figures have in common: colours, letters, limits, marks."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def floor(values: Sequence[float]) -> float:
 
 
 def limit(axes: Axes, values: Sequence[float]) -> None:
-    """Leaves scores below the floor out of sight, and says so: one that diverged would hide the rest."""
+    """Leaves scores below the floor out of sight, and says so: one alone would hide the rest."""
     bottom, top = floor(values), max(values)
     below = sum(value < bottom for value in values)
     if below:

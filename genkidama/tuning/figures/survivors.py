@@ -1,4 +1,4 @@
-"""The active trials: which of them run on, phase by phase, in the space of the settings that matter most."""
+"""The active trials: which of them run on, phase by phase, in the space of the settings."""
 
 from __future__ import annotations
 

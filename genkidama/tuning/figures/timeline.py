@@ -26,7 +26,10 @@ _MOST_NUMBERED, _MOST_NAMED = 24, 40
 
 
 def timeline(findings: Findings) -> Figure | None:
-    """A row a node: phases from left to right, darker towards the last; below, the share that was busy."""
+    """A row a node: phases from left to right, darker towards the last.
+
+    Below, the share that was busy.
+    """
     rows, end = findings.timeline, findings.search_time
     if not rows or end <= 0:
         return None
