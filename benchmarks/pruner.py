@@ -45,7 +45,7 @@ RATE = 0.25
 
 
 def finished_trials(count: int, phases: int, rng: np.random.Generator) -> list[FrozenTrial]:
-    """Trials with the values and attributes that a search of `count` of them leaves that stops none."""
+    """Trials with the values and attributes that a search of `count` leaves if it stops none."""
     rule = HyperTrick(workers=count, phases=phases, eviction_rate=RATE)
     trials = []
     for number in range(count):

@@ -1,7 +1,7 @@
 """The methods that `simulator.py` can run: HyperTrick and its rivals. Pure.
 
     Independent   HyperTrick, random and grid search, and whatever decides by a function
-    Halving       Successive Halving, on any node or on one a trial; Hyperband, brackets side by side
+    Halving       Successive Halving, on any node or a fixed one; Hyperband, brackets side by side
     Asha          asynchronous Successive Halving with promotions (Li et al. 2018)
 
 Laws of this file:

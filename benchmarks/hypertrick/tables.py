@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.hypertrick` prints: regret, completion rates, and the least of them."""
+"""What `python -m benchmarks.hypertrick` prints: regret, completion rates, bounds."""
 
 from __future__ import annotations
 

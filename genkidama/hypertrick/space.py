@@ -1,10 +1,10 @@
 """What a search varies, as TOML says it: one `Dimension` for each setting. Pure.
 
     [search.space]
-    optimizer.learning_rate = { low = 1e-5, high = 1e-2, log = true }          # log-uniform
-    algorithm.batch_size = { low = 2, high = 100, log = true, step = 1 }       # and quantized
-    algorithm.gamma = { choices = [0.9, 0.99] }                                # [0.9, 0.99] for short
-    algorithm.entropy_coefficient = { low = 0.0, high = 0.02, step = 0.005 }   # quantized
+    optimizer.learning_rate = { low = 1e-5, high = 1e-2, log = true }        # log-uniform
+    algorithm.batch_size = { low = 2, high = 100, log = true, step = 1 }     # and quantized
+    algorithm.gamma = { choices = [0.9, 0.99] }                              # [0.9, 0.99] for short
+    algorithm.entropy_coefficient = { low = 0.0, high = 0.02, step = 0.005 } # quantized
 
 Whole numbers as bounds make a dimension of whole numbers. Choices may be of any type that TOML has,
 lists too: they are kept as JSON text where a study can only hold plain values.

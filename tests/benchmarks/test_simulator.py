@@ -271,7 +271,7 @@ def test_hyperband_begins_again_when_a_node_would_be_idle() -> None:
 
 
 def test_asha_by_hand() -> None:
-    """One node, rungs after 1 and 3 of 9 phases, η = 3: the third report promotes the best of three."""
+    """One node, rungs after 1 and 3 of 9 phases, η = 3: the third report promotes one."""
     metrics = [[value] * 9 for value in (2, 3, 1, 9, 8, 7)]
     outcome = simulate(table([[1] * 9] * 6, metrics), Asha(9, trials=6), [1.0])
     assert [(interval.trial, interval.phase) for interval in outcome.intervals] == [

@@ -1,4 +1,6 @@
-"""A real PostgreSQL for tests, from Debian's package `postgresql`: in a temporary directory, on a Unix socket, with no TCP port.
+"""A real PostgreSQL for tests, from Debian's package `postgresql`.
+
+It lives in a temporary directory and listens on a Unix socket, with no TCP port.
 
 PostgreSQL refuses to run as root: tests that do run it as the user `postgres`, which the package
 makes.

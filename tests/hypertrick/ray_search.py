@@ -1,4 +1,4 @@
-"""A small search with HyperTrickScheduler on a real Ray cluster on this machine's loopback, as a program of its own.
+"""A small search with HyperTrickScheduler on a real Ray cluster on this machine's loopback.
 
     python -m tests.hypertrick.ray_search cluster|interrupted|restored DIRECTORY
 

@@ -125,7 +125,7 @@ def test_values_of_the_quantile() -> None:
 
 
 def test_more_arrivals_than_expected_are_counted() -> None:
-    """If 5 instead of 4 have passed the first decision, the second has 5 arrivals to choose 2 from."""
+    """If 5 instead of 4 passed the first decision, the second has 5 arrivals to choose 2 from."""
     rule = HyperTrick(workers=8, phases=3, eviction_rate=0.5, adaptive=True)
     for trial, metric in enumerate([1, 2, 3, 4, 5, 0, 0.1, 0.2]):
         rule.report(trial, 0, metric)

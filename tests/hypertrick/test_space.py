@@ -77,7 +77,8 @@ def test_keys_may_be_deep() -> None:
     [
         (
             "",
-            ": is empty; name a setting to vary, as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }",
+            ": is empty; name a setting to vary, "
+            "as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }",
         ),
         ("x = {}", ": x: a range needs low and high"),
         ("a.b = 3", ": a.b = 3: expected a range { low = …, high = … } or a list of choices"),
