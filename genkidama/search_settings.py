@@ -1,4 +1,4 @@
-"""`[search]`: what makes a run a search for hyperparameters, and what no field alone can say. Pure."""
+"""`[search]`: what makes a run a search, and what no field alone can say. Pure."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class SearchSettings(Section, frozen=True):
     phase_seconds: Positive | None = None
     """Length of a phase in seconds of a node's time, instead."""
     eviction_rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.25
-    """r: the share of trials meant to be stopped after each decision; with a `cohort` nearly √r are."""
+    """r: the share of trials to be stopped after each decision; with a `cohort` nearly √r are."""
     decisions: Literal["every", "geometric"] = "every"
-    """After which phases trials are stopped: every one but the last, or 1, `factor`, `factor`², …"""
+    """When trials are stopped: after all phases but the last, or after 1, `factor`, `factor`², …"""
     factor: Annotated[int, Meta(ge=2)] = 3
     """`geometric`: the factor from one decision to the next."""
     cohort: Count = 0
-    """W₀ of equation 2, if not `trials`: so many trials collect data. Of later ones √r are stopped."""
+    """W₀ of equation 2, if not `trials`: so many collect data, and √r of later ones are stopped."""
     adaptive: bool = False
     """Whether the rule stops more when fewer than expected were stopped so far."""
     sampler: Annotated[str, plug("random", "tpe")] = "random"
-    """Where trials' settings come from: `"random"`, `"tpe"`, or a sampler of Optuna's, `"module:Class"`."""
+    """Where settings come from: `"random"`, `"tpe"`, or a sampler of Optuna's, `"module:Class"`."""
     sampler_options: dict[str, Any] = {}
     """Keyword arguments for the sampler."""
     seconds: Positive | None = None
-    """Wall-clock time of the search, from the first trial's start; trials under way then are cut off."""
+    """Wall-clock time from the first trial's start on; trials under way then are cut off."""
     retries: Count = 1
     """How often a trial whose node failed goes to another node, before it counts as the worst."""
     return_seconds: NotNegative = 30.0
-    """How long a node that vanished may take to return, before another node goes on with its trial."""
+    """How long a node that vanished may be away until another goes on with its trial."""
     storage: str = ""
-    """Optuna's storage URL, as `postgresql+psycopg://…`; empty: a SQLite file in the run's directory."""
+    """Optuna's storage, as `postgresql+psycopg://…`; empty: a SQLite file in the run directory."""
     space: dict[str, Any] = {}
     """Settings to vary: `{ low, high, log, step }` or a list of choices for each dotted key."""
 

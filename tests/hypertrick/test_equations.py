@@ -41,7 +41,7 @@ def test_decisions_after_some_phases_only() -> None:
 
 
 def searched(rule: HyperTrick, rng: np.random.Generator) -> tuple[float, float]:
-    """The share of phases run at stationary metrics, and of late trials stopped at the first decision."""
+    """The share of phases run, and of late trials stopped at the first decision."""
     done = 0
     for trial in range(rule.workers):
         for phase in range(rule.phases):

@@ -164,7 +164,7 @@ def test_the_adaptive_quantile_is_the_rules_after_restarts_crashes_and_unasked_r
 
 
 def test_the_adaptive_quantile_knows_after_a_restart_who_has_passed_the_decision_before() -> None:
-    """Eight have passed where four were expected, so 1 − 1/6 of the later shall be stopped, not 1 − 1/2."""
+    """Eight passed where four were expected: 1 − 1/6 of the later shall be stopped, not 1 − 1/2."""
     first = [Event(n, "ask", float(n)) for n in range(8)]
     then = [Event(0, "ask", 5.0), Event(1, "ask", 0.0), Event(1, "elsewhere"), Event(1, "ask", 3.0)]
     found = replay(
@@ -279,7 +279,7 @@ def test_what_cannot_be_asked_any_more_counts_and_what_can_does_not() -> None:
 
 
 def test_reports_at_the_same_time_get_orders_of_their_own_in_any_number_of_threads() -> None:
-    """Threads report, wait for each other, ask: counting holders of a value would order all alike."""
+    """Threads report, wait, ask: if holders of a value were counted, all had the same order."""
     workers, phases, rate, together = 24, 4, 0.25, threading.Barrier(4, timeout=30)
 
     def objective(trial: optuna.Trial) -> float:

@@ -78,7 +78,7 @@ events = st.lists(
 def played(
     rule: HyperTrick, events: list[tuple[int, float]], sign: int = 1
 ) -> list[tuple[int, int, float, str]]:
-    """(trial, phase, metric, what Ray must hear), until the rule stops a trial or it is complete."""
+    """(trial, phase, metric, what Ray must hear), until a trial is stopped or complete."""
     ran = [0] * RULE["workers"]
     history = []
     for trial, metric in events:
