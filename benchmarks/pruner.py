@@ -1,19 +1,23 @@
-"""Decisions a second of HyperTrickPruner in a study of 10,000 finished trials, beside Optuna's own pruners.
+"""Decisions a second of HyperTrickPruner among 10,000 finished trials, beside Optuna's own pruners.
 
-Claim: no decision reads the whole study. With 10,000 finished trials in memory HyperTrickPruner makes at least 10 times the
-decisions of SuccessiveHalvingPruner and of MedianPruner, which go through all trials; in an SQLite file at least 0.7 of what
-the storage allows (see `storage alone`). There the others may be as fast: Successive Halving writes only at its
-rungs, Median never, where HyperTrick commits every decision.
+Claim: no decision reads the whole study. With 10,000 finished trials in memory HyperTrickPruner
+makes at least 10 times the decisions of SuccessiveHalvingPruner and of MedianPruner, which go
+through all trials; in an SQLite file at least 0.7 of what the storage allows (see `storage alone`).
+There the others may be as fast: Successive Halving writes only at its rungs, Median never, where
+HyperTrick commits every decision.
 
-Method: one study of TRIALS trials that have reported PHASES values and carry the attributes that HyperTrick and Successive
-Halving leave; each pruner has its own copy (in memory, or an SQLite file). Eight trials run at a time and report in turn; a
-trial that is pruned or done makes room for a new one. Only `should_prune` is timed, in which HyperTrick and Successive Halving
-also write what they remember. The pruners take turns of `--decisions` decisions, for `--rounds` rounds; a figure is the median
-of the rounds, with the least and the most, and a multiple the median of the rounds' multiples, which compare neighbours in
-time. `first` is a pruner's very first decision, in which HyperTrick reads the whole study. `storage alone` lists the
-trials, which all of them do, and writes one attribute to a running trial.
+Method: one study of TRIALS trials that have reported PHASES values and carry the attributes that
+HyperTrick and Successive Halving leave; each pruner has its own copy (in memory, or an SQLite
+file). Eight trials run at a time and report in turn; a trial that is pruned or done makes room for
+a new one. Only `should_prune` is timed, in which HyperTrick and Successive Halving also write what
+they remember. The pruners take turns of `--decisions` decisions, for `--rounds` rounds; a figure is
+the median of the rounds, with the least and the most, and a multiple the median of the rounds'
+multiples, which compare neighbours in time. `first` is a pruner's very first decision, in which
+HyperTrick reads the whole study. `storage alone` lists the trials, which all of them do, and writes
+one attribute to a running trial.
 
-    python benchmarks/pruner.py [--trials 10000] [--phases 10] [--rounds 15] [--decisions 40] [--storages memory sqlite]
+    python benchmarks/pruner.py [--trials 10000] [--phases 10] [--rounds 15] [--decisions 40]
+    [--storages memory sqlite]
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ RATE = 0.25
 
 
 def finished_trials(count: int, phases: int, rng: np.random.Generator) -> list[FrozenTrial]:
-    """Trials with the values and the attributes that a search of `count` trials would have left, had none been stopped."""
+    """Trials with the values and attributes that a search of `count` leaves if it stops none."""
     rule = HyperTrick(workers=count, phases=phases, eviction_rate=RATE)
     trials = []
     for number in range(count):
@@ -72,7 +76,10 @@ def finished_trials(count: int, phases: int, rng: np.random.Generator) -> list[F
 
 
 def fill(file: Path, trials: list[FrozenTrial]) -> None:
-    """An SQLite study with these trials, written straight to Optuna's tables: `add_trials` takes a quarter of an hour."""
+    """An SQLite study with these trials, written straight to Optuna's tables.
+
+    `add_trials` takes a quarter of an hour.
+    """
     optuna.create_study(storage=f"sqlite:///{file}", study_name="study", direction="maximize")
     with sqlite3.connect(file) as base:
         for number, trial in enumerate(trials):
@@ -160,10 +167,12 @@ def main() -> None:
     }
     trials = finished_trials(options.trials, options.phases, np.random.default_rng(0))
     print(
-        f"{options.trials:,} finished trials of {options.phases} phases, optuna {optuna.__version__}; median of {options.rounds} rounds\n"
+        f"{options.trials:,} finished trials of {options.phases} phases, "
+        f"optuna {optuna.__version__}; median of {options.rounds} rounds\n"
     )
     print(
-        "| storage | pruner | decisions a second | least–most | HyperTrick's multiple of it | first, ms |"
+        "| storage | pruner | decisions a second | least–most "
+        "| HyperTrick's multiple of it | first, ms |"
     )
     print("|---|---|---:|---:|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory(prefix="pruner-") as folder:
@@ -198,7 +207,8 @@ def main() -> None:
                 )
                 begun = f"{first[name]:,.0f}" if name in first else ""
                 print(
-                    f"| {kind} | {name} | {rate:,.0f} | {min(found):,.0f}–{max(found):,.0f} | {multiple:.2f} | {begun} |",
+                    f"| {kind} | {name} | {rate:,.0f} | {min(found):,.0f}–{max(found):,.0f} "
+                    f"| {multiple:.2f} | {begun} |",
                     flush=True,
                 )
 

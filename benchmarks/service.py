@@ -1,18 +1,19 @@
 """Reports a second at a Parent that runs a search.
 
-Claim: a Parent answers the reports of 1,000 nodes, each with its decision, its history and its record in
-the study, without any of them waiting for the database.
+Claim: a Parent answers the reports of 1,000 nodes, each with its decision, its history and its
+record in the study, without any of them waiting for the database.
 
 Method: a Parent with a search (`phase_steps = 1`, so that every push ends a phase and asks for a
-decision) and one with a plain run of the same network are processes of their own on core 0. This process, on
-core 1, plays their nodes: websockets clients in one event loop, one push in flight each. Windows alternate
-plain, search, plain, …; figures are medians. `Parent µs` is the Parent's CPU time a push, all threads,
-the study's included, and independent of how fast this process is; `ratio` compares the rates of answers.
-Nodes of the plain run receive the vector back, those of the search do not. Before each window a node has
-its trial: handing one out costs the database some milliseconds and is measured by itself (`trials/s`).
-Afterwards the Parent is told to end: `behind` is how many reports the study had not yet got at that moment,
-and `caught up` how long it took to write them. In the end the study's reports must be exactly those that were
-answered, or there are no figures.
+decision) and one with a plain run of the same network are processes of their own on core 0. This
+process, on core 1, plays their nodes: websockets clients in one event loop, one push in flight
+each. Windows alternate plain, search, plain, …; figures are medians. `Parent µs` is the Parent's
+CPU time a push, all threads, the study's included, and independent of how fast this process is;
+`ratio` compares the rates of answers. Nodes of the plain run receive the vector back, those of the
+search do not. Before each window a node has its trial: handing one out costs the database some
+milliseconds and is measured by itself (`trials/s`). Afterwards the Parent is told to end: `behind`
+is how many reports the study had not yet got at that moment, and `caught up` how long it took to
+write them. In the end the study's reports must be exactly those that were answered, or there are no
+figures.
 
     python benchmarks/service.py                        100 and 1,000 nodes, about two minutes
     python benchmarks/service.py --nodes 100 --windows 1 --seconds 2
@@ -44,8 +45,8 @@ SERVER_CORE, LOAD_CORE = 0, 1
 SIZE = 3_000
 
 PLAIN = '[parent]\nalpha = 0.5\nmax_children = 2000\n[child]\nexchange = "free"\n'
-#: Many phases and a small rate, so that no trial ends within the windows: all reports are still in data collection, for
-#: which the rule does the same work.
+#: Many phases and a small rate, so that no trial ends within the windows: all reports are still in
+#: data collection, for which the rule does the same work.
 SEARCH = (
     PLAIN
     + """[search]
@@ -172,12 +173,14 @@ async def measure(count: int, options: argparse.Namespace, directory: Path) -> N
             for name in Window.__dataclass_fields__
         }
         print(
-            f"| {count:,} | {kind} | {middle['rate']:,.0f} | {middle['rate'] / plain:.2f} | {middle['p50_ms']:.1f} "
+            f"| {count:,} | {kind} | {middle['rate']:,.0f} | {middle['rate'] / plain:.2f} "
+            f"| {middle['p50_ms']:.1f} "
             f"| {middle['p99_ms']:.1f} | {middle['server_us']:.0f} | {middle['busy']:.0%} |",
             flush=True,
         )
     print(
-        f"|   | study | {handing_out:,.0f} trials/s handed out | | {behind:,} reports behind | caught up in {caught_up:.1f} s | | |",
+        f"|   | study | {handing_out:,.0f} trials/s handed out | | {behind:,} reports behind "
+        f"| caught up in {caught_up:.1f} s | | |",
         flush=True,
     )
 
@@ -202,7 +205,8 @@ def main() -> None:
     )
     os.sched_setaffinity(0, {LOAD_CORE})
     print(
-        "| nodes | run | answers/s | ratio | p50 ms | p99 ms | Parent µs | generator busy |\n|---|---|---|---|---|---|---|---|",
+        "| nodes | run | answers/s | ratio | p50 ms | p99 ms | Parent µs | generator busy |\n"
+        "|---|---|---|---|---|---|---|---|",
         flush=True,
     )
     with tempfile.TemporaryDirectory(prefix="service-") as name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
@@ -358,9 +359,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _search(options: argparse.Namespace) -> int:
     if options.simulate:
-        from benchmarks.hypertrick.gantt import simulate_report
-
-        print(simulate_report(seed=options.seed, figures=options.out))
+        print(_simulator().simulate_report(seed=options.seed, figures=options.out))
         return 0
     if options.file is None and options.resume is None:
         raise ConfigurationError("what is searched? give FILE.toml, or --resume DIR")
@@ -386,6 +385,18 @@ def _search(options: argparse.Namespace) -> int:
         )
     print(_findings(run, None if options.no_figures else run.path / "figures"))
     return 0
+
+
+def _simulator() -> Any:
+    """`benchmarks.hypertrick.gantt` of the checkout that this package is part of."""
+    checkout = Path(genkidama.__file__).resolve().parents[1]
+    if not (checkout / "benchmarks" / "hypertrick" / "gantt.py").exists():
+        raise ConfigurationError(
+            "--simulate: the simulator is not installed with Genkidama: it is the folder "
+            "benchmarks/hypertrick of its source; run this with a checkout"
+        )
+    sys.path.insert(0, str(checkout))
+    return importlib.import_module("benchmarks.hypertrick.gantt")
 
 
 def _launch(options: argparse.Namespace) -> int:
@@ -445,10 +456,9 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _findings(run: Run, figures: Path | None) -> str:
-    from genkidama.tuning.report import (
-        report,  # Optuna, Matplotlib and scikit-learn, which training does without
-    )
-    from genkidama.tuning.study import storage_url
+    # Optuna, Matplotlib and scikit-learn, which training does without.
+    from genkidama.tuning.report import report
+    from genkidama.tuning.storage import storage_url
 
     settings = run.experiment.search
     if settings is None:

@@ -1,4 +1,4 @@
-"""`[search]`: the section that makes a run a search for hyperparameters, and what no single field of it can say. Pure."""
+"""`[search]`: what makes a run a search, and what no field alone can say. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 from genkidama.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
 from genkidama.errors import ConfigurationError
-from genkidama.hypertrick.rule import geometric_phases
+from genkidama.hypertrick.equations import geometric_phases
 from genkidama.hypertrick.space import parse_space
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["SearchSettings", "check_search"]
 
 
 class SearchSettings(Section, frozen=True):
-    """`[search]`: makes the run a search for hyperparameters, in which each child trains one trial after another."""
+    """`[search]`: makes the run a search, in which each child trains one trial after another."""
 
     method: Literal["hypertrick", "random"] = "hypertrick"
     """`"hypertrick"` stops the trials that do worse; `"random"` lets every trial run to its end."""
@@ -33,27 +33,27 @@ class SearchSettings(Section, frozen=True):
     phase_seconds: Positive | None = None
     """Length of a phase in seconds of a node's time, instead."""
     eviction_rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.25
-    """r: the share of trials that is meant to be stopped after each phase in which anything is decided."""
+    """r: the share of trials to be stopped after each decision; with a `cohort` nearly √r are."""
     decisions: Literal["every", "geometric"] = "every"
-    """After which phases trials are stopped: every one but the last, or after 1, `factor`, `factor`², … of them."""
+    """When trials are stopped: after all phases but the last, or after 1, `factor`, `factor`², …"""
     factor: Annotated[int, Meta(ge=2)] = 3
     """`geometric`: the factor from one decision to the next."""
     cohort: Count = 0
-    """W₀ of equation 2, if it is not `trials`: how many trials collect data, in a search with as many as there is time for."""
+    """W₀ of equation 2, if not `trials`: so many collect data, and √r of later ones are stopped."""
     adaptive: bool = False
     """Whether the rule stops more when fewer than expected were stopped so far."""
     sampler: Annotated[str, plug("random", "tpe")] = "random"
-    """Where new trials' settings come from: `"random"`, `"tpe"`, or `"module:Class"`, a sampler of Optuna's."""
+    """Where settings come from: `"random"`, `"tpe"`, or a sampler of Optuna's, `"module:Class"`."""
     sampler_options: dict[str, Any] = {}
     """Keyword arguments for the sampler."""
     seconds: Positive | None = None
-    """Wall-clock time of the whole search, from the first trial's start; trials under way then are cut off."""
+    """Wall-clock time from the first trial's start on; trials under way then are cut off."""
     retries: Count = 1
-    """How often a trial is given to another node after its node has failed, before it counts as the worst."""
+    """How often a trial whose node failed goes to another node, before it counts as the worst."""
     return_seconds: NotNegative = 30.0
-    """How long a node that has vanished may take to return to its trial before another node goes on with it."""
+    """How long a node that vanished may be away until another goes on with its trial."""
     storage: str = ""
-    """Optuna's storage URL, as `postgresql+psycopg://…`; empty means a SQLite file in the run's directory."""
+    """Optuna's storage, as `postgresql+psycopg://…`; empty: a SQLite file in the run directory."""
     space: dict[str, Any] = {}
     """Settings to vary: `{ low, high, log, step }` or a list of choices for each dotted key."""
 
@@ -107,7 +107,8 @@ def check_search(experiment: Experiment, search: SearchSettings, source: str) ->
     }
     for key, value in stop.items():
         raise ConfigurationError(
-            f"{source}: stop.{key} = {value!r}: a search ends after search.trials or search.seconds; take this setting out"
+            f"{source}: stop.{key} = {value!r}: "
+            "a search ends after search.trials or search.seconds; take this setting out"
         )
     plain = msgspec.structs.replace(experiment, search=None)
     prefix = f"{source}: search.space"
@@ -122,7 +123,6 @@ def check_search(experiment: Experiment, search: SearchSettings, source: str) ->
                 plain.with_settings({key: value}, source=prefix)
             except ConfigurationError as error:
                 problem = str(error).removeprefix(prefix)
-                if not any(
-                    f" {other} = " in problem for other in space if other != key
-                ):  # otherwise that dimension's value may make it fit
+                # If another dimension is named, a value of its may make this one fit.
+                if not any(f" {other} = " in problem for other in space if other != key):
                     raise

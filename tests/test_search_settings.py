@@ -145,11 +145,13 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"search": {"phase_steps": 0}}, "search.phase_steps = 0: expected int >= 1"),
     (
         {"search": {"phase_steps": None}},
-        "search.phase_steps is absent: give exactly one of phase_steps, phase_episodes and phase_seconds",
+        "search.phase_steps is absent: "
+        "give exactly one of phase_steps, phase_episodes and phase_seconds",
     ),
     (
         {"search": {"phase_seconds": 3.0}},
-        "search.phase_steps = 10, search.phase_seconds = 3.0: give exactly one of phase_steps, phase_episodes and phase_seconds",
+        "search.phase_steps = 10, search.phase_seconds = 3.0: "
+        "give exactly one of phase_steps, phase_episodes and phase_seconds",
     ),
     ({"search": {"trails": 3}}, "search.trails = 3: no such setting; did you mean 'trials'?"),
     ({"search": {"space": {}}}, "search.space: is empty"),

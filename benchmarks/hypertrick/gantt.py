@@ -1,7 +1,7 @@
-"""Who ran what on which node: Gantt charts of simulated searches, as text and as figures, and the paper's four.
+"""Gantt charts of simulated searches, as text and as figures, and the paper's four.
 
-`simulate_report` redoes the paper's toy problem (Figs. 2, 3, 8 and 9). Matplotlib is imported only where a
-figure is drawn.
+`simulate_report` redoes the paper's toy problem (Figs. 2, 3, 8 and 9). Matplotlib is imported only
+where a figure is drawn.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ _CHARTS: tuple[tuple[str, int, str, float | None, Callable[[int], Method]], ...]
 def gantt_text(outcome: Outcome, *, width: int = 96) -> str:
     """The chart for a terminal: a line a node, `width` columns for the whole time.
 
-    A phase shows its trial's number and is filled by how far its trial is, from ░ in the first phases to █ in the last.
-    Its last column is × if the trial ended there without having run all phases, ┃ if with all of them.
+    A phase shows its trial's number and is filled by how far its trial is, from ░ in the first
+    phases to █ in the last. Its last column is × if the trial ended there without having run all
+    phases, ┃ if with all of them.
     """
     if width < 20:
         raise ConfigurationError(f"width = {width!r}: at least 20 columns are needed")
@@ -81,7 +82,7 @@ def gantt_text(outcome: Outcome, *, width: int = 96) -> str:
 
 
 def gantt_figure(outcome: Outcome, title: str) -> Figure:
-    """The chart as a matplotlib figure: green, blue, orange and red phases, the metric in each, as in the paper.
+    """The chart as a matplotlib figure, as in the paper: coloured phases, the metric in each.
 
     A green bar ends a trial that has run all phases, a red one a trial that was stopped.
 
@@ -162,10 +163,11 @@ def save_gantt(outcome: Outcome, path: Path, title: str) -> tuple[Path, Path]:
 
 
 def simulate_report(seed: int | None = None, figures: Path | None = None) -> str:
-    """The paper's toy problem: four Gantt charts (Figs. 2, 3, 8, 9) and a table of times beside the paper's.
+    """The paper's toy problem: four charts (Figs. 2, 3, 8, 9) and times beside the paper's.
 
     Args:
-        seed: of the draw that the charts show; `DEFAULT_SEED` if absent. The paper's own draw is not known.
+        seed: of the draw that the charts show; `DEFAULT_SEED` if absent. The paper's own draw is
+            not known.
         figures: a folder for the charts as PNG and SVG; made if need be.
 
     Raises:
@@ -175,15 +177,20 @@ def simulate_report(seed: int | None = None, figures: Path | None = None) -> str
     chosen = DEFAULT_SEED if seed is None else seed
     if chosen < 0:
         raise ConfigurationError(f"seed = {chosen!r}: a whole number of at least 0 is needed")
+    near = ", chosen because its times come near to the paper’s"
+    why = near if chosen == DEFAULT_SEED else ""
     text = [
-        f"The toy problem of HyperTrick's paper: {_WORKERS} workers, {_PHASES} phases, {_NODES} nodes, r = {_RATE:.0%}. "
-        + f"Seed {chosen}{', chosen because its times come near to the paper’s' if chosen == DEFAULT_SEED else ''}.",
+        f"The toy problem of HyperTrick's paper: {_WORKERS} workers, {_PHASES} phases, "
+        f"{_NODES} nodes, r = {_RATE:.0%}. Seed {chosen}{why}.",
         "A number is a worker, the shade its phase; × is stopped, ┃ is complete.",
     ]
     shown = [_run(chosen, method) for *_, method in _CHARTS]
     longest = max(outcome.wall_time for outcome in shown)
     for (name, number, title, _, _), outcome in zip(_CHARTS, shown, strict=True):
-        heading = f"Figure {number}. {title}: {outcome.wall_time:.1f} units of time, nodes busy {outcome.occupancy:.0%}"
+        heading = (
+            f"Figure {number}. {title}: {outcome.wall_time:.1f} units of time, "
+            f"nodes busy {outcome.occupancy:.0%}"
+        )
         text += [
             "",
             f"{heading}, {outcome.completion_rate:.0%} of all phases run",
@@ -197,8 +204,10 @@ def simulate_report(seed: int | None = None, figures: Path | None = None) -> str
     unit = float(np.mean([outcome.wall_time for outcome in draws[-1]])) / 15.6
     text += [
         "",
-        f"Times, busy nodes and phases run: means over {DRAWS} draws, with the standard error of the times. Mean times are divided by",
-        f"{unit:.3f}, so that grid search, in which metrics have no part, takes 15.6 units as in the paper.",
+        f"Times, busy nodes and phases run: means over {DRAWS} draws, with the standard error of "
+        "the times. Mean times are divided by",
+        f"{unit:.3f}, so that grid search, in which metrics have no part, takes 15.6 units "
+        "as in the paper.",
         "",
         f"{'':<28}  {'paper':>5}  {'this draw':>9}  {'mean':>12}  {'busy':>5}  {'phases':>6}",
     ]
@@ -211,10 +220,12 @@ def simulate_report(seed: int | None = None, figures: Path | None = None) -> str
         ("HyperTrick, adaptive (ours)", None, _run(chosen, _adaptive), adaptive),
     ]:
         times = np.array([run.wall_time for run in runs]) / unit
+        printed = "" if paper is None else f"{paper:.1f}"
         text.append(
-            f"{title:<28}  {'' if paper is None else f'{paper:.1f}':>5}  {outcome.wall_time:>9.1f}  "
+            f"{title:<28}  {printed:>5}  {outcome.wall_time:>9.1f}  "
             f"{f'{times.mean():.2f} ± {times.std(ddof=1) / math.sqrt(len(times)):.2f}':>12}  "
-            f"{np.mean([run.occupancy for run in runs]):>5.0%}  {np.mean([run.completion_rate for run in runs]):>6.0%}"
+            f"{np.mean([run.occupancy for run in runs]):>5.0%}  "
+            f"{np.mean([run.completion_rate for run in runs]):>6.0%}"
         )
     sooner = np.mean(
         [ours.wall_time < theirs.wall_time for ours, theirs in zip(draws[0], draws[1], strict=True)]
@@ -224,8 +235,10 @@ def simulate_report(seed: int | None = None, figures: Path | None = None) -> str
     )
     text += [
         "",
-        f"HyperTrick ends before dynamic Successive Halving in {sooner:.0%} of the draws, with adaptive r in {sooner_adaptive:.0%}.",
-        "It keeps the nodes busier, but lets more workers go on than r says, because ranks persist in this problem.",
+        f"HyperTrick ends before dynamic Successive Halving in {sooner:.0%} of the draws, "
+        f"with adaptive r in {sooner_adaptive:.0%}.",
+        "It keeps the nodes busier, but lets more workers go on than r says, "
+        "because ranks persist in this problem.",
     ]
     return "\n".join(text)
 

@@ -1,13 +1,14 @@
 """The methods that `simulator.py` can run: HyperTrick and its rivals. Pure.
 
     Independent   HyperTrick, random and grid search, and whatever decides by a function
-    Halving       Successive Halving, one worker to any node or to one only; Hyperband, its brackets side by side
+    Halving       Successive Halving, on any node or a fixed one; Hyperband, brackets side by side
     Asha          asynchronous Successive Halving with promotions (Li et al. 2018)
 
 Laws of this file:
-- Trials are numbered from 0 in the order in which they are started; in `Halving` a bracket has its numbers
-  in one row.
-- A node goes on with its own trial before it takes another, as long as nothing is to be decided about it.
+- Trials are numbered from 0 in the order in which they are started. In `Halving` a bracket has its
+  numbers in one row; with `nodes` a trial that belongs to a slow node may begin after later ones.
+- A node goes on with its own trial before it takes another, as long as nothing is to be decided
+  about it.
 - A metric that is NaN ends its trial: it is never promoted and never survives a round.
 """
 
@@ -28,11 +29,12 @@ __all__ = ["Asha", "Halving", "Independent", "hypertrick", "random_search", "rou
 
 
 class Independent:
-    """Each node runs one trial to its end and takes the next: no trial waits, moves or is preempted.
+    """Each node runs one trial to its end and takes the next: none waits, moves or is preempted.
 
     Args:
         phases: N_p.
-        stop: told every report, in order: trial, phase and metric. True ends the trial, as do NaN and the last phase.
+        stop: told every report, in order: trial, phase and metric. True ends the trial, as do NaN
+            and the last phase.
         trials: how many are started in all; None for no end.
     """
 
@@ -64,7 +66,10 @@ class Independent:
 
 
 def hypertrick(rule: HyperTrick, *, endless: bool = False) -> Independent:
-    """HyperTrick, the rule being what decides; `endless` starts trials as long as there is time (cohorts make sense of it)."""
+    """HyperTrick, the rule being what decides.
+
+    `endless` starts trials as long as there is time (cohorts make sense of it).
+    """
 
     def stop(trial: int, phase: int, metric: float) -> bool:
         return rule.report(trial, phase, metric) is Verdict.STOP
@@ -78,9 +83,10 @@ def random_search(phases: int, trials: int | None = None) -> Independent:
 
 
 def rounds_of(workers: int, phases: int, eviction_rate: float) -> tuple[tuple[int, int], ...]:
-    """The rounds of the paper's variant of Successive Halving, which ends a share r of the workers after every phase (Fig. 3).
+    """The rounds of the paper's Successive Halving: a share r ends after every phase (Fig. 3).
 
-    Rounded to the nearest, at least 1: 16 workers, 4 phases and 25 % give (16, 1), (12, 2), (9, 3), (7, 4).
+    Rounded to the nearest, at least 1: 16 workers, 4 phases and 25 % give (16, 1), (12, 2), (9, 3),
+    (7, 4).
     """
     _check_natural("workers", workers)
     _check_natural("phases", phases)
@@ -109,12 +115,13 @@ class _Bracket:
 class Halving:
     """Successive Halving and, with several brackets, Hyperband.
 
-    Brackets run side by side; a node that finds nothing to do in one turns to the next. A round's trials
-    wait for each other at its end.
+    Brackets run side by side; a node that finds nothing to do in one turns to the next. A round's
+    trials wait for each other at its end.
 
     Args:
         brackets: the rounds of each: (how many trials, after how many phases they are judged).
-        nodes: if given, trial i stays on node i mod `nodes` for good (the paper's Fig. 8); else it goes wherever a node is free.
+        nodes: if given, trial i stays on node i mod `nodes` for good (the paper's Fig. 8); else it
+            goes wherever a node is free.
         restart: each round trains anew from phase 0, as in the paper's experiments (§5.2.4).
         repeat: whenever a node would be idle, all brackets begin once more with new trials.
 
@@ -138,7 +145,8 @@ class Halving:
             falls = all(a[0] >= b[0] and a[1] < b[1] for a, b in pairwise(rounds))
             if not falls or any(n < 1 or r < 1 for n, r in rounds):
                 raise ConfigurationError(
-                    f"rounds = {tuple(rounds)!r}: the numbers of trials must fall and those of phases rise, from 1"
+                    f"rounds = {tuple(rounds)!r}: "
+                    "the numbers of trials must fall and those of phases rise, from 1"
                 )
         if nodes is not None:
             _check_natural("nodes", nodes)
@@ -204,10 +212,13 @@ class Halving:
 
 
 class Asha:
-    """Asynchronous Successive Halving (Li et al. 2018, algorithm 2), rungs after 1, η, η², … phases and the last.
+    """Asynchronous Successive Halving (Li et al. 2018, algorithm 2).
 
-    A free node promotes the best trial that is in the top 1/η of its rung and not yet promoted, from the
-    highest rung down; with none it starts a new trial. Promoted trials go on where they stopped, on any node.
+    Its rungs are after 1, η, η², … phases and the last.
+
+    A free node promotes the best trial that is in the top 1/η of its rung and not yet promoted,
+    from the highest rung down; with none it starts a new trial. Promoted trials go on where they
+    stopped, on any node.
     """
 
     def __init__(self, phases: int, *, factor: int = 3, trials: int | None = None) -> None:

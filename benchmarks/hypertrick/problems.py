@@ -1,12 +1,12 @@
-"""What `simulator.py` searches: the paper's toy problem, and learning curves made up for comparisons. Pure.
+"""What `simulator.py` searches: the paper's toy problem, and made-up learning curves. Pure.
 
 Laws of this file:
-- What a trial is, how long its phases take and how its metric is disturbed depends on the seed, the trial's
-  number and its configuration alone, never on the method or the order of events: methods are compared on
-  the same draws.
-- Regret is (f* − f(c)) / (f* − f_worst): f is the true value at the last phase, free of noise and crashes, c the
-  configuration chosen (that of the trial whose last report is the highest: `Outcome.best`), f* and f_worst are
-  the largest and smallest f in the whole space. 0 is perfect; with nothing reported it is 1.
+- What a trial is, how long its phases take and how its metric is disturbed depends on the seed, the
+  trial's number and its configuration alone, never on the method or the order of events: methods
+  are compared on the same draws.
+- Regret is (f* − f(c)) / (f* − f_worst): f is the true value at the last phase, free of noise and
+  crashes, c the configuration of the trial that leads (`Outcome.leader`), f* and f_worst are the
+  largest and smallest f in the whole space. 0 is perfect; with nothing reported it is 1.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,10 @@ DIMENSIONS = 3
 
 @dataclass(frozen=True)
 class Toy:
-    """A problem given by tables, one row a trial and one column a phase; its configurations are the trials' numbers."""
+    """A problem given by tables, one row a trial and one column a phase.
+
+    Its configurations are the trials' numbers.
+    """
 
     durations: _Array
     metrics: _Array
@@ -51,11 +55,11 @@ class Toy:
 
 
 def toy_problem(seed: int, *, workers: int = 16, phases: int = 4) -> Toy:
-    """The paper's toy problem (Figs. 2, 3, 8, 9): metrics a·p + b, with random a, b and phase times.
+    """The paper's toy problem (Figs. 2, 3, 8, 9): metrics a·p + b; a, b and phase times are random.
 
-    The paper's own numbers are not known. Here a is 0 to 9 and b 0 to 14, whole numbers, p counted from 1; a phase
-    takes between 0.8 and 1.2 times what its worker takes on average, which is between 0.8 and 1.7
-    (so that grid search takes 15.6 units on average, as in the paper).
+    The paper's own numbers are not known. Here a is 0 to 9 and b 0 to 14, whole numbers, p counted
+    from 1; a phase takes between 0.8 and 1.2 times what its worker takes on average, which is
+    between 0.8 and 1.7 (so that grid search takes 15.6 units on average, as in the paper).
     """
     rng = np.random.default_rng(seed)
     a, b = rng.integers(0, 10, (workers, 1)), rng.integers(0, 15, (workers, 1))
@@ -67,9 +71,10 @@ def toy_problem(seed: int, *, workers: int = 16, phases: int = 4) -> Toy:
 class LearningCurves:
     """Learning curves over a space of three hyperparameters in [0, 1], of unequal importance.
 
-    The level q(x) is that of the higher of two hills, `height / (1 + d²/2)` at the distance d in widths, and the metric
-    approaches it: `q·(1 − exp(−done/τ))` after `done` phases. Noise is on the level, so it grows with the metric.
-    The unit of time is about the mean duration of a phase on a node of speed 1.
+    The level q(x) is that of the higher of two hills, `height / (1 + d²/2)` at the distance d in
+    widths, and the metric approaches it: `q·(1 − exp(−done/τ))` after `done` phases. Noise is on
+    the level, so it grows with the metric. The unit of time is about the mean duration of a phase
+    on a node of speed 1.
     """
 
     name: str
@@ -79,14 +84,17 @@ class LearningCurves:
     hills: tuple[tuple[Configuration, Configuration, float], ...]
     #: τ in phases, where the third hyperparameter is 0 and where it is 1 (geometric in between).
     slowness: tuple[float, float] = (8.0, 8.0)
-    #: Standard deviations of the level, from report to report, and from trial to trial (a trial's luck stays with it).
+    #: Standard deviations of the level, from report to report, and from trial to trial (a trial's
+    #: luck stays with it).
     noise: float = 0.03
     luck: float = 0.02
-    #: Duration of a phase where the second hyperparameter is 0 and where it is 1 (geometric in between).
+    #: Duration of a phase where the second hyperparameter is 0 and where it is 1 (geometric in
+    #: between).
     cost: tuple[float, float] = (1.0, 1.0)
     #: Phases differ by a factor exp(N(0, jitter)).
     jitter: float = 0.15
-    #: The probability that a trial collapses at some phase for good, where the first hyperparameter is 1 (0 where it is 0).
+    #: The probability that a trial collapses at some phase for good, where the first hyperparameter
+    #: is 1 (0 where it is 0).
     collapse: float = 0.0
 
     def value(self, configurations: _Array) -> _Array:
@@ -120,7 +128,7 @@ class LearningCurves:
     def regret_of(self, outcome: Outcome) -> float:
         """The regret of what a search would choose at its end."""
         return self.regret(
-            None if outcome.best is None else outcome.configurations[outcome.best.trial]
+            None if outcome.leader is None else outcome.configurations[outcome.leader.trial]
         )
 
     def configuration(self, trial: int) -> Configuration:
@@ -159,7 +167,10 @@ class LearningCurves:
         return 1.0 - np.exp(-done / (low * (high / low) ** configurations[:, 2]))
 
     def _draws(self, trial: int) -> _Array:
-        """Standard normal: row 0 noise and 1 jitter by phase, 2 the trial's own: whether and when it collapses, how, luck."""
+        """Standard normal: row 0 is noise and row 1 jitter, by phase. Row 2 is the trial's own.
+
+        It says whether the trial collapses, when and how, and its luck.
+        """
         found = self._cache.get(trial)
         if found is None:
             found = self._cache[trial] = np.random.default_rng(
@@ -177,8 +188,9 @@ class LearningCurves:
         return when * self.phases if whether < self.collapse * configuration[0] else math.inf
 
 
-#: The learning-curve problems by name. `steady`: ranks persist. `crossing`: the higher hill learns slowly, the lower one fast.
-#: `costly`: a phase takes up to 8 times as long, by hyperparameter. `unstable`: noise, luck, and trials that collapse or crash.
+#: The learning-curve problems by name. `steady`: ranks persist. `crossing`: the higher hill learns
+#: slowly, the lower one fast. `costly`: a phase takes up to 8 times as long, by hyperparameter.
+#: `unstable`: noise, luck, and trials that collapse or crash.
 LEARNING_CURVES: dict[str, dict[str, object]] = {
     "steady": {"slowness": (8.0, 8.0)},
     "crossing": {"slowness": (12.0, 3.0)},
@@ -195,11 +207,13 @@ def learning_curves(name: str, seed: int, *, phases: int = 27) -> LearningCurves
     """
     if name not in LEARNING_CURVES:
         raise ConfigurationError(f"problem = {name!r}: there are {', '.join(LEARNING_CURVES)}")
-    # Four words, the last of them different for each use: NumPy takes missing ones for 0, and streams would coincide.
+    # Four words, the last of them different for each use: NumPy takes missing ones for 0, and
+    # streams would coincide.
     rng = np.random.default_rng([seed, sorted(LEARNING_CURVES).index(name), 0, 3])
     first, second = rng.uniform(0.15, 0.85, (2, DIMENSIONS)).tolist()
     if name == "crossing":
         first[2], second[2] = 0.2, 0.9
     widths = (0.12, 0.25, 0.6)
     hills = ((tuple(first), widths, 1.0), (tuple(second), widths, 0.7))
-    return LearningCurves(name, seed, phases, hills, **LEARNING_CURVES[name])  # type: ignore[arg-type]
+    more: dict[str, Any] = LEARNING_CURVES[name]
+    return LearningCurves(name, seed, phases, hills, **more)

@@ -1,16 +1,18 @@
 """A search in virtual time: nodes of unequal speed, phases of unequal length, any method. Pure.
 
 A *method* (`methods.py`) says which phase of which trial a free node runs next; a *problem*
-(`problems.py`) says how long that takes and what metric comes out. Nothing here waits or draws numbers,
-so the same problem and method always give the same outcome.
+(`problems.py`) says how long that takes and what metric comes out. Nothing here waits or draws
+numbers, so the same problem and method always give the same outcome.
 
 Laws of this file:
-- A node runs one phase at a time and never breaks it off. Preemption, where a method needs it, happens
-  between phases and is free of cost, as HyperTrick's paper assumes for its rivals (§3.2).
+- A node runs one phase at a time and never breaks it off. Preemption, where a method needs it,
+  happens between phases and is free of cost, as HyperTrick's paper assumes for its rivals (§3.2).
 - A phase takes the problem's duration divided by the node's speed.
-- Reports of the same moment are heard in the order of their nodes, all before any node is given work;
-  then free nodes ask in the order of their numbers. A node that gets nothing asks again at the next report.
-- With a limit, the phases under way at that time are cut: their time counts as busy, their metric is lost.
+- Reports of the same moment are heard in the order of their nodes, all before any node is given
+  work; then free nodes ask in the order of their numbers. A node that gets nothing asks again at
+  the next report.
+- With a limit, the phases under way at that time are cut: their time counts as busy, their metric
+  is lost.
 """
 
 from __future__ import annotations
@@ -58,7 +60,10 @@ class Method(Protocol):
         """How many trials are started at most; None if there is no end to them."""
 
     def next_task(self, node: int) -> Task | None:
-        """What the free node `node` runs now; None if there is nothing for it before the next report."""
+        """What the free node `node` runs now.
+
+        None if there is nothing for it before the next report.
+        """
 
     def report(self, node: int, task: Task, metric: float) -> bool:
         """Takes in the metric of what `node` has run. False if the trial is certain to be over."""
@@ -107,8 +112,13 @@ class Outcome:
         return done / (len(self.configurations) * self.phases) if self.configurations else 0.0
 
     @cached_property
-    def best(self) -> Interval | None:
-        """The report to choose a configuration by: the highest among the last reports of each trial."""
+    def leader(self) -> Interval | None:
+        """The highest of the trials' last reports; of equal ones the earliest.
+
+        When the time is up one would go on with its trial. That need not be the best trial as
+        `genkidama/tuning/records.py` defines it, which has completed: methods that pause trials, as
+        ASHA does, complete few, and could not be compared by it.
+        """
         return max(
             self.last_reports.values(),
             key=lambda found: (found.metric or 0.0, -found.end),
@@ -128,15 +138,15 @@ class Outcome:
         return last
 
     @property
-    def best_score(self) -> float:
-        """The metric of `best`; NaN if there is none."""
-        found = self.best
+    def leading_score(self) -> float:
+        """The metric of `leader`; NaN if there is none."""
+        found = self.leader
         return math.nan if found is None or found.metric is None else found.metric
 
     @property
-    def time_to_best(self) -> float:
-        """When `best` was reported; infinite if there is none."""
-        return math.inf if self.best is None else self.best.end
+    def time_to_lead(self) -> float:
+        """When `leader` was reported; infinite if there is none."""
+        return math.inf if self.leader is None else self.leader.end
 
 
 def simulate(
@@ -152,12 +162,15 @@ def simulate(
 
     Args:
         speeds: one a node, above 0. A phase takes its duration divided by it.
-        limit: when all nodes stop, in the problem's unit of time. Needed if the method has no end of trials.
-        propose: gives a new trial its configuration, where a sampler does so. It is asked when the trial starts.
+        limit: when all nodes stop, in the problem's unit of time. Needed if the method has no end
+            of trials.
+        propose: gives a new trial its configuration, where a sampler does so. It is asked when the
+            trial starts.
         observe: told every report: trial, phase, metric, and whether the trial may go on.
 
     Raises:
-        ConfigurationError: no nodes, a speed or limit or duration that is not above 0, or a search without end.
+        ConfigurationError: no nodes, a speed or limit or duration that is not above 0, or a search
+            without end.
     """
     if not speeds:
         raise ConfigurationError("nodes = 0: at least 1 is needed")
@@ -172,9 +185,8 @@ def simulate(
 
     configurations: dict[int, Configuration] = {}
     intervals: list[Interval] = []
-    running: list[
-        tuple[float, int, Task, float]
-    ] = []  # end, node, task, start; the soonest end first
+    #: End, node, task, start; the soonest end first.
+    running: list[tuple[float, int, Task, float]] = []
     free = list(range(len(speeds)))
     now = 0.0
     while True:

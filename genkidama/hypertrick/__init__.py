@@ -1,14 +1,13 @@
-"""HyperTrick: the asynchronous search for hyperparameters (Heinrich and Frosio, arXiv 1902.02725).
+"""Rules that know no experiment may stand here, and what brings them into others' libraries.
 
     rule.py        who may go on after a phase; pure
+    equations.py   the paper's numbers; pure
     space.py       what is searched, as TOML says it; pure
-    simulator.py   searches in virtual time: methods.py are the rule and its rivals, problems.py what they search; pure
-    gantt.py       what the simulator has found, as charts
     pruner.py      HyperTrickPruner: the rule for every user of Optuna
     ray.py         HyperTrickScheduler: the rule for Ray Tune
-    findings.py    what a study says about its search: report.py as text, figures.py as figures, importance.py which settings matter
 
-`genkidama search FILE.toml` runs one on real machines (`docs/hypertrick.md`).
+Heinrich and Frosio, arXiv 1902.02725. `genkidama search FILE.toml` runs a search on real machines
+(`docs/hypertrick.md`); `genkidama.tuning` is what does that, `benchmarks/hypertrick/` simulates.
 """
 
 from __future__ import annotations
@@ -16,12 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from genkidama.hypertrick.rule import (
+from genkidama.hypertrick.equations import (
     Bracket,
-    Decision,
-    HyperTrick,
-    Mode,
-    Verdict,
     completion_rate,
     eviction_rate_for,
     expected_workers,
@@ -30,6 +25,7 @@ from genkidama.hypertrick.rule import (
     minimum_completion_rate,
     workers_before_selection,
 )
+from genkidama.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
 
 if TYPE_CHECKING:
     from genkidama.hypertrick.pruner import HyperTrickPruner

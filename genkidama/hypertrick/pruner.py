@@ -1,29 +1,34 @@
-"""HyperTrick for every user of Optuna: `optuna.create_study(pruner=HyperTrickPruner(workers=100, phases=10, eviction_rate=0.25))`.
+"""HyperTrick for every user of Optuna: `optuna.create_study(pruner=HyperTrickPruner(…))`.
 
-The rule itself is `genkidama.hypertrick.rule`; here stands what it needs to live in a study that many threads,
-processes and machines share, with any storage and any sampler.
+The rule itself is `genkidama.hypertrick.rule`; here stands what it needs to live in a study that
+many threads, processes and machines share, with any storage and any sampler.
 
 Laws of this file:
-- A trial's report of a phase is the moment at which `should_prune` is asked first after it. Optuna keeps no times
-  of reports, and between a report and the question anything may happen (a checkpoint is written), so the question
-  is what orders. The n-th trial to be asked has the order n.
-- A report whose trial cannot be asked about it any more (it has ended, or has reported a later step) counts
-  as well, from then on. One that may still be asked does not count yet: it counts itself when it is.
+- A trial's report of a phase is the moment at which `should_prune` is asked first after it. Optuna
+  keeps no times of reports, and between a report and the question anything may happen (a checkpoint
+  is written), so the question is what orders. The n-th trial to be asked has the order n.
+- A report whose trial cannot be asked about it any more (it has ended, or has reported a later
+  step) counts as well, from then on. One that may still be asked does not count yet: it counts
+  itself when it is.
 - A trial that fails between two reports has none of the second: it does not count there.
-- A decision is written to its trial once, by the process that runs it (`system_attrs["hypertrick:<phase>"]`), and read
-  from there ever after: asking again, from any thread, process or day, gives the same answer. `decisions` lists them.
-- In one process, with any number of threads, all this is exact: the verdicts are those of `HyperTrick`, fed in that order.
-- Processes do not wait for each other. Each reads, decides and writes, so a decision may miss those that other
-  processes have not written yet, and two trials may get the same order. A trial's order is thus never
-  higher than its rank among the written decisions. Of m processes, each can have read before and written after the
-  W_p^DCM-th decision was written for one trial at most, so in a phase at least W_p^DCM and at most
-  W_p^DCM + m − 1 pass unconditionally; those who reported NaN, or count without having been asked, take places among them.
-  If the holders of a value were counted instead, asked or not, trials that report together would each count all
-  of them, and none might pass: the rule would then stop √r of them where it should stop r.
-- Finished trials are read once by each pruner object. A decision costs Optuna's own listing of the trials (those that
-  its storage has not cached are read), a look at each unfinished trial, and a binary search.
-- A trial that repeats one whose process died (Optuna's `RetryHeartbeatStaleTrialCallback`) inherits its decisions: they are
-  answered again and counted once.
+- A decision is written to its trial once, by the process that runs it
+  (`system_attrs["hypertrick:<phase>"]`), and read from there ever after: asking again, from any
+  thread, process or day, gives the same answer. `decisions` lists them.
+- In one process, with any number of threads, all this is exact: the verdicts are those of
+  `HyperTrick`, fed in that order.
+- Processes do not wait for each other. Each reads, decides and writes, so a decision may miss those
+  that other processes have not written yet, and two trials may get the same order. A trial's order
+  is thus never higher than its rank among the written decisions. Of m processes, each can have read
+  before and written after the W_p^DCM-th decision was written for one trial at most, so in a phase
+  at least W_p^DCM and at most W_p^DCM + m − 1 pass unconditionally; those who reported NaN, or
+  count without having been asked, take places among them. If the holders of a value were counted
+  instead, asked or not, trials that report together would each count all of them, and none might
+  pass: the rule would then stop √r of them where it should stop r.
+- Finished trials are read once by each pruner object. A decision costs Optuna's own listing of the
+  trials (those that its storage has not cached are read), a look at each unfinished trial, and a
+  binary search.
+- A trial that repeats one whose process died (Optuna's `RetryHeartbeatStaleTrialCallback`) inherits
+  its decisions: they are answered again and counted once.
 """
 
 from __future__ import annotations
@@ -60,24 +65,26 @@ class _Memory:
     rule: HyperTrick
     #: So many trials have been seen.
     seen: int = 0
-    #: Trials that had not ended when they were looked at last, with the steps of them that the rule has.
+    #: Trials that had not ended when they were looked at last, with the steps of them that the rule
+    #: has.
     unfinished: dict[int, set[int]] = field(default_factory=dict)
 
 
 class HyperTrickPruner(BasePruner):
     """Stops trials by HyperTrick's rule (Heinrich and Frosio, arXiv 1902.02725, §3.2).
 
-        study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(workers=100, phases=10, eviction_rate=0.25))
-        study.optimize(objective, n_trials=100, n_jobs=4)
+        study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(workers=100,
+        phases=10, eviction_rate=0.25)) study.optimize(objective, n_trials=100, n_jobs=4)
 
-    where the objective calls `trial.report(value, step)` and then `trial.should_prune()` for the steps 0 to 9. Both
-    directions are understood. NaN is worse than any value and prunes at the end of any phase.
+    where the objective calls `trial.report(value, step)` and then `trial.should_prune()` for the
+    steps 0 to 9. Both directions are understood. NaN is worse than any value and prunes at the end
+    of any phase.
 
-    Each phase ends with one step: phase p (from 0) with the step `first_step + p·interval`. Other steps may be reported
-    and are never pruned at. Who counts steps from 1 sets `first_step=1`; who reports 1000, 2000, …
-    sets `first_step=1000, interval=1000`; who reports 0, 1, 2, … and wants a decision after every ten of them sets
-    `first_step=9, interval=10`. A trial that reports no value for a step is not judged there. After the
-    last phase nothing is decided.
+    Each phase ends with one step: phase p (from 0) with the step `first_step + p·interval`. Other
+    steps may be reported and are never pruned at. Who counts steps from 1 sets `first_step=1`; who
+    reports 1000, 2000, … sets `first_step=1000, interval=1000`; who reports 0, 1, 2, … and wants a
+    decision after every ten of them sets `first_step=9, interval=10`. A trial that reports no value
+    for a step is not judged there. After the last phase nothing is decided.
 
     Args:
         workers: W₀, how many trials the study will run: `n_trials`, of all processes together.
@@ -122,14 +129,18 @@ class HyperTrickPruner(BasePruner):
         self._forget()
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        """Whether `trial` should end after its last step; Optuna calls this for `Trial.should_prune`."""
+        """Whether `trial` should end after its last step.
+
+        Optuna calls this for `Trial.should_prune`.
+        """
         step = trial.last_step
         if step is None:
             return False
         if step > self._steps[-1]:
             warnings.warn(
-                f"steps after {self._steps[-1]}, the last of {len(self._steps)} phases, are not judged: "
-                "if steps are counted otherwise, set HyperTrickPruner's phases, first_step and interval",
+                f"steps after {self._steps[-1]}, the last of {len(self._steps)} phases, "
+                "are not judged: if steps are counted otherwise, "
+                "set HyperTrickPruner's phases, first_step and interval",
                 stacklevel=3,
             )
         metric = float(trial.intermediate_values[step])
@@ -153,7 +164,7 @@ class HyperTrickPruner(BasePruner):
     def _read(
         self, memory: _Memory, trials: Sequence[FrozenTrial], steps: Sequence[int], sign: int
     ) -> None:
-        """Gives the rule what has been reported since: by trials that have ended all of it, by the rest only after `steps`."""
+        """Gives the rule what has been reported since; by unfinished trials only after `steps`."""
         memory.unfinished.update((number, set()) for number in range(memory.seen, len(trials)))
         memory.seen = len(trials)
         for number, known in list(memory.unfinished.items()):
@@ -199,7 +210,7 @@ class HyperTrickPruner(BasePruner):
 
 
 def decisions(study: Study) -> list[Decision]:
-    """What a `HyperTrickPruner` has decided in a study, by phase and order: who passed in data collection, who was selected.
+    """What a `HyperTrickPruner` has decided in a study, by phase and order.
 
     `metric` is the value as it was reported: where the study minimizes, lower is better.
     Phases after which nothing is decided are left out.

@@ -1,17 +1,20 @@
-"""HyperTrickScheduler: HyperTrick's rule as a scheduler of Ray Tune's trials. Needs the extra `ray`.
+"""HyperTrickScheduler: HyperTrick's rule as a scheduler of Ray Tune. Needs the extra `ray`.
 
-    scheduler = HyperTrickScheduler(workers=100, phases=10, eviction_rate=0.25, metric="score", mode="max", phase_length=50)
-    tune.Tuner(train, tune_config=tune.TuneConfig(scheduler=scheduler, num_samples=100)).fit()
+    scheduler = HyperTrickScheduler(workers=100, phases=10, eviction_rate=0.25, metric="score",
+    mode="max", phase_length=50) tune.Tuner(train, tune_config=tune.TuneConfig(scheduler=scheduler,
+    num_samples=100)).fit()
 
 Laws of this file:
-- Trials are numbered in the order in which Ray adds them. The verdict is the reply to the result that ends a phase; a
-  result that ends several at once reports each of them, with the same metric.
-- A trial that has run all its phases is complete, and is stopped. One that Ray gives up after a failure reports NaN for
-  the phase under way; one that Ray tries again reports nothing, and is not asked again for the phases it repeats.
-- Ray's experiment checkpoint holds its trials and its searcher, not its scheduler, so that a restored Tuner would start
-  with a rule that knows nothing. Ray does copy each JSON file in the driver's staging directory to the experiment's
-  storage with every checkpoint, and back before a restored run adds its trials. So each report is noted in one there, a
-  line of JSON each, as soon as it is decided; a last line that is torn was never answered, and is dropped.
+- Trials are numbered in the order in which Ray adds them. The verdict is the reply to the result
+  that ends a phase; a result that ends several at once reports each of them, with the same metric.
+- A trial that has run all its phases is complete, and is stopped. One that Ray gives up after a
+  failure reports NaN for the phase under way; one that Ray tries again reports nothing, and is not
+  asked again for the phases it repeats.
+- Ray's experiment checkpoint holds its trials and its searcher, not its scheduler, so that a
+  restored Tuner would start with a rule that knows nothing. Ray does copy each JSON file in the
+  driver's staging directory to the experiment's storage with every checkpoint, and back before a
+  restored run adds its trials. So each report is noted in one there, a line of JSON each, as soon
+  as it is decided; a last line that is torn was never answered, and is dropped.
 """
 
 from __future__ import annotations
@@ -59,8 +62,8 @@ class HyperTrickScheduler(FIFOScheduler):
         decide_after, cohort, adaptive, seed: as of `genkidama.hypertrick.HyperTrick`.
 
     Raises:
-        ConfigurationError: one of them is out of its range; later, where Ray calls: a result without the metric or the
-            time, or in which it is not a number.
+        ConfigurationError: one of them is out of its range; later, where Ray calls: a result
+            without the metric or the time, or in which it is not a number.
     """
 
     # A verdict depends on the order of reports, and stops the trial then and there.
@@ -85,7 +88,8 @@ class HyperTrickScheduler(FIFOScheduler):
         if not _is_number(phase_length) or not 0 < phase_length < math.inf:
             raise ConfigurationError(f"phase_length = {phase_length!r}: a number above 0 is needed")
         _check_mode(mode)
-        #: The rule, with all its decisions. Its metrics are the trials' own, with the sign changed where `mode` is "min".
+        #: The rule, with all its decisions. Its metrics are the trials' own, with the sign changed
+        #: where `mode` is "min".
         self.rule = HyperTrick(
             workers=workers,
             phases=phases,
@@ -103,7 +107,10 @@ class HyperTrickScheduler(FIFOScheduler):
         self._journal: Path | None = None
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Takes `metric` and `mode` from `tune.TuneConfig`; False if they are given here already."""
+        """Takes `metric` and `mode` from `tune.TuneConfig`.
+
+        False if they are given here already.
+        """
         if (self._metric and metric) or (self._mode and mode):
             return False
         _check_mode(mode)
@@ -114,7 +121,8 @@ class HyperTrickScheduler(FIFOScheduler):
         """Numbers a trial; before the first, takes up the run that Ray is restoring, if it is."""
         if not self._metric or not self._mode:
             raise ConfigurationError(
-                f"metric = {self._metric!r}, mode = {self._mode!r}: name both, to HyperTrickScheduler or to tune.TuneConfig"
+                f"metric = {self._metric!r}, mode = {self._mode!r}: "
+                "name both, to HyperTrickScheduler or to tune.TuneConfig"
             )
         if trial.storage is not None:
             self._open(Path(trial.storage.experiment_driver_staging_path, JOURNAL))
@@ -132,7 +140,8 @@ class HyperTrickScheduler(FIFOScheduler):
         )
         if not math.isfinite(time):
             raise ConfigurationError(
-                f"trial {trial}: {self._time_attr} = {time!r}: a finite number is needed, to tell its phase"
+                f"trial {trial}: {self._time_attr} = {time!r}: "
+                "a finite number is needed, to tell its phase"
             )
         # A billionth, for a time that is a sum of floats.
         done = math.floor(time / self._phase_length + 1e-9)
@@ -146,19 +155,25 @@ class HyperTrickScheduler(FIFOScheduler):
     def on_trial_complete(
         self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]
     ) -> None:
-        """Counts a last result that ends a phase, which Ray does not show if one of its own stoppers ends the trial."""
+        """Counts a last result that ends a phase.
+
+        Ray does not show it to `on_trial_result` if one of its own stoppers ends the trial.
+        """
         if self._metric in result and self._time_attr in result:
             self.on_trial_result(tune_controller, trial, result)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        """Counts the phase under way as failed, unless Ray runs the trial again (`FailureConfig.max_failures`)."""
+        """Counts the phase under way as failed, unless Ray runs the trial again.
+
+        It does so up to `FailureConfig.max_failures` times.
+        """
         phase = self._reported[self._numbers[trial.trial_id]]
         tried_again = trial.should_recover()  # type: ignore[no-untyped-call]
         if phase < self.rule.phases and not tried_again:
             self._decide(trial, phase, math.nan)
 
     def debug_string(self) -> str:
-        """The rule, and for each phase how many trials have reported and how many of them were stopped."""
+        """The rule, and by phase how many trials have reported and how many were stopped."""
         counts = [[0, 0] for _ in range(self.rule.phases)]
         for decision in self.rule.decisions:
             counts[decision.phase][0] += 1
@@ -169,7 +184,8 @@ class HyperTrickScheduler(FIFOScheduler):
             if reports
         )
         return (
-            f"Using HyperTrick: workers={self.rule.workers} phases={self.rule.phases} eviction_rate={self.rule.eviction_rate:g}\n"
+            f"Using HyperTrick: workers={self.rule.workers} phases={self.rule.phases} "
+            f"eviction_rate={self.rule.eviction_rate:g}\n"
             f"Stopped/reported by phase: {reports or 'none yet'}"
         )
 
@@ -206,7 +222,8 @@ class HyperTrickScheduler(FIFOScheduler):
             return
         if self._journal is not None:
             raise ConfigurationError(
-                "this HyperTrickScheduler has served another run, whose reports it remembers: make a new one"
+                "this HyperTrickScheduler has served another run, whose reports it remembers: "
+                "make a new one"
             )
         self._journal = journal
         if journal.exists():

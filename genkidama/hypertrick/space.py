@@ -1,10 +1,10 @@
 """What a search varies, as TOML says it: one `Dimension` for each setting. Pure.
 
     [search.space]
-    optimizer.learning_rate = { low = 1e-5, high = 1e-2, log = true }          # log-uniform
-    algorithm.batch_size = { low = 2, high = 100, log = true, step = 1 }       # quantized log-uniform, whole numbers
-    algorithm.gamma = { choices = [0.9, 0.99, 0.999] }                         # categorical; [0.9, 0.99, 0.999] for short
-    algorithm.entropy_coefficient = { low = 0.0, high = 0.02, step = 0.005 }   # quantized
+    optimizer.learning_rate = { low = 1e-5, high = 1e-2, log = true }        # log-uniform
+    algorithm.batch_size = { low = 2, high = 100, log = true, step = 1 }     # and quantized
+    algorithm.gamma = { choices = [0.9, 0.99] }                              # [0.9, 0.99] for short
+    algorithm.entropy_coefficient = { low = 0.0, high = 0.02, step = 0.005 } # quantized
 
 Whole numbers as bounds make a dimension of whole numbers. Choices may be of any type that TOML has,
 lists too: they are kept as JSON text where a study can only hold plain values.
@@ -53,7 +53,12 @@ class Dimension(
 
     def value(self, label: Any) -> Any:
         """The setting's value for what a study calls it: the inverse of `labels`."""
-        return (self.choices or [])[self.labels.index(label)] if self.choices is not None else label
+        return label if self.choices is None else self.choices[self.labels.index(label)]
+
+    def place(self, value: Any) -> int | None:
+        """Which of the choices this value is, from 0; None if it is none of them."""
+        choices = self.choices or []
+        return choices.index(value) if value in choices else None
 
     @property
     def extremes(self) -> list[Any]:
@@ -75,7 +80,8 @@ def parse_space(settings: dict[str, Any], source: str = "search.space") -> dict[
     _collect(settings, "", space, source)
     if not space:
         raise ConfigurationError(
-            f"{source}: is empty; name a setting to vary, as optimizer.learning_rate = {{ low = 1e-5, high = 1e-2 }}"
+            f"{source}: is empty; name a setting to vary, "
+            "as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }"
         )
     return space
 
@@ -89,7 +95,8 @@ def _collect(
             value = {"choices": value}
         if not isinstance(value, dict):
             raise ConfigurationError(
-                f"{source}: {name} = {value!r}: expected a range {{ low = …, high = … }} or a list of choices"
+                f"{source}: {name} = {value!r}: "
+                "expected a range { low = …, high = … } or a list of choices"
             )
         if value and not set(value) & set(Dimension.__struct_fields__):
             _collect(value, f"{name}.", space, source)
@@ -114,9 +121,8 @@ def _problem(dimension: Dimension) -> str:
             return "has choices and a range; give one of them"
         if not dimension.choices:
             return "choices = []: at least one is needed"
-        if len(set(dimension.labels)) < len(
-            dimension.labels
-        ):  # 1, 1.0 and true are the same to a study
+        # 1, 1.0 and true are the same to a study.
+        if len(set(dimension.labels)) < len(dimension.labels):
             return f"choices = {dimension.choices!r}: one of them stands there twice"
         return ""
     if low is None or high is None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
-from itertools import pairwise
 from statistics import fmean
 from typing import Any, TextIO
 
 from genkidama.experiment import Experiment
+from genkidama.tuning.records import SearchRecord, best_trial
 
 __all__ = ["Progress", "SearchProgress", "bar", "duration"]
 
@@ -210,9 +211,13 @@ class SearchProgress(_Line):
         super().__init__(file)
         assert experiment.search is not None
         self._search, self._name = experiment.search, experiment.environment.id
+        rule = SearchRecord.of(experiment).rule()
+        #: How many reports are expected in all: equation 9, or what a cohort makes of it.
+        self._expected = rule.expected_completion_rate * rule.workers * rule.phases
         self._states: dict[int, str] = {}
         self._reports, self._resumed = 0, 0
-        self._best: tuple[float, int] | None = None
+        #: By trial, its last metric.
+        self._scores: dict[int, float] = {}
         self._nodes: set[str] = set()
         self._began: float | None = None
         self._now = 0.0
@@ -244,10 +249,11 @@ class SearchProgress(_Line):
             case "report":
                 self._reports += 1
                 metric = event["metric"]
-                if metric is not None and (self._best is None or metric > self._best[0]):
-                    self._best = metric, event["trial"]
+                self._scores[event["trial"]] = math.nan if metric is None else metric
             case "trial_end":
                 self._states[event["trial"]] = event["state"]
+                if event["state"] == "failed":
+                    self._scores.pop(event["trial"], None)
             case "exchange":
                 pass
             case _:
@@ -270,30 +276,16 @@ class SearchProgress(_Line):
             )
             or "none"
         )
-        if self._best is not None:
-            parts.append(f"best {self._best[0]:.1f} (trial {self._best[1]})")
+        completed = {trial for trial, state in self._states.items() if state == "completed"}
+        best = best_trial(self._scores, completed)
+        if best is not None:
+            parts.append(f"best {self._scores[best]:.1f} (trial {best})")
         elapsed = 0.0 if self._began is None else self._now - self._began
         parts += [f"{len(self._nodes)} nodes", duration(elapsed)]
         done = share - self._resumed / self._expected
         if done > 0.02:
             parts.append(f"about {duration(elapsed * (1 - share) / done)} left")
         return " · ".join(parts)
-
-    @property
-    def _expected(self) -> float:
-        """How many reports are expected in all: every phase of every trial, or as many as equation 9 says."""
-        search = self._search
-        if search.method == "random" or not search.decide_after:
-            return float(search.trials * search.phases)
-        lengths = [
-            after - before
-            for before, after in pairwise(
-                (0, *(phase + 1 for phase in search.decide_after), search.phases)
-            )
-        ]
-        return search.trials * sum(
-            length * (1 - search.eviction_rate) ** p for p, length in enumerate(lengths)
-        )
 
     def _share(self) -> float:
         share = min(1.0, self._reports / self._expected)

@@ -1,11 +1,15 @@
-"""The search for hyperparameters: who trains what, what is remembered of it, and what it came to.
+"""A search is led, kept and told here; only its study touches a database, only its figures a file.
 
-service.py      hands out trials and ends them, pure
-roster.py       which node trains which trial, pure
-phases.py       a phase of a trial, as it is reported and kept, pure
-study.py        the knowledge database: an Optuna study, in a thread of its own
-findings.py     what a study says about its search
-report.py       the findings as text; figures.py as figures; importance.py: which settings matter
+    records.py      what is kept of a search, and the words for it; pure
+    service.py      hands out trials and ends them; pure
+    roster.py       which node trains which trial; pure
+    study.py        the knowledge database: an Optuna study, in a thread of its own
+    storage.py      where a study lies
+    findings.py     what a study says about its search
+    bias.py         what the order of the reports did to the trials
+    importance.py   which settings matter
+    report.py       the findings as text; timeline.py is its chart, wording.py how it writes
+    figures/        the findings as figures
 
 The rule itself is `genkidama.hypertrick`, which knows nothing of experiments.
 """

@@ -1,8 +1,7 @@
-"""What one wants to know after a search, as a text for the terminal; `figures.py` draws it.
+"""What one wants to know after a search, as a text for the terminal; `figures` draws it.
 
     report(url, name, folder, directory)   all of it: what `genkidama report RUN` prints
     text(findings)                         the text alone
-    summary_line(findings)                 one line, for logs while a search runs
 
 Laws of this file:
 - Phases count from 0, as in the search file, the study and optuna-dashboard.
@@ -15,37 +14,34 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import textwrap
-from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
-from genkidama.tuning.findings import Findings, Settings, Span, open_study, order_bias, read
+from genkidama.hypertrick.rule import Mode, Verdict
+from genkidama.tuning.bias import order_section
+from genkidama.tuning.findings import Findings, read
 from genkidama.tuning.importance import Importances, importances
+from genkidama.tuning.records import SearchRecord, State
+from genkidama.tuning.storage import open_study
+from genkidama.tuning.timeline import timeline_section
+from genkidama.tuning.wording import (
+    clock,
+    counted,
+    percent,
+    plural,
+    section,
+    short_names,
+    show,
+    table,
+    wrapped,
+)
 
-__all__ = [
-    "Findings",
-    "clock",
-    "percent",
-    "read",
-    "report",
-    "short_names",
-    "show",
-    "summary_line",
-    "text",
-]
+__all__ = ["report", "text"]
 
-_WIDTH = 100
-
-#: Columns of the text timeline, and how many nodes and improvements are listed at most.
-_COLUMNS, _MOST_NODES, _MOST_STEPS = 72, 24, 10
-
-#: A phase's sign in the text timeline; from the 37th on it is "+".
-_SIGNS = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-_ENDINGS = {"complete": "●", "stopped": "×", "failed": "!"}
+#: How many improvements are listed at most.
+_MOST_STEPS = 10
 
 
 def report(url: str, name: str, folder: Path | None, directory: str) -> str:
@@ -58,7 +54,8 @@ def report(url: str, name: str, folder: Path | None, directory: str) -> str:
         directory: the search's run directory, for the commands that go on with the best trial.
 
     Raises:
-        ConfigurationError: no such study, one that is not from a search, or a package that is missing.
+        ConfigurationError: no such study, one that is not from a search, or a package that is
+            missing.
         EnvironmentFailure: the storage cannot be read, or the figures cannot be written.
     """
     study = open_study(url, name)
@@ -66,37 +63,12 @@ def report(url: str, name: str, folder: Path | None, directory: str) -> str:
     known = importances(findings, study=study)
     parts = [text(findings, directory, known)]
     if folder is not None:
-        from genkidama.tuning.figures import draw
+        from genkidama.tuning.figures.draw import draw  # Matplotlib
 
-        paths = draw(findings, folder, known)
-        parts.append(
-            _section(
-                "Figures",
-                [
-                    f"{len(paths)} files in {folder}: {', '.join(sorted({path.stem for path in paths}))}"
-                ],
-            )
-        )
+        paths = draw(study, findings, folder, known)
+        names = ", ".join(sorted({path.stem for path in paths}))
+        parts.append(section("Figures", [f"{len(paths)} files in {folder}: {names}"]))
     return "\n\n".join(parts) + "\n"
-
-
-def summary_line(findings: Findings) -> str:
-    """How a search stands, in one line."""
-    counts = {state: len(findings.of_state(state)) for state in ("complete", "stopped", "failed")}
-    done, running = sum(counts.values()), len(findings.of_state("running"))
-    left = max(0, findings.settings.workers - done - running)
-    best = findings.best
-    return " · ".join(
-        [
-            f"{findings.name}: {done} of {findings.settings.workers} trials done ({_counted(counts)})",
-            f"{running} running",
-            f"{left} left",
-            f"best {show(best.score)} (trial {best.number})"
-            if best is not None
-            else "no score yet",
-            f"completion rate {percent(findings.completion_rate)}",
-        ]
-    )
 
 
 def text(findings: Findings, directory: str = "RUN", known: Importances | None = None) -> str:
@@ -113,154 +85,105 @@ def text(findings: Findings, directory: str = "RUN", known: Importances | None =
     else:
         parts += [_best(findings, directory), _top(findings), _over_time(findings)]
     if findings.timeline:
-        parts.append(_timeline(findings))
+        parts.append(timeline_section(findings))
     if findings.ranking:
         parts.append(_importances(known if known is not None else importances(findings)))
     if findings.timeline:
-        parts += [_phases(findings), _order_bias(findings)]
+        parts += [_phases(findings), order_section(findings)]
     return "\n\n".join(parts)
-
-
-# How numbers are written, here and in the figures.
-
-
-def show(value: Any) -> str:
-    """A number for people: `8,521`, `231.4`, `0.00033`; a dash for NaN. Other values as they are."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if not math.isfinite(value):
-        return "–" if math.isnan(value) else str(value)
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def clock(seconds: float) -> str:
-    """`42.5 s`, `12:05` (minutes) or `3:07:00`."""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """`56.7 %`; a dash for NaN."""
-    return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
-
-
-def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """By dotted setting, its last word, or all of it where that says too little."""
-    last = {key: key.rpartition(".")[2] for key in keys}
-    return {
-        key: word if list(last.values()).count(word) == 1 and word not in ("name", "id") else key
-        for key, word in last.items()
-    }
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {word}" for word, count in counts.items())
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
-
-
-def _section(title: str, lines: Iterable[str]) -> str:
-    return "\n".join([title, "─" * len(title), *lines])
-
-
-def _wrapped(sentence: str) -> list[str]:
-    return textwrap.wrap(sentence, _WIDTH)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
-    """Columns as wide as their widest entry, numbers to the right; the first `left` columns and no others to the left."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if index < left else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (head, *rows)
-    ]
-
-
-# The parts of the text.
 
 
 def _overview(findings: Findings) -> str:
     settings = findings.settings
-    states = {
-        "complete": "complete",
-        "stopped": "stopped",
-        "failed": "failed",
-        "running": "running",
-    }
-    counts = {word: len(findings.of_state(state)) for state, word in states.items()}  # type: ignore[arg-type]
-    nodes = findings.timeline
+    states: tuple[State, ...] = ("completed", "stopped", "failed", "running")
+    counts: dict[str, int] = {state: len(findings.of_state(state)) for state in states}
+    begun = f"{sum(counts.values())} of {settings.workers} started"
+    nodes = plural(len(findings.timeline), "node")
     lines = [
-        f"Trials      {sum(counts.values())} of {settings.workers} started: {_counted(counts)}",
-        f"Search time {clock(findings.search_time)} on {_plural(len(nodes), 'node')}",
+        f"Trials      {begun}: {counted(counts)}",
+        f"Search time {clock(findings.search_time)} on {nodes}",
     ]
-    if nodes:
+    if findings.timeline:
         lines.append(
-            f"Occupancy   {percent(findings.occupancy)} of the nodes' time, of each from its first phase to the newest report"
+            f"Occupancy   {percent(findings.occupancy)} of the nodes' time, "
+            "of each from its first phase to the newest report"
         )
     lines.append(
-        f"Completion  {percent(findings.completion_rate)} of the phases that the ended trials would have run if nobody had been stopped"
+        f"Completion  {percent(findings.completion_rate)} of the phases "
+        "that the ended trials would have run if nobody had been stopped"
     )
     if settings.method == "hypertrick":
-        expected, least = (
-            percent(findings.expected_completion_rate),
-            percent(findings.minimum_completion_rate),
-        )
-        lines.append(
-            f"            expected {expected}, minimum {least} (eqs. 9 and 8 of HyperTrick's paper)"
-        )
-    title = f"{findings.name}: {_method(settings)}, {_plural(settings.workers, 'trial')} of at most {_plural(settings.phases, 'phase')}"
-    if settings.phase_length:
-        title += f" of {settings.phase_length:,g} {settings.phase_unit}"
-    return _section(title, lines)
+        lines.append(f"            {_expectation(findings)}")
+    length = (
+        f" of {settings.phase_length:,g} {settings.phase_unit}" if settings.phase_length else ""
+    )
+    return section(
+        f"{findings.name}: {_method(settings)}, {plural(settings.workers, 'trial')} "
+        f"of at most {plural(settings.phases, 'phase')}{length}",
+        lines,
+    )
 
 
-def _method(settings: Settings) -> str:
+def _expectation(findings: Findings) -> str:
+    """What the completion rate should be if metrics said nothing about the next ones."""
+    expected = percent(findings.expected_completion_rate)
+    settings = findings.settings
+    if settings.cohort is not None and not settings.adaptive:
+        root = percent(math.sqrt(settings.eviction_rate), 0)
+        return (
+            f"expected {expected}: after the data collection of a cohort of {settings.cohort}, "
+            f"√r = {root} are stopped"
+        )
+    least = percent(findings.minimum_completion_rate)
+    return f"expected {expected}, minimum {least} (eqs. 9 and 8 of HyperTrick's paper)"
+
+
+def _method(settings: SearchRecord) -> str:
     if settings.method == "random":
         return "random search"
-    cohorts = f" in cohorts of {settings.cohort}" if settings.cohort is not None else ""
-    return f"HyperTrick (eviction rate {settings.eviction_rate:.4g}){cohorts}"
+    options = [f"eviction rate {settings.eviction_rate:.4g}"]
+    if settings.cohort is not None:
+        options.append(f"a cohort of {settings.cohort} collects data")
+    if settings.adaptive:
+        options.append("adaptive")
+    return f"HyperTrick ({', '.join(options)})"
 
 
 def _best(findings: Findings, directory: str) -> str:
     best, phases = findings.best, findings.settings.phases
     assert best is not None
-    if best.state == "complete":
+    if best.state == "completed":
         lines = [
-            f"Trial {best.number} ran all {_plural(phases, 'phase')} and scored {show(best.score)} in the last one."
+            f"Trial {best.number} ran all {plural(phases, 'phase')} "
+            f"and scored {show(best.score)} in the last one."
         ]
     else:
         lines = [
-            f"No trial has run all {_plural(phases, 'phase')} yet.",
+            f"No trial has run all {plural(phases, 'phase')} yet.",
             f"Trial {best.number} ({best.state}) has the best score so far, {show(best.score)}.",
         ]
     lines += [
         "",
-        *(f"    {key} = {_toml(findings.value(key, label))}" for key, label in best.params.items()),
+        *(f"    {key} = {_toml(value)}" for key, value in best.params.items()),
         "",
     ]
     ahead = findings.ranking[0]
     if ahead.score > best.score:
         lines += [
-            *_wrapped(
-                f"Trial {ahead.number} ({ahead.state}) scored more, {show(ahead.score)}, and has not run all phases."
+            *wrapped(
+                f"Trial {ahead.number} ({ahead.state}) scored more, {show(ahead.score)}, "
+                "and has not run all phases."
             ),
             "",
         ]
-    folder = str(PurePath(directory) / "trials" / f"{best.number:04d}")
-    lines.append(
-        f"Checkpoint  {PurePath(directory) / best.checkpoint if best.checkpoint else 'none was written'}"
-    )
-    lines.append(f"Evaluate    genkidama evaluate {shlex.quote(folder)}")
-    lines.append(f"Train on    genkidama train --resume {shlex.quote(folder)}")
-    return _section("The best configuration", lines)
+    folder = shlex.quote(str(PurePath(directory) / "trials" / f"{best.number:04d}"))
+    written = PurePath(directory) / best.checkpoint if best.checkpoint else "none was written"
+    lines += [
+        f"Checkpoint  {written}",
+        f"Evaluate    genkidama evaluate {folder}",
+        f"Train on    genkidama train --resume {folder}",
+    ]
+    return section("The best configuration", lines)
 
 
 def _toml(value: Any) -> str:
@@ -280,73 +203,36 @@ def _top(findings: Findings) -> str:
         ]
         for trial in findings.ranking[:5]
     ]
-    return _section("The top five trials, by their last score", _table(head, rows, left=2))
+    return section("The top five trials, by their last score", table(head, rows, left=2))
 
 
 def _over_time(findings: Findings) -> str:
-    steps = findings.improvements
+    title, steps = "The best score over time", findings.improvements
+    if not steps:
+        return section(title, ["No trial has completed yet."])
     listed = steps
     if len(steps) > _MOST_STEPS:
         listed = [
             steps[round(index * (len(steps) - 1) / (_MOST_STEPS - 1))]
             for index in range(_MOST_STEPS)
         ]
-    rows = [
-        [clock(step.time), show(step.score), str(step.trial), str(step.phase)] for step in listed
-    ]
-    lines = _table(["time", "score", "trial", "phase"], rows)
+    rows = [[clock(step.time), show(step.score), str(step.trial)] for step in listed]
+    lines = table(["time", "score", "trial"], rows)
     if len(listed) < len(steps):
         lines.append(f"{len(listed)} of {len(steps)} improvements.")
     last = steps[-1].time
     if findings.search_time > 0:
-        lines.append(
-            f"The best score of all was reported after {clock(last)}, {percent(last / findings.search_time)} of the search time."
+        lines += wrapped(
+            f"The best of the trials that completed did so after {clock(last)}, "
+            f"{percent(last / findings.search_time)} of the search time."
         )
-    return _section("The best score over time", lines)
-
-
-def _timeline(findings: Findings) -> str:
-    timeline, end = findings.timeline, findings.search_time
-    width = min(16, max(map(len, timeline)))
-    lines = []
-    for node, spans in list(timeline.items())[:_MOST_NODES]:
-        lines.append(
-            f"{node[:width]:<{width}} {gantt(spans, end, _COLUMNS)} {sum(bool(span.ending) for span in spans):>3} ended"
-        )
-    if len(timeline) > _MOST_NODES:
-        lines.append(f"… and {len(timeline) - _MOST_NODES} more nodes")
-    last = clock(end)
-    lines.append(f"{'':<{width}} 0{last:>{_COLUMNS - 1}}")
-    letters = " (a for 10, b for 11, …)" if findings.settings.phases > 10 else ""
-    lines += _wrapped(
-        f"A digit is the phase that the node's trial runs{letters}. ● complete, × stopped, ! failed, · idle or not yet reported."
-    )
-    return _section("What the nodes did", lines)
-
-
-def gantt(spans: Sequence[Span], end: float, columns: int) -> str:
-    """A node's timeline from 0 to `end` seconds in so many characters: the phase under way at each column's middle."""
-    line = ["·"] * columns
-    scale = columns / end if end > 0 else 0.0
-    for span in spans:
-        sign = _SIGNS[span.phase] if span.phase < len(_SIGNS) else "+"
-        for column in range(
-            max(0, math.ceil(span.start * scale - 0.5)),
-            min(columns, math.ceil(span.end * scale - 0.5)),
-        ):
-            line[column] = sign
-    for span in spans:
-        if span.ending:
-            line[min(columns - 1, max(0, math.ceil(span.end * scale - 0.5) - 1))] = _ENDINGS[
-                span.ending
-            ]
-    return "".join(line)
+    return section(title, lines)
 
 
 def _importances(found: Importances | None) -> str:
     title = "Which settings matter"
     if found is None:
-        return _section(title, ["Too few trials have ended to tell."])
+        return section(title, ["Too few trials have ended to tell."])
     rows = [
         [
             key,
@@ -356,22 +242,24 @@ def _importances(found: Importances | None) -> str:
         ]
         for key, share in found.shares.items()
     ]
-    lines = _table(["setting", "", "share", "Optuna's"], rows, left=2)
+    lines = table(["setting", "", "share", "Optuna's"], rows, left=2)
     if math.isnan(found.r2):
-        return _section(
+        return section(
             title, [*lines, "All scores are equal, so no setting can be said to matter."]
         )
-    lines += _wrapped(
-        f"A random forest learned the last scores of the {found.trials} ended trials, stopped and failed ones included. "
-        f"On trials it had not seen its R² is {found.r2:.2f} (1: perfect, 0: no better than the mean)."
+    lines += wrapped(
+        f"A random forest learned the last scores of the {found.trials} ended trials, "
+        f"stopped and failed ones included. On trials it had not seen its R² is {found.r2:.2f} "
+        "(1: perfect, 0: no better than the mean)."
     )
     if found.caution:
-        lines += _wrapped(f"These shares mean little: {found.caution}.")
+        lines += wrapped(f"These shares mean little: {found.caution}.")
     if found.optuna:
-        lines += _wrapped(
-            "Optuna's shares see completed trials only, and say what sets the best tenth of them apart."
+        lines += wrapped(
+            "Optuna's shares see completed trials only, "
+            "and say what sets the best tenth of them apart."
         )
-    return _section(title, lines)
+    return section(title, lines)
 
 
 def _phases(findings: Findings) -> str:
@@ -379,18 +267,20 @@ def _phases(findings: Findings) -> str:
     for phase in range(findings.settings.phases):
         reports = [report for _, report in findings.reports_of(phase)]
         scores = [report.score for report in reports if not math.isnan(report.score)]
-        stopped = sum(report.mode == "selection" and report.verdict == "stop" for report in reports)
+        stopped = sum(
+            report.mode is Mode.SELECTION and report.verdict is Verdict.STOP for report in reports
+        )
         numbers = [
             len(reports),
-            sum(report.mode == "collection" for report in reports),
-            sum(report.mode == "selection" for report in reports) - stopped,
+            sum(report.mode is Mode.COLLECTION for report in reports),
+            sum(report.mode is Mode.SELECTION for report in reports) - stopped,
             stopped,
-            sum(report.mode == "failure" for report in reports),
-            sum(report.mode == "none" for report in reports),
+            sum(report.mode is Mode.FAILURE for report in reports),
+            sum(report.mode is Mode.NONE for report in reports),
         ]
         median, best = (show(float(f(scores))) if scores else "–" for f in (np.median, np.max))
         rows.append([str(phase), *map(str, numbers), median, best])
-    lines = _table(
+    lines = table(
         [
             "phase",
             "reports",
@@ -405,66 +295,8 @@ def _phases(findings: Findings) -> str:
         rows,
     )
     if findings.settings.method == "hypertrick":
-        lines += _wrapped(
-            "Passed early: in data collection, whatever the score. Selected: compared with the reports before it, and good enough. "
-            "Undecided: nothing is decided after that phase."
+        lines += wrapped(
+            "Passed early: in data collection, whatever the score. Selected: compared with the "
+            "reports before it, and good enough. Undecided: nothing is decided after that phase."
         )
-    return _section("Phase by phase", lines)
-
-
-def _order_bias(findings: Findings) -> str:
-    title = "What the order of the reports did"
-    if findings.settings.method == "random":
-        return _section(title, ["Nothing: random search stops nobody."])
-    bias = order_bias(findings)
-    states = {trial.number: trial.state for trial in findings.trials}
-    completed = [item for item in bias.lucky if states[item[0]] == "complete"]
-    lines = _wrapped(
-        "The first reports of each phase pass whatever they say, and later ones are compared only with those before them. "
-        "So trials that start early or run fast have an advantage. Judged again with all reports of each phase so far:"
-    )
-    lines += _wrapped(
-        f"Completed, but passed at least one phase only because they were early: {_listed(completed)}."
-        + (
-            f" Others passed that way {_plural(len(bias.lucky) - len(completed), 'time')} and did not complete."
-            if len(bias.lucky) > len(completed)
-            else ""
-        )
-    )
-    lines += _wrapped(
-        f"Stopped, but would pass against all reports of the phase: {_listed(bias.unlucky)}."
-    )
-    if math.isnan(bias.correlation):
-        lines.append("Whether trials that started early came further cannot be told yet.")
-    else:
-        chance = 1 / math.sqrt(bias.trials - 1)
-        lines += _wrapped(
-            f"Rank correlation between start order and phases completed: {bias.correlation:+.2f} over {bias.trials} trials "
-            f"(below 0: those who started early came further; by chance alone about ±{chance:.2f})."
-        )
-    return _section(title, lines)
-
-
-def _listed(pairs: Sequence[tuple[int, int]]) -> str:
-    """`trial 3 (phases 0, 2–4), trial 8 (phase 2)`, or `none`."""
-    phases: dict[int, list[int]] = {}
-    for trial, phase in pairs:
-        phases.setdefault(trial, []).append(phase)
-    return (
-        ", ".join(
-            f"trial {trial} (phase{'s' * (len(found) > 1)} {_ranges(found)})"
-            for trial, found in sorted(phases.items())
-        )
-        or "none"
-    )
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """`0, 2–4` for 0, 2, 3, 4."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join("–".join(map(str, dict.fromkeys((run[0], run[-1])))) for run in runs)
+    return section("Phase by phase", lines)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from genkidama.trial import Snapshot, Trial
-from genkidama.tuning.phases import PhaseRecord
+from genkidama.tuning.records import PhaseRecord, State
 
 __all__ = ["Roster", "SearchTrial"]
 
@@ -24,8 +24,7 @@ class SearchTrial(Trial):
 
     #: The settings that make it differ from the others.
     params: dict[str, Any] = field(default_factory=dict)
-    #: `"waiting"` for a node, `"running"`, `"completed"`, `"stopped"`, `"failed"`.
-    state: str = "waiting"
+    state: State = "waiting"
     #: The node that trains it.
     owner: str = ""
     failures: int = 0

@@ -31,10 +31,10 @@ from genkidama.events import (
     Warned,
 )
 from genkidama.experiment import Experiment
-from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
+from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.hypertrick.space import parse_space
 from genkidama.trial import Tally, Trial
-from genkidama.tuning.phases import PhaseRecord, end_of
+from genkidama.tuning.records import PhaseRecord, SearchRecord, State, end_of
 from genkidama.tuning.roster import Roster, SearchTrial
 from genkidama.weights import Vector
 
@@ -69,15 +69,7 @@ class Search:
         self.space = parse_space(settings.space)
         self.rule: Rule = Replace()
         #: Says after each phase which trials go on.
-        self.judge = HyperTrick(
-            workers=settings.trials,
-            phases=settings.phases,
-            eviction_rate=settings.eviction_rate,
-            decide_after=settings.decide_after if settings.method == "hypertrick" else (),
-            cohort=settings.cohort or None,
-            adaptive=settings.adaptive,
-            seed=experiment.seed,
-        )
+        self.judge = SearchRecord.of(experiment).rule(seed=experiment.seed)
         #: Nobody trains this one: with it a node hears that the search is over.
         self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
         self.tally = Tally()
@@ -228,7 +220,7 @@ class Search:
 
     def __str__(self) -> str:
         counts = Counter(trial.state for trial in self.trials.values())
-        states = ("completed", "stopped", "failed", "running")
+        states: list[State] = ["completed", "stopped", "failed", "running"]
         found = [f"{counts[state]} {state}" for state in states if counts[state]]
         return ", ".join(found) or "none begun"
 
@@ -240,7 +232,7 @@ class Search:
     # After a restart.
 
     def restore(
-        self, number: int, params: dict[str, Any], state: str, phases: list[PhaseRecord]
+        self, number: int, params: dict[str, Any], state: State, phases: list[PhaseRecord]
     ) -> SearchTrial:
         """Takes over one trial of the study. `restored` is to be called after the last."""
         trial = self._add(number, params)
@@ -311,8 +303,8 @@ class Search:
             metric=None if math.isnan(metric) else metric,
             order=decision.order,
             worse=decision.worse,
-            mode=decision.mode.value,
-            verdict=decision.verdict.value,
+            mode=decision.mode,
+            verdict=decision.verdict,
             steps=trial.steps,
             episodes=trial.episodes,
             report=self.reports,
@@ -336,7 +328,7 @@ class Search:
         trial.stop = reason
         self._report(trial, math.nan, now)
 
-    def _end(self, trial: SearchTrial, state: str, reason: str, now: float) -> None:
+    def _end(self, trial: SearchTrial, state: State, reason: str, now: float) -> None:
         trial.state = state
         trial.stop = trial.stop or reason
         self.roster.retire(trial)

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.hypertrick.methods import (
@@ -28,7 +28,8 @@ from benchmarks.hypertrick.simulator import (
     simulate,
 )
 from genkidama.errors import ConfigurationError
-from genkidama.hypertrick.rule import HyperTrick, geometric_phases, hyperband_brackets
+from genkidama.hypertrick.equations import geometric_phases, hyperband_brackets
+from genkidama.hypertrick.rule import HyperTrick
 
 PHASES, TRIALS = 9, 12
 
@@ -86,9 +87,15 @@ def check(
     speeds: list[float],
     *,
     restarts: bool = False,
+    in_order: bool = True,
     until: float = math.inf,
 ) -> None:
-    """What must hold of every search."""
+    """What must hold of every search.
+
+    Args:
+        in_order: whether trials are started in the order of their numbers, so that a limit leaves
+            no gap.
+    """
     by_node: dict[int, list[Interval]] = defaultdict(list)
     by_trial: dict[int, list[Interval]] = defaultdict(list)
     for interval in outcome.intervals:
@@ -117,11 +124,13 @@ def check(
         )
         assert phases[0] == 0
         assert not any(math.isnan(interval.metric or 0.0) for interval in found[:-1])
-    assert set(by_trial) == set(outcome.configurations) == set(range(len(outcome.configurations)))
+    assert set(by_trial) == set(outcome.configurations)
+    assert not in_order or set(by_trial) == set(range(len(by_trial)))
     assert outcome.wall_time == max(interval.end for interval in outcome.intervals)
     assert 0 < outcome.occupancy <= 1 + 1e-12
 
 
+@example(name="static", seed=0, crashes=False, speeds=[0.5] * 5, limit=3.0)
 @given(
     name=st.sampled_from(sorted(METHODS)),
     seed=st.integers(0, 10**6),
@@ -140,6 +149,8 @@ def test_what_holds_of_every_search(
         outcome,
         speeds,
         restarts=name == "restarting",
+        # A trial that belongs to a slow node begins later than its number says.
+        in_order=name != "static" or limit is None,
         until=math.inf if limit is None else limit,
     )
     assert (
@@ -175,7 +186,7 @@ def test_hypertrick_leaves_no_node_idle_while_trials_are_left_and_moves_none(
 
 
 def test_the_rule_hears_all_reports_in_the_order_of_time() -> None:
-    """The simulated verdicts are those of a rule that is told the intervals one by one, crashes included."""
+    """The simulated verdicts are those of a rule that is told the intervals one by one."""
     outcome = simulate(Random(5, crashes=True), METHODS["hypertrick"](), [1.0, 2.0, 0.5])
     rule = HyperTrick(workers=TRIALS, phases=PHASES, eviction_rate=0.25)
     last = {interval.trial: interval for interval in outcome.intervals}
@@ -193,7 +204,10 @@ def table(durations: list[list[float]], metrics: list[list[float]]) -> Toy:
 
 
 def test_halving_by_hand() -> None:
-    """4 trials, 2 nodes; the two best of round 1 go on: dynamically on any node, statically where they began."""
+    """4 trials, 2 nodes.
+
+    The two best of round 1 go on: dynamically on any node, statically where they began.
+    """
     problem = table([[1, 1], [1, 1], [2, 1], [1, 3]], [[5, 5], [1, 1], [4, 9], [3, 3]])
     dynamic = simulate(problem, Halving([[(4, 1), (2, 2)]]), [1.0, 1.0])
     assert dynamic.intervals == (
@@ -205,7 +219,7 @@ def test_halving_by_hand() -> None:
         Interval(1, 2, 1, 3.0, 4.0, 9.0),
     )
     assert (dynamic.wall_time, dynamic.occupancy, dynamic.completion_rate) == (4.0, 7 / 8, 6 / 8)
-    assert (dynamic.best_score, dynamic.time_to_best) == (9.0, 4.0)
+    assert (dynamic.leading_score, dynamic.time_to_lead) == (9.0, 4.0)
     static = simulate(problem, Halving([[(4, 1), (2, 2)]], nodes=2), [1.0, 1.0])
     assert [(interval.node, interval.trial) for interval in static.intervals[-2:]] == [
         (0, 0),
@@ -226,7 +240,10 @@ def test_restarting_rounds_trains_again_from_the_first_phase() -> None:
 
 
 def test_hyperband_runs_what_its_table_says() -> None:
-    """Without restarts, a bracket's rounds run n_i·(r_i − r_(i−1)) phases; with them, n_i·r_i: 32.61 % in all for R = 27."""
+    """Without restarts, a bracket's rounds run n_i·(r_i − r_(i−1)) phases.
+
+    With them, n_i·r_i: 32.61 % in all for R = 27.
+    """
     problem = learning_curves("steady", 0)
     brackets = hyperband_brackets(27)
     outcome = simulate(problem, Halving([bracket.rounds for bracket in brackets]), [1.0] * 8)
@@ -254,7 +271,7 @@ def test_hyperband_begins_again_when_a_node_would_be_idle() -> None:
 
 
 def test_asha_by_hand() -> None:
-    """One node, rungs after 1 and 3 of 9 phases, η = 3: the third report makes the best of three promotable."""
+    """One node, rungs after 1 and 3 of 9 phases, η = 3: the third report promotes one."""
     metrics = [[value] * 9 for value in (2, 3, 1, 9, 8, 7)]
     outcome = simulate(table([[1] * 9] * 6, metrics), Asha(9, trials=6), [1.0])
     assert [(interval.trial, interval.phase) for interval in outcome.intervals] == [
@@ -281,7 +298,10 @@ def test_reports_of_one_moment_are_all_heard_before_any_node_is_given_work() -> 
 
 
 def test_asha_promotes_from_the_highest_rung_first() -> None:
-    """η = 2, at t = 3: trial 2 is the better of two on the second rung, and trial 3 among the two best of four on the first."""
+    """η = 2, at t = 3: trial 2 is the better of two on the second rung.
+
+    Trial 3 is among the two best of four on the first.
+    """
     metrics = [[value] * 4 for value in (5, 4, 6, 5.5, 0, 0, 0, 0)]
     outcome = simulate(
         table([[1] * 4] * 8, metrics), Asha(4, factor=2, trials=8), [1.0, 1.0], limit=4.0
@@ -312,7 +332,7 @@ def test_a_limit_cuts_what_is_under_way() -> None:
 
 def test_an_end_at_the_limit_itself_counts() -> None:
     outcome = simulate(table([[1, 1]], [[1, 2]]), random_search(2, 1), [1.0], limit=2.0)
-    assert outcome.best_score == 2.0
+    assert outcome.leading_score == 2.0
 
 
 def test_samplers_propose_and_are_told() -> None:
@@ -338,21 +358,23 @@ def test_samplers_propose_and_are_told() -> None:
     ]
 
 
-def test_a_search_of_crashes_has_no_best() -> None:
+def test_a_search_of_crashes_has_no_leader() -> None:
     outcome = simulate(table([[1.0]] * 2, [[math.nan]] * 2), Halving([[(2, 1)]]), [1.0])
     assert (
-        outcome.best is None and math.isnan(outcome.best_score) and outcome.time_to_best == math.inf
+        outcome.leader is None
+        and math.isnan(outcome.leading_score)
+        and outcome.time_to_lead == math.inf
     )
     assert learning_curves("steady", 0).regret_of(outcome) == 1.0
 
 
-def test_the_best_is_by_last_reports_and_the_earlier_of_equals() -> None:
+def test_the_leader_is_by_last_reports_and_the_earlier_of_equals() -> None:
     problem = table([[1, 1]] * 4, [[9, 1], [2, 3], [2, 3], [8, math.nan]])
     outcome = simulate(problem, random_search(2, 4), [1.0])
-    assert outcome.best is not None and (
-        outcome.best.trial,
-        outcome.best_score,
-        outcome.time_to_best,
+    assert outcome.leader is not None and (
+        outcome.leader.trial,
+        outcome.leading_score,
+        outcome.time_to_lead,
     ) == (1, 3.0, 4.0)
 
 
@@ -390,7 +412,8 @@ def short() -> Toy:
         (lambda: Halving([]), "brackets = []: at least one with one round is needed"),
         (
             lambda: Halving([[(3, 1), (4, 2)]]),
-            "rounds = ((3, 1), (4, 2)): the numbers of trials must fall and those of phases rise, from 1",
+            "rounds = ((3, 1), (4, 2)): "
+            "the numbers of trials must fall and those of phases rise, from 1",
         ),
         (lambda: Halving([[(3, 1)]], nodes=0), "nodes = 0: a whole number of at least 1 is needed"),
         (lambda: rounds_of(0, 4, 0.25), "workers = 0: a whole number of at least 1 is needed"),

@@ -1,6 +1,9 @@
-"""A real PostgreSQL for tests, from Debian's package `postgresql`: in a temporary directory, on a Unix socket, with no TCP port.
+"""A real PostgreSQL for tests, from Debian's package `postgresql`.
 
-PostgreSQL refuses to run as root: tests that do run it as the user `postgres`, which the package makes.
+It lives in a temporary directory and listens on a Unix socket, with no TCP port.
+
+PostgreSQL refuses to run as root: tests that do run it as the user `postgres`, which the package
+makes.
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ def _unprivileged() -> dict[str, Any]:
 
 @contextmanager
 def running_postgresql() -> Iterator[str]:
-    """Starts a server and yields the SQLAlchemy address of its database; skips the test where there is none."""
+    """Starts a server and yields the SQLAlchemy address of its database.
+
+    Skips the test where there is none.
+    """
     psycopg = pytest.importorskip(
         "psycopg", reason="psycopg is not installed: pip install 'genkidama[postgresql]'"
     )

@@ -1,9 +1,10 @@
-"""A small search with HyperTrickScheduler on a real Ray cluster on this machine's loopback, as a program of its own.
+"""A small search with HyperTrickScheduler on a real Ray cluster on this machine's loopback.
 
     python -m tests.hypertrick.ray_search cluster|interrupted|restored DIRECTORY
 
-A process of its own, since Ray leaves threads, settings and warnings behind in the one that connects to it. It prints one
-line of JSON; `interrupted` ends by killing itself, and `restored` goes on with what that left in DIRECTORY.
+A process of its own, since Ray leaves threads, settings and warnings behind in the one that
+connects to it. It prints one line of JSON; `interrupted` ends by killing itself, and `restored`
+goes on with what that left in DIRECTORY.
 """
 
 from __future__ import annotations

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from benchmarks.hypertrick.methods import hypertrick
 from benchmarks.hypertrick.problems import learning_curves
 from benchmarks.hypertrick.simulator import simulate
-from genkidama.hypertrick.rule import (
-    Decision,
-    HyperTrick,
-    Mode,
-    Verdict,
+from genkidama.hypertrick.equations import (
     completion_rate,
     eviction_rate_for,
     geometric_phases,
     workers_before_selection,
 )
+from genkidama.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
 
 NAN = math.nan
 
 
 def quantile_by_counting(rule: HyperTrick, history: list[Decision], phase: int) -> Fraction | None:
-    """The law of the controller for one population, from all decisions before the report; None if no arrivals are left."""
+    """The law of the controller for one population, from all decisions before the report.
+
+    None if no arrivals are left.
+    """
     index = rule.decide_after.index(phase)
     keep = 1 - Fraction(rule.eviction_rate)
     here = [decision for decision in history if decision.phase == phase]
@@ -100,11 +100,15 @@ def test_every_verdict_is_the_law_s(
 
 
 def test_values_of_the_quantile() -> None:
-    """16 workers, r = 25 %: 8 pass, then half of the rest must be stopped; each that passes too many raises the bar."""
+    """16 workers, r = 25 %: 8 pass, then half of the rest must be stopped.
+
+    Each that passes too many raises the bar.
+    """
     rule = HyperTrick(workers=16, phases=4, eviction_rate=0.25, adaptive=True)
     for trial in range(8):
         assert rule.decide(trial, 0, trial).mode is Mode.COLLECTION
-    # 12 shall pass and 8 have; 8 are left: quantile 1 − 4/8, so at least 4 of the 8 before it must be worse.
+    # 12 shall pass and 8 have; 8 are left: quantile 1 − 4/8, so at least 4 of the 8 before it must
+    # be worse.
     assert rule.report(8, 0, 3.5) is Verdict.CONTINUE
     # 3 places for 7: at least ⌈9·4/7⌉ = 6 of 9.
     assert rule.report(9, 0, 4.6) is Verdict.CONTINUE
@@ -121,7 +125,7 @@ def test_values_of_the_quantile() -> None:
 
 
 def test_more_arrivals_than_expected_are_counted() -> None:
-    """If 5 instead of 4 have passed the first decision, the second has 5 arrivals to choose 2 from."""
+    """If 5 instead of 4 passed the first decision, the second has 5 arrivals to choose 2 from."""
     rule = HyperTrick(workers=8, phases=3, eviction_rate=0.5, adaptive=True)
     for trial, metric in enumerate([1, 2, 3, 4, 5, 0, 0.1, 0.2]):
         rule.report(trial, 0, metric)

@@ -1,4 +1,7 @@
-"""The pruner against the pure rule, event for event, in one process; other storages and processes: test_pruner_storages.py."""
+"""The pruner against the pure rule, event for event, in one process.
+
+Other storages and processes: test_pruner_storages.py.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ class Event:
 
 
 def replay(study: optuna.Study, events: Sequence[Event], **settings: Any) -> list[Decision]:
-    """Plays the events through the study's pruner and through the rule; every verdict must be equal."""
+    """Plays the events through the study's pruner and through the rule.
+
+    Every verdict must be equal.
+    """
     rule = HyperTrick(**settings)
     study.pruner = HyperTrickPruner(**settings)
     sign = 1 if study.direction == optuna.study.StudyDirection.MAXIMIZE else -1
@@ -139,7 +145,7 @@ def test_every_verdict_is_the_rules(
 def test_the_adaptive_quantile_is_the_rules_after_restarts_crashes_and_unasked_reports(
     seed: int,
 ) -> None:
-    """Later reports are mostly better, so that more pass than expected and the controller has something to do."""
+    """Later reports are mostly better, so that more pass than expected."""
     rng = np.random.default_rng(seed)
     actions = ["ask", "ask", "ask", "report", "fail", "elsewhere"]
     events = [
@@ -158,7 +164,7 @@ def test_the_adaptive_quantile_is_the_rules_after_restarts_crashes_and_unasked_r
 
 
 def test_the_adaptive_quantile_knows_after_a_restart_who_has_passed_the_decision_before() -> None:
-    """Eight have passed where four were expected, so 1 − 1/6 of those who come third shall be stopped, not 1 − 1/2."""
+    """Eight passed where four were expected: 1 − 1/6 of the later shall be stopped, not 1 − 1/2."""
     first = [Event(n, "ask", float(n)) for n in range(8)]
     then = [Event(0, "ask", 5.0), Event(1, "ask", 0.0), Event(1, "elsewhere"), Event(1, "ask", 3.0)]
     found = replay(
@@ -250,7 +256,7 @@ def test_steps_after_the_last_phase_are_not_judged_and_a_warning_says_so() -> No
     trial.report(NAN, 1000)
     with pytest.warns(
         UserWarning,
-        match=r"steps after 9, the last of 10 phases, are not judged: .* set HyperTrickPruner's phases, first_step and",
+        match=r"steps after 9, the last of 10 phases, are not judged: .* first_step and",
     ):
         assert not trial.should_prune()
     assert not study.ask().should_prune()  # nothing reported at all
@@ -273,7 +279,7 @@ def test_what_cannot_be_asked_any_more_counts_and_what_can_does_not() -> None:
 
 
 def test_reports_at_the_same_time_get_orders_of_their_own_in_any_number_of_threads() -> None:
-    """The threads report, wait for each other and ask: counting the holders of a value would give all the same order."""
+    """Threads report, wait, ask: if holders of a value were counted, all had the same order."""
     workers, phases, rate, together = 24, 4, 0.25, threading.Barrier(4, timeout=30)
 
     def objective(trial: optuna.Trial) -> float:
@@ -311,7 +317,7 @@ def test_reports_at_the_same_time_get_orders_of_their_own_in_any_number_of_threa
 
 
 class RacingStorage(InMemoryStorage):
-    """Runs something in the middle of a decision, once: after the trials have been listed, or before the decision is written."""
+    """Runs something once in a decision: after listing the trials, or before it is written."""
 
     after_listing: Callable[[], None] | None = None
     before_writing: Callable[[], None] | None = None
@@ -331,7 +337,7 @@ class RacingStorage(InMemoryStorage):
 
 
 def test_threads_of_one_process_take_turns() -> None:
-    """One that has listed the trials is overtaken by another: were it let through, a trial would be counted twice."""
+    """One that has listed the trials is overtaken: let through, it would count a trial twice."""
     storage = RacingStorage()
     study = optuna.create_study(
         storage=storage, pruner=HyperTrickPruner(workers=4, phases=2, eviction_rate=0.2)
@@ -359,7 +365,10 @@ def test_threads_of_one_process_take_turns() -> None:
 
 
 def test_what_a_race_of_two_processes_can_do() -> None:
-    """The slower one misses all that the other decides meanwhile; one more than W_p^DCM passes, and nobody loses a pass."""
+    """The slower one misses all that the other decides meanwhile.
+
+    One more than W_p^DCM passes, and nobody loses a pass.
+    """
     storage = RacingStorage()
     optuna.create_study(study_name="race", storage=storage, direction="maximize")
     one, other = [

@@ -1,4 +1,4 @@
-"""The scheduler for Ray Tune: event for event against the rule alone, and in a real search on several nodes."""
+"""The scheduler for Ray Tune: event for event against the rule alone, and in a real search."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def scheduler(**settings: Any) -> HyperTrickScheduler:
 
 
 def new_trial(number: int, directory: Path | None = None) -> Trial:
-    """A real trial of Ray's without its trainable; of its storage only what the scheduler uses, for the rest needs a running Ray."""
+    """A real trial of Ray's without its trainable.
+
+    Of its storage only what the scheduler uses, for the rest needs a running Ray.
+    """
     trial = Trial("train", stub=True, trial_id=f"id{number}")
     if directory is not None:
         trial.storage = SimpleNamespace(experiment_driver_staging_path=str(directory))
@@ -75,7 +78,7 @@ events = st.lists(
 def played(
     rule: HyperTrick, events: list[tuple[int, float]], sign: int = 1
 ) -> list[tuple[int, int, float, str]]:
-    """(trial, phase, metric, what Ray must hear): each trial runs phase after phase until the rule stops it or it is complete."""
+    """(trial, phase, metric, what Ray must hear), until a trial is stopped or complete."""
     ran = [0] * RULE["workers"]
     history = []
     for trial, metric in events:
@@ -170,7 +173,7 @@ def test_a_result_that_ends_several_phases_reports_each_until_it_is_stopped() ->
 
 
 def test_a_last_result_that_only_ends_the_trial_counts() -> None:
-    """Where one of Ray's own stoppers ends a trial, its result comes with `on_trial_complete` alone."""
+    """If a stopper of Ray's ends a trial, its result comes with `on_trial_complete` alone."""
     ours = scheduler()
     first, second = trials_of(ours, 2)
     ours.on_trial_complete(None, first, result(1, 4.0))
@@ -396,8 +399,8 @@ def test_the_debug_string_says_who_was_stopped_where() -> None:
     ours.on_trial_result(None, first, result(2, 5.0))
     ours.on_trial_result(None, second, result(1, 1.0))
     assert (
-        ours.debug_string()
-        == "Using HyperTrick: workers=1 phases=3 eviction_rate=0.25\nStopped/reported by phase: 0: 1/2, 1: 0/1"
+        ours.debug_string() == "Using HyperTrick: workers=1 phases=3 eviction_rate=0.25\n"
+        "Stopped/reported by phase: 0: 1/2, 1: 0/1"
     )
 
 
@@ -428,7 +431,8 @@ def run_ray(mode: str, directory: Path, rays_directory: Path) -> subprocess.Comp
         "RAY_TMPDIR": str(rays_directory),
         "RAY_AUTH_MODE": "disabled",  # or Ray writes a token into the home directory
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name: everything listens on 127.0.0.1 only
+        # Despite its name: everything listens on 127.0.0.1 only.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "TUNE_GLOBAL_CHECKPOINT_S": "0",  # a checkpoint of the experiment after each event
     }
     command = [sys.executable, "-m", "tests.hypertrick.ray_search", mode, str(directory)]
@@ -466,7 +470,7 @@ def decisions_in(journal: str) -> list[Decision]:
 
 
 def check_against_the_rule(decisions: list[Decision], trials: dict[str, Any]) -> None:
-    """The verdicts are those of the rule alone, each trial's metrics are its own, and it ran as long as its verdicts say."""
+    """The verdicts are those of the rule alone, and each trial ran as long as its verdicts say."""
     from tests.hypertrick.ray_search import FAULTY, PHASES, SLOPES, WORKERS
 
     rule = HyperTrick(workers=WORKERS, phases=PHASES, eviction_rate=0.25)
@@ -505,7 +509,8 @@ def test_a_search_on_a_cluster_of_three_nodes(tmp_path: Path, rays_directory: Pa
     check_against_the_rule(decisions, found["trials"])
     stopped = {decision.trial for decision in decisions if decision.verdict is Verdict.STOP}
     assert len(stopped) >= 3
-    # Each node has one CPU: its trials follow one another, and where one was stopped the next began.
+    # Each node has one CPU: its trials follow one another, and where one was stopped the next
+    # began.
     by_node: dict[str, list[tuple[float, float, int]]] = {}
     for number, row in found["trials"].items():
         by_node.setdefault(row["node"], []).append((row["start"], row["end"], int(number)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,10 @@ def selecting_at_once(phases: int = 2, rate: float = 0.25, seed: int = 0) -> Hyp
 def search(
     rule: HyperTrick, rng: np.random.Generator, nodes: int, metric: Callable[[int, int], float]
 ) -> list[int]:
-    """A whole search: on each node a trial, whose next phase ends in a random order. The phases that each trial ran."""
+    """A whole search: on each node a trial, whose next phase ends in a random order.
+
+    The phases that each trial ran.
+    """
     ran = [0] * rule.workers
     started = min(nodes, rule.workers)
     running = list(range(started))
@@ -64,7 +68,10 @@ def search(
 
 @st.composite
 def histories(draw: st.DrawFn, trials: int = 12, phases: int = 4) -> list[tuple[int, int, float]]:
-    """Reports (trial, phase, metric) in which each trial's phases follow one another; some metrics are equal, some NaN."""
+    """Reports (trial, phase, metric) in which each trial's phases follow one another.
+
+    Some metrics are equal, some NaN.
+    """
     order = draw(st.lists(st.integers(0, trials - 1), max_size=40))
     done = [0] * trials
     history = []
@@ -286,7 +293,11 @@ def test_nothing_is_decided_after_the_last_phase(phases: int, metrics: list[floa
 
 
 def fewest_phases(workers: int, rate: float, phases: int) -> int:
-    """All run the first phase; each later one those at least who passed the one before for being early, and the first is never stopped."""
+    """All run the first phase.
+
+    Each later one those at least who passed the one before for being early, and the first is never
+    stopped.
+    """
     return workers + sum(
         max(1, workers_before_selection(workers, rate, phase)) for phase in range(phases - 1)
     )
@@ -330,7 +341,8 @@ def test_equation_8_is_too_low_to_be_reached_but_for_rounding_down(
 def test_the_worst_case_of_the_running_example() -> None:
     assert fewest_phases(16, 0.25, 4) == 16 + 8 + 6 + 4
     assert minimum_completion_rate(0.25, 4) * 16 * 4 == pytest.approx(8 + 6 + 4.5 + 3.375)
-    # Rounding down may take more than the missing phase gives: of two workers over 100 phases one may run them all.
+    # Rounding down may take more than the missing phase gives: of two workers over 100 phases one
+    # may run them all.
     assert fewest_phases(2, 0.01, 100) == 101 < minimum_completion_rate(0.01, 100) * 200
 
 
@@ -346,7 +358,8 @@ def test_the_expected_number_of_workers_where_metrics_are_stationary() -> None:
     assert (reached[:, 0] == workers).all()
     expected = np.array([expected_workers(workers, rate, phase) for phase in range(1, phases)])
     error = reached[:, 1:].std(axis=0, ddof=1) / math.sqrt(searches)
-    # Whole trials cannot be cut at √r: rounding W^DCM, and n·√r of a few reports, cost up to one trial a phase.
+    # Whole trials cannot be cut at √r: rounding W^DCM, and n·√r of a few reports, cost up to one
+    # trial a phase.
     assert (np.abs(reached[:, 1:].mean(axis=0) - expected) < 4 * error + 1).all()
 
 
@@ -460,7 +473,8 @@ def test_restored_verdicts_are_kept_and_not_judged_again() -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     rule, plain = (HyperTrick(workers=4, phases=3, eviction_rate=0.25) for _ in range(2))
     for trial, metric in enumerate([1.5, 0.5, 2.5, 0.25]):
-        assert rule.decide(trial, np.int64(0), np.float32(metric)) == plain.decide(trial, 0, metric)  # type: ignore[arg-type]
+        phase: Any = np.int64(0)
+        assert rule.decide(trial, phase, np.float32(metric)) == plain.decide(trial, 0, metric)
 
 
 # Options.

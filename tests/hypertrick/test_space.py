@@ -77,7 +77,8 @@ def test_keys_may_be_deep() -> None:
     [
         (
             "",
-            ": is empty; name a setting to vary, as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }",
+            ": is empty; name a setting to vary, "
+            "as optimizer.learning_rate = { low = 1e-5, high = 1e-2 }",
         ),
         ("x = {}", ": x: a range needs low and high"),
         ("a.b = 3", ": a.b = 3: expected a range { low = …, high = … } or a list of choices"),
@@ -225,7 +226,10 @@ def test_a_range_is_taken_or_told_in_one_line(
 def test_the_studys_distribution_holds_the_range(
     low: float, high: float, log: bool, step: int | None
 ) -> None:
-    """Optuna cuts a range that is no multiple of its step; a search does so by itself, in silence."""
+    """Optuna cuts a range that is no multiple of its step.
+
+    A search does so by itself, in silence.
+    """
     optuna = pytest.importorskip("optuna")
     from genkidama.tuning.study import _distribution
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from genkidama.local.progress import Progress, bar, duration
+from genkidama.experiment import Experiment
+from genkidama.local.progress import Progress, SearchProgress, bar, duration
 from tests.helpers import small
 
 
@@ -212,3 +213,40 @@ def test_a_run_without_an_exchange_leaves_nothing() -> None:
     progress, file = told(join(0.0))
     progress.close()
     assert file.getvalue() == ""
+
+
+def searched(*events: dict[str, Any], **search: Any) -> str:
+    """The line about a search of 30 trials of 4 phases after these events, each a second after the one before."""
+    plan = {"trials": 30, "phases": 4, "phase_steps": 10, "eviction_rate": 0.64, **search}
+    space = {"algorithm.gamma": [0.9, 0.99]}
+    progress = SearchProgress(
+        Experiment.from_dict({"search": {"space": space, **plan}}), io.StringIO()
+    )
+    for second, event in enumerate(events):
+        progress({"time": float(second), "child": "pi", **event})
+    return progress.line()
+
+
+def trial(number: int, *metrics: float | None, state: str = "") -> list[dict[str, Any]]:
+    """What the history says of a trial."""
+    lines: list[dict[str, Any]] = [{"event": "trial", "trial": number}]
+    lines += [{"event": "report", "trial": number, "metric": metric} for metric in metrics]
+    return [*lines, *([{"event": "trial_end", "trial": number, "state": state}] if state else [])]
+
+
+def test_the_best_trial_of_a_search_is_the_best_that_completed() -> None:
+    running = trial(0, 7.0, 9.0)
+    assert "best 9.0 (trial 0)" in searched(*running)  # nothing has completed
+    assert "best 2.0 (trial 1)" in searched(*running, *trial(1, 8.0, 2.0, state="completed"))
+    failed = trial(2, 5.0, None, state="failed")
+    assert "best" not in searched(*failed)
+    assert "best 9.0 (trial 0)" in searched(*failed, *running)
+
+
+def test_a_search_with_a_cohort_expects_fewer_reports() -> None:
+    """10 reports of 30·(1 + .36 + .36² + .36³) = 46 are 22 %. With a cohort of 5 about 38 are expected."""
+    reports = trial(0, *(1.0,) * 10)
+    assert " 22% " in searched(*reports)
+    assert " 26% " in searched(*reports, cohort=5)
+    assert " 22% " in searched(*reports, cohort=5, adaptive=True)
+    assert "  8% " in searched(*reports, method="random")

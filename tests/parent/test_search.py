@@ -781,7 +781,7 @@ async def test_a_sampler_that_fails_is_asked_again(
 async def test_a_database_that_is_away_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("genkidama.tuning.study._SQLITE_SECONDS", 0.1)
+    monkeypatch.setattr("genkidama.tuning.storage._SQLITE_SECONDS", 0.1)
     settings = searching(trials=6, phase_steps=200)
     out = tmp_path / "run"
     async with running(settings, out) as parent:

@@ -1,4 +1,4 @@
-"""Real Optuna studies, as a search leaves them: the real rule over a made-up problem, on nodes in virtual time."""
+"""Real Optuna studies as a search leaves them: the real rule, a made-up problem, virtual time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
+from genkidama.tuning.findings import Findings, read
+
+COMPLETE = TrialState.COMPLETE
+PRUNED = TrialState.PRUNED
+FAIL = TrialState.FAIL
+RUNNING = TrialState.RUNNING
 
 #: As a search file might have it, with a choice of texts.
 SPACE: dict[str, dict[str, Any]] = {
@@ -31,7 +37,7 @@ SPACE: dict[str, dict[str, Any]] = {
 
 
 def lander(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
-    """A score that saturates: the learning rate matters most, then γ, the optimizer a little, the batch size hardly."""
+    """A score that saturates: the learning rate matters most, then γ, the batch size hardly."""
     off = abs(math.log10(params["optimizer.learning_rate"]) + 3.2)
     best = (
         260
@@ -88,6 +94,7 @@ def make_study(
         until: search time at which the search is looked at; what is under way then is RUNNING.
         settings: replaces entries of the study's attribute.
     """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng = np.random.default_rng(seed)
     space = SPACE if space is None else space
     study = optuna.create_study(
@@ -116,12 +123,14 @@ def make_study(
         eviction_rate=eviction_rate,
         decide_after=about["decide_after"],
         cohort=about["cohort"],
+        adaptive=about.get("adaptive", False),
     )
     distributions = {key: distribution(dimension) for key, dimension in space.items()}
     study.sampler = optuna.samplers.RandomSampler(seed=seed)
     speeds = rng.uniform(0.7, 1.4, nodes)
 
-    # (time of the report, node, trial, its phases so far); a node starts a trial as soon as it is free.
+    # (time of the report, node, trial, its phases so far); a node starts a trial as soon as it is
+    # free.
     events: list[tuple[float, int, Any, list[dict[str, Any]], float]] = []
     started = reported = 0
 
@@ -188,3 +197,60 @@ def make_study(
             study.tell(trial, metric)
         begin(node, now)
     return study
+
+
+def phase(
+    number: int,
+    node: str,
+    start: float,
+    end: float,
+    metric: float | None,
+    mode: str = "collection",
+    **more: Any,
+) -> dict[str, Any]:
+    return {
+        "phase": number,
+        "node": node,
+        "start": start,
+        "end": end,
+        "metric": metric,
+        "mode": mode,
+        "verdict": "continue",
+        **more,
+    }
+
+
+def written(*trials: tuple[TrialState, list[dict[str, Any]]], **settings: Any) -> Findings:
+    """Findings of a study that was written by hand.
+
+    Two phases and r = 1/4, unless told otherwise.
+    """
+    study = make_study(
+        phases=2, until=-1.0, space={"x.y": {"low": 0.0, "high": 1.0}}, settings=settings
+    )
+    for state, phases in trials:
+        values = {p["phase"]: math.nan if p["metric"] is None else p["metric"] for p in phases}
+        study.add_trial(
+            create_trial(
+                state=state,
+                value=phases[-1]["metric"] if state is TrialState.COMPLETE else None,
+                params={"x.y": 0.5},
+                distributions={"x.y": distribution({"low": 0.0, "high": 1.0})},
+                intermediate_values=values,
+                user_attrs={"phases": phases},
+            )
+        )
+    return read(study)
+
+
+def by_hand() -> Findings:
+    return written(
+        (
+            COMPLETE,
+            [phase(0, "a", 0, 10, 1.0, report=1), phase(1, "a", 10, 20, 4.0, "none", report=3)],
+        ),
+        (PRUNED, [phase(0, "b", 5, 10, 0.5, "selection", verdict="stop", report=2)]),
+        (FAIL, [phase(0, "b", 12, 14, None, "failure", verdict="stop", report=4)]),
+        (RUNNING, [phase(0, "b", 14, 24, 5.0, "selection", report=5)]),
+        workers=6,
+    )

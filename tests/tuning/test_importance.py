@@ -15,6 +15,13 @@ from tests.tuning.studies import make_study
 TWO = {"a.matters": {"low": 0.0, "high": 1.0}, "b.idle": {"low": 0.0, "high": 1.0}}
 
 
+@pytest.fixture(autouse=True)
+def small_forests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few trees say the same of problems as plain as these."""
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(importance, "_TREES", 8)
+
+
 def matters(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
     return float(100 * params["a.matters"] + phase + rng.normal())
 
@@ -37,8 +44,8 @@ def of(**options: Any) -> Findings:
 
 def few(findings: Findings, complete: int) -> Findings:
     """Without all but so many of the completed trials."""
-    kept = [trial for trial in findings.trials if trial.state != "complete"] + findings.of_state(
-        "complete"
+    kept = [trial for trial in findings.trials if trial.state != "completed"] + findings.of_state(
+        "completed"
     )[:complete]
     return Findings(findings.name, findings.settings, findings.space, tuple(kept))
 
@@ -126,7 +133,7 @@ def test_the_stopped_trials_change_the_result() -> None:
         everyone.name,
         everyone.settings,
         everyone.space,
-        tuple(t for t in everyone.of_state("complete") if t.score > 60),
+        tuple(t for t in everyone.of_state("completed") if t.score > 60),
     )
     assert found(everyone, study=study).shares["a.gate"] > 0.8
     assert found(completed).shares["a.gate"] < 0.3

@@ -1,0 +1,90 @@
+"""How a report and its figures are written: numbers, times, names of settings, sections, tables.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = [
+    "clock",
+    "counted",
+    "percent",
+    "plural",
+    "section",
+    "short_names",
+    "show",
+    "table",
+    "wrapped",
+]
+
+#: Columns of a paragraph.
+_WIDTH = 100
+
+
+def show(value: Any) -> str:
+    """A number for people: `8,521`, `231.4`, `0.00033`; a dash for NaN. Other values stay."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def clock(seconds: float) -> str:
+    """`42.5 s`, `12:05` (minutes) or `3:07:00`."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """`56.7 %`; a dash for NaN."""
+    return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """By dotted setting, its last word, or all of it where that says too little."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    return {
+        key: word if list(last.values()).count(word) == 1 and word not in ("name", "id") else key
+        for key, word in last.items()
+    }
+
+
+def counted(counts: dict[str, int]) -> str:
+    """`3 completed, 1 stopped`."""
+    return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+
+def plural(count: int, word: str) -> str:
+    """`1 phase`, `2 phases`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def section(title: str, lines: Iterable[str]) -> str:
+    """A part of a report: its title, underlined, and its lines."""
+    return "\n".join([title, "─" * len(title), *lines])
+
+
+def wrapped(sentence: str) -> list[str]:
+    """A paragraph's lines."""
+    return textwrap.wrap(sentence, _WIDTH)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
+    """Columns as wide as their widest entry, to the right but for the first `left` of them."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]
