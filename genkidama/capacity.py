@@ -14,7 +14,6 @@ __all__ = [
     "RESERVE_BYTES",
     "cores_that_fit",
     "expected_cores",
-    "megabytes",
 ]
 
 #: What a child takes before its first core: 31 MB are its own process, the others torch's in the nursery. Pages of files are
@@ -54,8 +53,3 @@ def expected_cores(available: int | None, at_most: int) -> int:
     return cores_that_fit(
         available, CORE_BYTES + GROWTH_BYTES, at_most, CHILD_BYTES + RESERVE_BYTES
     )
-
-
-def megabytes(size: int) -> str:
-    """Bytes as people read them: `"31 MB"`, of 10⁶ bytes."""
-    return f"{round(size / 1e6)} MB"

@@ -263,13 +263,13 @@ class Evaluated(Event, kw_only=True):
     """Episodes were played with a checkpoint of the run."""
 
     event: Literal["evaluation"] = "evaluation"
-    mean: float
-    """Mean return."""
-    std: float
+    mean: float | None
+    """Mean return; null if one of the returns is NaN."""
+    std: float | None
     """Standard deviation of the returns."""
-    minimum: float
+    minimum: float | None
     """The smallest return."""
-    quantiles: dict[str, float]
+    quantiles: dict[str, float | None]
     """The 5 %, 25 %, 50 %, 75 % and 95 % quantiles of the returns."""
     solved: bool | None
     """Whether the mean reaches the threshold; null without one."""
@@ -283,7 +283,7 @@ class Evaluated(Event, kw_only=True):
     """The seed that the episodes followed from."""
     checkpoint: str
     """The file that was played."""
-    mean_return: float
+    mean_return: float | None
     """The mean again, under the name that it has in the other lines."""
 
 
@@ -301,14 +301,12 @@ _encoder = msgspec.json.Encoder()
 
 def as_line(event: Event) -> bytes:
     """The event as a line of the history, with the line break."""
-    if type(event) is Measures:
-        fields: dict[str, Any] = msgspec.to_builtins(event)
-        figures = fields.pop("figures")
-        return (
-            _encoder.encode(figures | fields if _HEADS & figures.keys() else fields | figures)
-            + b"\n"
-        )
-    return _encoder.encode(event) + b"\n"
+    if type(event) is not Measures:
+        return _encoder.encode(event) + b"\n"
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    figures = fields.pop("figures")
+    # A figure with the name of a field loses; the fields stand in front in any case.
+    return _encoder.encode(fields | figures | fields) + b"\n"
 
 
 def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
@@ -322,11 +320,22 @@ def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
     """
     fields = line if isinstance(line, dict) else msgspec.json.decode(line, type=dict[str, Any])
     name = fields.get("event", "")
-    if name == "measures" or (name not in KINDS and "child" in fields):
-        # Before measures had a kind of their own, they had the name of their backend.
-        known = {"backend": name} | fields | {"event": "measures"}
-        figures = {key: value for key, value in known.items() if key not in _HEADS}
-        heads = {key: value for key, value in known.items() if key in _HEADS}
-        return msgspec.convert(heads | {"figures": figures}, Measures)
-    kind = KINDS.get(name)
-    return None if kind is None else msgspec.convert(fields, kind)
+    if name == "measures":
+        return _measures(fields)
+    if name in KINDS:
+        return msgspec.convert(fields, KINDS[name])
+    # Before measures had a kind of their own, their kind was the name of their backend.
+    old = fields | {"event": "measures", "backend": name}
+    return _measures(old) if _are_measures(old) else None
+
+
+def _measures(fields: dict[str, Any]) -> Measures:
+    figures = {key: value for key, value in fields.items() if key not in _HEADS}
+    heads = {key: value for key, value in fields.items() if key in _HEADS}
+    return msgspec.convert(heads | {"figures": figures}, Measures)
+
+
+def _are_measures(fields: dict[str, Any]) -> bool:
+    """Whether a line of no known kind is a child's, with nothing but numbers."""
+    numbers = all(isinstance(fields[key], float | int) for key in fields.keys() - _HEADS)
+    return "child" in fields and numbers

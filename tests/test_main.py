@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genkidama import __main__ as main_module
 from genkidama.__main__ import main
+from genkidama.commands import verbs
 from genkidama.local.evaluation import Evaluation
 from genkidama.system.run import Run
 from tests.helpers import ROOT, command, small, untrained
@@ -221,7 +221,7 @@ def test_an_interrupted_command_has_the_shells_exit_code(
     def interrupt(*_: object, **__: object) -> Run:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main_module, "train", interrupt)
+    monkeypatch.setattr(verbs, "train", interrupt)
     assert genkidama("train", experiment(tmp_path))[0] == 130
 
 
@@ -229,7 +229,7 @@ def test_json_has_no_nan(
     genkidama: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Evaluation(np.array([1.0, np.nan]), Path("best.safetensors"), None, False, 0)
-    monkeypatch.setattr(main_module, "evaluate", lambda *_, **__: found)
+    monkeypatch.setattr(verbs, "evaluate", lambda *_, **__: found)
     code, out, err = genkidama("evaluate", "run", "--json")
     assert (code, err) == (0, "")
     plain = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))

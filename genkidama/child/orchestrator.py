@@ -26,7 +26,6 @@ from genkidama.capacity import (
     GROWTH_BYTES,
     RESERVE_BYTES,
     cores_that_fit,
-    megabytes,
 )
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
@@ -36,6 +35,7 @@ from genkidama.child.nursery import describe
 from genkidama.child.records import start_core
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.formats import megabytes
 from genkidama.system.machine import available_bytes
 from genkidama.weights import DTYPE, Signature, Vector
 

@@ -6,8 +6,6 @@ written as atomically as a checkpoint.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import safetensors.numpy
 import structlog
 
 from genkidama.errors import EnvironmentFailure
+from genkidama.system.files import write_atomically
 
 __all__ = ["load_state", "save_state"]
 
@@ -29,20 +28,11 @@ def save_state(path: Path, digest: str, arrays: dict[str, npt.NDArray[Any]]) -> 
     Raises:
         EnvironmentFailure: the file cannot be written; an older one is untouched.
     """
-    temporary = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(safetensors.numpy.save(arrays, metadata={"signature": digest}))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise EnvironmentFailure(
-            f"{path}: the child's state cannot be saved: {error.strerror}"
-        ) from None
+        raise EnvironmentFailure(f"{path.parent}: cannot be made: {error.strerror}") from None
+    write_atomically(path, safetensors.numpy.save(arrays, metadata={"signature": digest}))
 
 
 def load_state(path: Path, digest: str) -> dict[str, npt.NDArray[Any]] | None:

@@ -8,9 +8,7 @@ Laws of this file:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,10 @@ from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.telemetry import EventLog
 from genkidama.parent.trials import TrialKeeper
-from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, write_atomically
+from genkidama.system.checkpoint import Checkpoint, CheckpointFolder
+from genkidama.system.files import write_atomically
 from genkidama.system.history import History
+from genkidama.system.run import CHECKPOINTS, EXPERIMENT, HISTORY, new_directory
 
 __all__ = ["Records", "make_directory"]
 
@@ -56,7 +56,7 @@ class Records:
         self._log = log
         self._events = EventLog(log)
         self._history_error = self._problem = ""
-        self._history = History(out / "history.jsonl")
+        self._history = History(out / HISTORY)
         self._keeper: Checkpointer | TrialKeeper | None = None
         try:
             _check_same_kind(server.experiment, out)
@@ -64,7 +64,7 @@ class Records:
                 start = self._take_up_run(out)
             else:
                 start = self._take_up_search(out)
-            write_atomically(out / "experiment.toml", server.experiment.to_toml().encode())
+            write_atomically(out / EXPERIMENT, server.experiment.to_toml().encode())
         except BaseException:
             self.close()
             raise
@@ -131,7 +131,7 @@ class Records:
     def _take_up_run(self, out: Path) -> dict[str, Any]:
         """Goes on from the newest checkpoint; what there is to say about it, nothing of a new run."""
         server = self._server
-        folder = CheckpointFolder(out / "checkpoints", server.experiment.parent.checkpoint_keep)
+        folder = CheckpointFolder(out / CHECKPOINTS, server.experiment.parent.checkpoint_keep)
         self._keeper = Checkpointer(server, folder, self.note, self._complain)
         checkpoint = self._keeper.restore()
         if checkpoint is None:
@@ -152,7 +152,7 @@ class Records:
         from genkidama.tuning.study import Study  # Optuna, which a plain run does without
 
         server = self._server
-        study = Study(server.experiment, out, resumes=(out / "experiment.toml").exists())
+        study = Study(server.experiment, out, resumes=(out / EXPERIMENT).exists())
         self._keeper = TrialKeeper(server, study, out, self._complain, self._now)
         self._keeper.restore()
         assert server.search is not None
@@ -190,7 +190,7 @@ def make_directory(out: Path | None, name: str) -> Path:
     """
     try:
         if out is None:
-            return _new_directory(name)
+            return new_directory(name)
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFailure(
@@ -199,21 +199,9 @@ def make_directory(out: Path | None, name: str) -> Path:
     return out
 
 
-def _new_directory(name: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
-        path = Path("runs") / f"{name}-{stamp}{suffix}"
-        with suppress(FileExistsError):
-            path.mkdir(parents=True)
-            return path
-    raise EnvironmentFailure(
-        f"runs/{name}-{stamp}: so many runs began in this second; choose a directory with --out"
-    )
-
-
 def _check_same_kind(experiment: Experiment, out: Path) -> None:
     """A search and a plain run do not go on in each other's directory."""
-    path = out / "experiment.toml"
+    path = out / EXPERIMENT
     was_search = "search" in read_toml(path) if path.exists() else experiment.search is not None
     if was_search != (experiment.search is not None):
         was, now_is = ("a search", "a plain run") if was_search else ("a plain run", "a search")

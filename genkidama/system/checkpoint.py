@@ -1,8 +1,8 @@
 """Checkpoints: a weight vector and all that a run needs to go on, as one safetensors file.
 
 Laws of this file:
-- A file is complete or absent: it is written beside its name, flushed to the disk, and then renamed.
-  What goes wrong on the way leaves the file that was there before untouched.
+- A file is complete or absent, as `write_atomically` writes it. What goes wrong on the way leaves the
+  file that was there before untouched.
 - The tensors carry their names and shapes, so that any reader of safetensors can load them as a
   `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
 - Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`.
@@ -27,10 +27,11 @@ import safetensors.numpy
 import genkidama
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
-from genkidama.parameter_server import Snapshot
+from genkidama.system.files import write_atomically
+from genkidama.trial import Snapshot
 from genkidama.weights import DTYPE, Signature, Vector, unflatten
 
-__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "load", "save", "write_atomically"]
+__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "load", "save"]
 
 #: What the metadata's `format` says; a change that old readers cannot ignore raises the number.
 FORMAT = "genkidama-1"
@@ -99,9 +100,8 @@ def load(path: str | Path) -> Checkpoint:
             for name, shape in signature.entries:  # all before the vector's memory is asked for
                 found = file.get_slice(name)
                 if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
-                    raise ValueError(
-                        f"{name!r} is {found.get_dtype()} {list(found.get_shape())}, expected F32 {list(shape)}"
-                    )
+                    is_now = f"{found.get_dtype()} {list(found.get_shape())}"
+                    raise ValueError(f"{name!r} is {is_now}, expected F32 {list(shape)}")
             vector = np.empty(signature.size, DTYPE)
             for name, part in unflatten(vector, signature).items():
                 part[...] = file.get_tensor(name)
@@ -114,7 +114,8 @@ def load(path: str | Path) -> Checkpoint:
     ) as error:
         problem = f"{error}".splitlines()[0]
         raise ConfigurationError(
-            f"{path}: not a readable checkpoint: {problem}; use another checkpoint or delete this one"
+            f"{path}: not a readable checkpoint: {problem}; "
+            "use another checkpoint or delete this one"
         ) from None
     return Checkpoint(path, signature, vector, snapshot)
 
@@ -132,35 +133,6 @@ def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
         name: msgspec.json.decode(metadata[name]) for name in _FIELDS if name in metadata
     }
     return signature, msgspec.convert(fields, Snapshot)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces the file at `path` by `content`; after a crash the old or the new content is there, whole.
-
-    Raises:
-        EnvironmentFailure: it could not be written; the old file is untouched.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name too must survive a power cut
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{path}: cannot be written: {error.strerror}; free space or choose another directory"
-        ) from None
 
 
 def _ignore(problem: str) -> None:
@@ -219,9 +191,8 @@ class CheckpointFolder:
         """
         path = self.version_path(snapshot.version)
         save(path, signature, vector, snapshot)
-        for version in [version for version in self.versions() if version <= snapshot.version][
-            : -self.keep
-        ]:
+        ours = [version for version in self.versions() if version <= snapshot.version]
+        for version in ours[: -self.keep]:
             with suppress(OSError):
                 self.version_path(version).unlink()
         return path

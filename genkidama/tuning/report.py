@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from genkidama.system.run import trial_folder
 from genkidama.tuning.findings import Findings, Settings, Span, open_study, order_bias, read
 from genkidama.tuning.importance import Importances, importances
 
@@ -254,7 +255,7 @@ def _best(findings: Findings, directory: str) -> str:
             ),
             "",
         ]
-    folder = str(PurePath(directory) / "trials" / f"{best.number:04d}")
+    folder = str(PurePath(directory) / trial_folder(best.number))
     lines.append(
         f"Checkpoint  {PurePath(directory) / best.checkpoint if best.checkpoint else 'none was written'}"
     )

@@ -31,6 +31,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.hypertrick.space import Dimension, parse_space
 from genkidama.system.plugs import is_plug, load_plug
+from genkidama.system.run import STUDY
 from genkidama.tuning.findings import without_password
 from genkidama.tuning.service import PhaseRecord, SearchTrial
 
@@ -68,7 +69,7 @@ class KnownTrial:
 
 def storage_url(storage: str, out: Path) -> str:
     """The study's storage: as the experiment says, or a SQLite file in the run's directory."""
-    return storage or f"sqlite:///{out.absolute() / 'study.db'}"
+    return storage or f"sqlite:///{out.absolute() / STUDY}"
 
 
 class Study:

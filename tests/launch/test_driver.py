@@ -221,10 +221,10 @@ def clean(cluster: Cluster) -> Iterator[None]:
 DRIVER = """
 import sys
 from genkidama import Experiment
-from genkidama.launch import driver
+from genkidama.launch import driver, launch
 file, address, out, node = sys.argv[1:]
 driver.head_of = lambda nodes: node if node in [each["NodeID"] for each in nodes] else None
-driver.launch(Experiment.load(file), address=address, children=2, cores=1, out=out, episodes=0, say=print)
+launch(Experiment.load(file), address=address, children=2, cores=1, out=out, episodes=0, say=print)
 """
 
 
