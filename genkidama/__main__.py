@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from genkidama.doctor.__main__ import main as doctor_alone
 from genkidama.errors import GenkidamaError
 
-#: Why the verbs cannot work; None if they can. The doctor needs nothing of what they import, and says
-#: what is wrong with it.
+#: Why the verbs cannot work; None if they can. The doctor needs nothing of what they import, and
+#: says what is wrong with it.
 _BROKEN: Exception | None = None
 try:
     from genkidama.commands import verbs

@@ -3,11 +3,11 @@
 Laws of this file:
 - The parent's mind and its shell make events; the history, the log and the progress line read them.
   Nothing else in the house says what a line of the history looks like.
-- A line has its time first and its kind second, then the fields in the order in which they stand here.
+- A line has its time first and its kind second. Then come the fields in the order of this file.
   A field that is `UNSET` is left out; one that is None is written as null.
-- A reader passes over kinds and fields that it does not know, and accepts what older versions wrote.
+- A reader passes over unknown kinds and fields, and accepts what older versions wrote.
 
-`docs/history.md` has the table, made from the lines below the fields.
+`docs/history.md` has the tables, made from the lines below the fields.
 """
 
 from __future__ import annotations

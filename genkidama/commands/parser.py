@@ -19,7 +19,7 @@ Option: TypeAlias = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb: its line in the list of verbs, the first sentence of its own help, and its options."""
+    """A verb: its line in the list, the first sentence of its own help, and its options."""
 
     help: str
     description: str

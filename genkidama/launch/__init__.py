@@ -1,4 +1,6 @@
-"""A run on a Ray cluster: the processes of ours are elsewhere, and this one keeps them going. Needs the extra `ray`.
+"""A run on a Ray cluster: this process keeps others going that are elsewhere, through Ray alone.
+
+It needs the extra `ray`, and imports it only when it launches.
 
     run = launch(Experiment.load("lunarlander.toml"), address="auto", out="runs/cluster")
 
@@ -9,11 +11,11 @@ Its laws:
 - What a machine can lose is copied. This process, the driver, keeps the run directory: history and
   checkpoints come to it as they are written, as bytes.
 - The copy of a search's study is kept back until all weights that it tells of are here.
-- A part that is lost with its worker or its node is started again where there is room. A parent gets
-  what the driver has copied. A child that is still there is told the new address, and goes on with its
-  own weights.
-- The parent takes no CPU of Ray's account, so there is always room for it. It stands on the head node:
-  with that one the whole cluster is lost anyway.
+- A part that is lost with its worker or its node is started again where there is room. A parent
+  gets what the driver has copied. A child that is still there is told the new address, and goes on
+  with its own weights.
+- The parent takes no CPU of Ray's account, so there is always room for it. It stands on the head
+  node: with that one the whole cluster is lost anyway.
 - A process ends with its actor, and an actor with the driver. Nothing stays on a node, except its
   directory after a crash.
 - The token that lets children in is drawn for each launch. It is never on a command line.

@@ -1,8 +1,8 @@
 """The run directory that the driver keeps: what it has of the parent's files, and what is missing.
 
-The copy of a search's study is kept back until all weights that it tells of are here, since a report must
-have its weights. So a study that has come is held in memory. The next look at the parent's files says what
-it waits for.
+A report must have its weights. So the copy of a search's study is kept back until all the weights
+are here that it tells of. Until then it is held in memory, and the next look at the parent's files
+says what it waits for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Copies:
     """What of a run is here.
 
     Args:
-        run: the run directory, which exists. A last line of its history that a crash tore is cut off.
+        run: the run directory, which exists. A torn last line of its history is cut off.
     """
 
     def __init__(self, run: Path) -> None:
@@ -100,7 +100,7 @@ class Copies:
 
     @property
     def wanted(self) -> list[str]:
-        """What to ask the parent for now. The study comes alone, and nothing else before the next look."""
+        """What to ask the parent for now. The study comes alone, and then there is a look."""
         if self._study is not None and self._awaited is None:
             return []
         missing = self.missing

@@ -1,4 +1,4 @@
-"""A run on a Ray cluster, driven from here: each part is asked one thing at a time, and none is waited for."""
+"""A run on a Ray cluster, driven from here: each part is asked one thing at a time."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _COPY_SHARE = 0.1
 #: A child that has not begun after so long is said to wait for room.
 _ROOM_SECONDS = 20.0
 
-#: A child that was ended, though the run is not over, is started again after so long: the parent may be
-#: about to say that the run is over.
+#: A child that ends before the run does is started again after so long. The parent may be about to
+#: say that the run is over.
 _PARTING_SECONDS = 10.0
 
 #: How long it waits for all to end, and for the last copies.
@@ -103,7 +103,7 @@ class Driver:
     # Questions and answers.
 
     def _step(self, parts: list[Part]) -> None:
-        """Asks the parts that are due, and takes the answers that have come. Without any it sleeps a little."""
+        """Asks the parts that are due, and takes the answers that have come, or sleeps a little."""
         now = time.monotonic()
         parts = [part for part in parts if part.failure is None]
         for part in parts:
@@ -174,7 +174,7 @@ class Driver:
         part.ask(self._parent_started, "start", *begins)
 
     def _lost(self, part: Part, error: Exception) -> None:
-        """An actor is gone and its process with it, or it does not answer as it should: there will be another one."""
+        """An actor is gone with its process, or answers wrongly. There will be another one."""
         part.kill()
         self._copies.append_log(
             part.name, f"{error}\n".encode()
@@ -204,7 +204,7 @@ class Driver:
             self._ended = False
 
     def _fail(self, part: Part, code: int, reason: str) -> None:
-        """The end of the run if it is the parent; without a child the run goes on as long as there are others."""
+        """There will be no other actor. The run needs its parent, and one child at least."""
         part.failure = failure(code, f"{part.name}: {reason}")
         part.kill()
         if part is self._parent:

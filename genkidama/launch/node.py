@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: an actor for each process of ours, which answers at once."""
+"""What runs on a cluster's nodes: an actor for each process of ours, which answers at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from genkidama.system.run import CHECKPOINTS, EXPERIMENT, HISTORY, LOGS, SETTING
 #: How long a process gets to end after SIGTERM.
 GRACE_SECONDS = 5.0
 
-#: What of a run directory is copied whole, beside the history, to the driver and to a parent that begins.
+#: What of a run directory is copied whole, beside the history: to the driver, and to a new parent.
 _COPIED = re.compile(
     rf"({re.escape(STUDY)}|({TRIALS}/\d+/)?"
     rf"({re.escape(EXPERIMENT)}|{CHECKPOINTS}/[\w-]+\.safetensors))\Z"
@@ -120,7 +120,7 @@ class ParentHost(Host):
         super().__init__()
         self._run = self._folder / name
         self._url = ""
-        #: Inherited by each parent that is started here, so that its children find the next one at the same address.
+        #: Each parent that is started here inherits it, and so has the same address.
         self._socket: socket.socket | None = None
 
     def put(self, path: str, content: bytes) -> None:
@@ -154,7 +154,7 @@ class ParentHost(Host):
         return Process("parent", command, self._folder / "parent.log", (descriptor,))
 
     def look(self, history: int, log: int) -> Told:
-        """How it goes, the whole lines of the history from that position on, and what there is to copy."""
+        """How it goes, whole lines of the history from a position on, and what there is to copy."""
         self._revive()
         told = self._tell(log)  # before the files: what it says to have ended has written them all
         lines = whole_lines(_piece(self._run / HISTORY, history))
@@ -191,7 +191,10 @@ class ChildHost(Host):
     """A Child's actor."""
 
     def start(self, version: str, token: str, url: str, name: str, cores: int, log: int) -> Told:
-        """Starts the child. For a parent that is elsewhere now, starts it again with its own weights."""
+        """Starts the child, or starts it again for a parent that is elsewhere now.
+
+        Its own weights are there again then, as it left them.
+        """
         if not self._other_version(version):
             try:
                 if self._process is not None:

@@ -1,4 +1,4 @@
-"""The parent or a child as the driver sees it: its actor, and the one question that it has been asked."""
+"""The parent or a child as the driver sees it: its actor, and the one question under way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part:
     due: float = 0.0
     #: Since when it could have begun with this actor.
     since: float = 0.0
-    #: Of a child: the parent's address that its process was started for; empty if there is no process.
+    #: Of a child: the parent's address for which its process was started; empty without a process.
     url: str = ""
     #: Whether it has begun on a node.
     placed: bool = False
@@ -56,7 +56,7 @@ class Part:
 
     @property
     def child_name(self) -> str:
-        """A name of its own for each of its actors: the parent may still think that a lost one is there."""
+        """A new one for each actor: the parent may still think that a lost one is there."""
         return self.name if self.actors == 1 else f"{self.name}-{self.actors}"
 
     def begin(self, now: float) -> None:

@@ -38,7 +38,7 @@ def head_of(nodes: list[dict[str, Any]]) -> str | None:
 
 
 def on_node(node: str, soft: bool) -> Any:
-    """What Ray is told of an actor that belongs on this node, or softly: there rather than elsewhere."""
+    """What Ray is told of an actor that belongs on this node, or `soft`: rather than elsewhere."""
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     return strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
 
@@ -51,12 +51,12 @@ def layout(
     Args:
         nodes: how many CPUs each node has.
         children: how many are asked for; None for one on each node.
-        cores: how many each is to have. None for all of a node or, with `children`, for as many as let
-            all begin at once.
+        cores: how many each is to have. None for all of a node or, with `children`, for as many as
+            let all begin at once.
 
     Raises:
-        EnvironmentFailure: there is no node for a child to be on, and nobody says how large the nodes
-            to come are.
+        EnvironmentFailure: there is no node for a child to be on, and nobody says how large the
+            nodes to come are.
     """
     if children is None:
         places: list[tuple[int, str | None]] = [

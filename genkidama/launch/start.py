@@ -32,19 +32,19 @@ def launch(
     watch: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Run:
-    """Trains, or searches if the experiment has a `[search]`, on a Ray cluster. Evaluates here. Blocks.
+    """Trains on a Ray cluster, or searches if the experiment has a `[search]`. Blocks.
 
     Args:
         experiment: all settings.
         address: the cluster's, as `ray.init` takes it; if absent, `RAY_ADDRESS` or the cluster that
             this machine belongs to. A program that is connected already stays so.
         children: how many (of a search: nodes). If absent, one on each node that has enough CPUs.
-        cores: CPUs and core processes of each child; if absent, what the experiment says or else all
-            of a node.
+        cores: CPUs and core processes of each child; if absent, what the experiment says or else
+            all of a node.
         gpus: GPUs of each child.
         out: the run directory on this machine; a new one under `runs/` if absent.
         resume: a run directory on this machine to go on with, instead of `out`.
-        episodes: length of the final evaluation; 0 for none. A search has none.
+        episodes: length of the final evaluation, on this machine; 0 for none. A search has none.
         watch: is called with each new line of the history.
         say: is called with a line about what is not in the history: a child that waits for room, a
             part that was lost.

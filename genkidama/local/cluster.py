@@ -1,8 +1,8 @@
-"""`train` and `search`: a whole cluster on this machine, through real processes and real websockets.
+"""`train` and `search`: a whole cluster on this machine, with real processes and real websockets.
 
-A run here is what it is on a shelf of Pis: one process of `genkidama.parent`, some of `genkidama.child`,
-and this process, which only starts them, watches them, and ends them. A process that is killed is
-started again; however this process ends, it ends them all.
+A run here is what it is on a shelf of Pis: one process of `genkidama.parent` and some of
+`genkidama.child`. This process only starts them, watches them, and ends them. One that is killed is
+started again. However this process ends, it ends them all.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _CHILD_GRACE = 3.0
 #: How long the parent gets, when the children have ended: all have ended within 5 s.
 _PARENT_GRACE = 2.0
 
-#: When all children have left, the parent's final checkpoint may take so long before something is wrong.
+#: When all children have left, the parent's final checkpoint may take so long.
 _PARTING_SECONDS = 60.0
 
 #: A free port that only this machine reaches.
 _LOOPBACK = "127.0.0.1:0"
 
-#: What a parent on the loopback is told. Nobody else comes there, and what the experiment asks of machines
-#: in a network would keep out the parent's own children.
+#: What a parent on the loopback is told. Nobody else comes there, and what the experiment asks of
+#: machines in a network would keep out the parent's own children.
 _OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", ""]
 
 
@@ -63,8 +63,8 @@ def train(
     Args:
         experiment: all settings.
         children: child processes, each with cores of its own.
-        cores: core processes of each child; what the experiment says if absent. With `"auto"` there,
-            this machine's CPU cores are shared out among the children, as far as memory allows.
+        cores: core processes of each child; what the experiment says if absent. If that is
+            `"auto"`, this machine's CPU cores are shared out, as far as memory allows.
         out: the run directory; a new one under `runs/` if absent.
         resume: a run directory to go on with, instead of `out`.
         episodes: length of the final evaluation; 0 for none.
@@ -198,8 +198,8 @@ class _Cluster:
         self._history = Follower(run.path / HISTORY)
         self._children: list[Process] = []
         self._parent: Process | None = None
-        # The socket is bound here and inherited: children may connect before the parent listens, and
-        # a parent that is started again is found under the same address.
+        # The socket is bound here and inherited. So children may connect before the parent
+        # listens, and a parent that is started again is found under the same address.
         self._socket = listening_socket(listen or _LOOPBACK)
 
     def __enter__(self) -> _Cluster:

@@ -1,4 +1,4 @@
-"""The run directory as a command finds it: which one it is, what lies in it for the parent, how to go on."""
+"""The run directory before its parent comes: which one it is, what lies in it, how to go on."""
 
 from __future__ import annotations
 

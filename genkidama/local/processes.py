@@ -1,7 +1,7 @@
-"""Processes of ours on this machine: one is started, started again if it is killed, and ended in order.
+"""A process of ours on this machine: it is started, started again after a kill, and ended in order.
 
-Whoever starts one holds the other end of its standard input. A process whose input closes ends itself,
-so nothing is left when its starter is killed.
+The starter holds the other end of its standard input. When that closes, the process ends itself:
+nothing is left of it when its starter is killed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Process:
         self.start()
 
     def start(self) -> None:
-        """Starts it. Ctrl-C does not reach it: this process gets it, and ends the others in order."""
+        """Starts it. Ctrl-C reaches this process alone, which then ends the others in order."""
         self.popen = subprocess.Popen(
             [sys.executable, "-m", *self._command, "--until-eof"],
             stdin=subprocess.PIPE,

@@ -44,7 +44,7 @@ _LEAST_DONE = 0.02
 
 
 class _Follower:
-    """One line of text about a history, printed over and over on a terminal, now and then elsewhere."""
+    """One line about a history: over and over on a terminal, now and then elsewhere."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file or sys.stderr
@@ -147,7 +147,7 @@ class Progress(_Follower):
 
     @property
     def steps_per_second(self) -> float:
-        """Environment steps a second of all children, never below 0: a parent that is killed forgets some."""
+        """Environment steps a second, never below 0 though a killed parent forgets some."""
         first, before = self._points[0]
         last, after = self._points[-1]
         return max(0.0, (after - before) / (last - first)) if last > first else 0.0
@@ -175,7 +175,7 @@ class Progress(_Follower):
         return " · ".join(parts)
 
     def _measures(self) -> list[str]:
-        """Predictions and trained batches a second of all children, and their mean lag, where they are measured."""
+        """Predictions and trained batches a second of all children, and their mean lag."""
         found = {
             key: [figures[key] for figures in self._children.values() if key in figures]
             for key in ("pps", "tps", "lag")

@@ -1,4 +1,4 @@
-"""Where a parent listens: `HOST:PORT`, `[::1]:PORT`, or `fd://N`, a socket that somebody else opened."""
+"""Where a parent listens: `HOST:PORT`, `[::1]:PORT`, or `fd://N` for an inherited socket."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def explain(listen: str, error: OSError) -> EnvironmentFailure:
         )
     number = error.errno or 0
     ways = {
-        errno.EADDRINUSE: "choose another port with --listen, or stop the program that uses this one",
+        errno.EADDRINUSE: "choose another port with --listen, "
+        "or stop the program that uses this one",
         errno.EADDRNOTAVAIL: "use an address of this machine, as 0.0.0.0",
         errno.EACCES: "ports below 1024 need privileges; choose a higher one",
     }

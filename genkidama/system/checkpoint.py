@@ -1,8 +1,8 @@
 """Checkpoints: a weight vector and all that a run needs to go on, as one safetensors file.
 
 Laws of this file:
-- A file is complete or absent, as `write_atomically` writes it. What goes wrong on the way leaves the
-  file that was there before untouched.
+- A file is complete or absent, as `write_atomically` writes it. If that fails, the file that was
+  there before is untouched.
 - The tensors carry their names and shapes, so that any reader of safetensors can load them as a
   `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
 - Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`.
@@ -71,7 +71,7 @@ def save(path: str | Path, signature: Signature, vector: Vector, snapshot: Snaps
         vector: float32, shape (signature.size,), only read.
 
     Raises:
-        EnvironmentFailure: the disk is full, the folder is not writable, …; the old file is untouched.
+        EnvironmentFailure: the disk is full, …; the old file is untouched.
         ValueError: the vector does not fit the signature.
     """
     metadata = {name: msgspec.json.encode(getattr(snapshot, name)).decode() for name in _FIELDS}

@@ -1,9 +1,9 @@
-"""`history.jsonl`: what happened in a run, one line for each event. Here it is written and followed.
+"""`history.jsonl`, one line for each event of a run: here it is written and followed.
 
 Laws of this file:
 - Lines are gathered in memory and written together by `flush`; a crash loses what was not flushed.
-- A write that fails loses nothing either: the lines stay and the next `flush` tries again. Only when
-  `BACKLOG` bytes have gathered are further lines dropped, and they are counted.
+- A write that fails loses nothing either: the lines stay and the next `flush` tries again. When
+  `BACKLOG` bytes have gathered, further lines are dropped and counted.
 - Every line in the file is whole: a line that a crash tore is cut off before the next is written.
   Until then nobody reads it.
 - One process writes; a second one that opens the same file is refused.

@@ -121,7 +121,7 @@ class Run:
 
     @property
     def best(self) -> Path | None:
-        """The checkpoint with the best mean training return; None before a whole window of episodes."""
+        """The checkpoint with the best mean training return; None before a whole window."""
         path = self.path / CHECKPOINTS / "best.safetensors"
         return path if path.is_file() else None
 

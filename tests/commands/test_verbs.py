@@ -1,4 +1,4 @@
-"""What the verbs make of what they are told; the command itself is tested in `tests/test_main.py`."""
+"""What the verbs make of what they are told. `tests/test_main.py` tests the command itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which directory a run gets, and what lies in it before its parent comes. `tests/test_main.py` has the errors."""
+"""Which directory a run gets, and what lies in it before its parent comes."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ def told(*events: Event | dict[str, Any], **stop: Any) -> tuple[Progress, io.Str
 def test_the_line_tells_what_is_reached() -> None:
     progress, _ = told(join(10.0), exchange(20.0), exchange(22.0, 5.0, 1100, 12, 33.25), updates=10)
     assert progress.line() == (
-        "CartPole-v1 ██████████░░░░░░░░░░  50% · mean return    33.2 · update 5 · 12 episodes · 1,100 steps · "
-        "500/s · 1 children · 0:12 · at most 0:15 left"
+        "CartPole-v1 ██████████░░░░░░░░░░  50% · mean return    33.2 · update 5 · 12 episodes · "
+        "1,100 steps · 500/s · 1 children · 0:12 · at most 0:15 left"
     )
 
 
