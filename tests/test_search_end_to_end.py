@@ -445,6 +445,7 @@ def test_nodes_on_the_network(tmp_path: Path, start: Start) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of the machine"
 )

@@ -16,7 +16,7 @@ from typing import TypedDict
 import genkidama
 from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.local.processes import Process
-from genkidama.system.address import listening_socket
+from genkidama.system.address import listening_socket, local_address
 from genkidama.system.history import whole_lines
 from genkidama.system.run import CHECKPOINTS, EXPERIMENT, HISTORY, LOGS, SETTINGS, STUDY, TRIALS
 
@@ -144,7 +144,7 @@ class ParentHost(Host):
     def _started(self, token: str) -> Process:
         host = f"[{self._node}]" if ":" in self._node else self._node
         self._socket = listening_socket(f"{host}:0")
-        self._url = f"ws://{host}:{self._socket.getsockname()[1]}"
+        self._url = f"ws://{local_address(self._socket)}"
         tokens = self._folder / "tokens"
         tokens.touch(0o600)
         tokens.write_text(f"* {token}\n")

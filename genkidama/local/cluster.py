@@ -21,7 +21,7 @@ from genkidama.experiment import Experiment
 from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.processes import Process, failure
-from genkidama.system.address import listening_socket
+from genkidama.system.address import listening_socket, local_address
 from genkidama.system.history import Follower
 from genkidama.system.machine import available_bytes, available_cores
 from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS, Run
@@ -222,10 +222,8 @@ class _Cluster:
         return command + (_OPEN if self._alone else [])
 
     def _childs_command(self, name: str) -> list[str]:
-        host, port = self._socket.getsockname()[:2]
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        command = ["genkidama.child", "--parent", f"ws://{address}", "--name", name]
+        url = f"ws://{local_address(self._socket)}"
+        command = ["genkidama.child", "--parent", url, "--name", name]
         command += ["--state", str(self._path / CHILDREN)]
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 

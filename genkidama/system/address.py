@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-__all__ = ["Binding", "explain", "listening_socket", "parse_listen"]
+__all__ = ["Binding", "explain", "listening_socket", "local_address", "parse_listen"]
 
 _FD = re.compile(r"fd://(\d{1,6})\Z")
 _HOST_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]/\s]+)):(\d{1,5})\Z")
@@ -79,6 +79,13 @@ def listening_socket(listen: str) -> socket.socket:
         return socket.create_server((host, binding["port"]), family=family, backlog=256)
     except OSError as error:
         raise explain(listen, error) from None
+
+
+def local_address(server: socket.socket) -> str:
+    """`HOST:PORT` under which this machine itself finds a listening socket."""
+    host, port = server.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def explain(listen: str, error: OSError) -> EnvironmentFailure:

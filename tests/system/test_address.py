@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.system.address import explain, listening_socket, parse_listen
+from genkidama.system.address import explain, listening_socket, local_address, parse_listen
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,18 @@ def test_a_socket_takes_connections_before_anybody_serves_it(listen: str) -> Non
             pass
         with pytest.raises(EnvironmentFailure, match="choose another port with --listen"):
             listening_socket(f"{listen.rpartition(':')[0]}:{address[1]}")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.0.0.2:0", "0.0.0.0:0", "[::1]:0", "[::]:0"])
+def test_this_machine_finds_a_socket_on_any_of_its_addresses(listen: str) -> None:
+    if "127.0.0.2" in listen and sys.platform != "linux":
+        pytest.skip("elsewhere 127.0.0.2 is no address of the machine")
+    if listen.startswith("[") and not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with listening_socket(listen) as server:
+        found = parse_listen(local_address(server))  # a Binding again
+        with socket.create_connection((found["host"], found["port"]), timeout=5.0):
+            server.accept()[0].close()
 
 
 @pytest.mark.parametrize(

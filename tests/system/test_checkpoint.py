@@ -1,4 +1,4 @@
-"""Checkpoints: what is written comes back, and nothing that is broken gets further than one line."""
+"""Checkpoints: what is written comes back, and what is broken is told in one line."""
 
 from __future__ import annotations
 
