@@ -12,6 +12,7 @@ Laws of this file:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -36,6 +37,7 @@ __all__ = [
     "TrialFailed",
     "Warned",
     "as_line",
+    "as_lines",
     "from_line",
 ]
 
@@ -301,12 +303,21 @@ _encoder = msgspec.json.Encoder()
 
 def as_line(event: Event) -> bytes:
     """The event as a line of the history, with the line break."""
-    if type(event) is not Measures:
-        return _encoder.encode(event) + b"\n"
+    return as_lines([event])
+
+
+def as_lines(events: Sequence[Event]) -> bytes:
+    """The events as lines of the history, each with its line break."""
+    return _encoder.encode_lines(
+        [_flat(event) if type(event) is Measures else event for event in events]
+    )
+
+
+def _flat(event: Measures) -> dict[str, Any]:
+    """The figures beside the other fields. One with the name of a field loses."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
     figures = fields.pop("figures")
-    # A figure with the name of a field loses; the fields stand in front in any case.
-    return _encoder.encode(fields | figures | fields) + b"\n"
+    return fields | figures | fields
 
 
 def from_line(line: bytes | str | dict[str, Any]) -> Event | None:

@@ -1,8 +1,8 @@
 """Checkpoints: a weight vector and all that a run needs to go on, as one safetensors file.
 
 Laws of this file:
-- A file is complete or absent, as `write_atomically` writes it. If that fails, the file that was
-  there before is untouched.
+- A file is complete or absent: it is written beside its name, flushed to the disk, then renamed.
+  What goes wrong on the way leaves the file that was there before untouched.
 - The tensors carry their names and shapes, so that any reader of safetensors can load them as a
   `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
 - Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`.
@@ -71,7 +71,7 @@ def save(path: str | Path, signature: Signature, vector: Vector, snapshot: Snaps
         vector: float32, shape (signature.size,), only read.
 
     Raises:
-        EnvironmentFailure: the disk is full, …; the old file is untouched.
+        EnvironmentFailure: the disk is full, the folder is not writable, …; the old file is whole.
         ValueError: the vector does not fit the signature.
     """
     metadata = {name: msgspec.json.encode(getattr(snapshot, name)).decode() for name in _FIELDS}
@@ -100,8 +100,8 @@ def load(path: str | Path) -> Checkpoint:
             for name, shape in signature.entries:  # all before the vector's memory is asked for
                 found = file.get_slice(name)
                 if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
-                    is_now = f"{found.get_dtype()} {list(found.get_shape())}"
-                    raise ValueError(f"{name!r} is {is_now}, expected F32 {list(shape)}")
+                    there = f"{found.get_dtype()} {list(found.get_shape())}"
+                    raise ValueError(f"{name!r} is {there}, expected F32 {list(shape)}")
             vector = np.empty(signature.size, DTYPE)
             for name, part in unflatten(vector, signature).items():
                 part[...] = file.get_tensor(name)
@@ -191,8 +191,8 @@ class CheckpointFolder:
         """
         path = self.version_path(snapshot.version)
         save(path, signature, vector, snapshot)
-        ours = [version for version in self.versions() if version <= snapshot.version]
-        for version in ours[: -self.keep]:
+        older = [version for version in self.versions() if version <= snapshot.version]
+        for version in older[: -self.keep]:
             with suppress(OSError):
                 self.version_path(version).unlink()
         return path

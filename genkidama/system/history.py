@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.events import Event, as_line
+from genkidama.events import Event, as_lines
 
 __all__ = ["BACKLOG", "Follower", "History", "read_lines", "whole_length", "whole_lines"]
 
@@ -115,7 +115,7 @@ class History:
     def add(self, events: Sequence[Event]) -> None:
         """Takes one line an event; nothing is written yet."""
         if len(self._waiting) < BACKLOG:
-            self._waiting += b"".join(map(as_line, events))
+            self._waiting += as_lines(events)
         else:
             self.dropped += len(events)
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what is written comes back, and what is broken is told in one line."""
+"""Checkpoints: what is written comes back, and what is broken gets no further than one line."""
 
 from __future__ import annotations
 
