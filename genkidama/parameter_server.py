@@ -20,7 +20,6 @@ from genkidama.averaging import blend
 from genkidama.errors import ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.messages import (
-    LARGEST_RETURN,
     PROTOCOL,
     Goodbye,
     Hello,
@@ -40,6 +39,9 @@ from genkidama.weights import Signature, Vector, is_finite
 __all__ = ["ChildRecord", "ParameterServer", "Snapshot", "Trial"]
 
 Event = dict[str, Any]
+
+#: Beyond this a return is nonsense, and the sum of a window of them could overflow.
+_LARGEST_RETURN = 1e30
 
 
 @dataclass
@@ -344,10 +346,10 @@ class ParameterServer:
             if isinstance(trial, SearchTrial):
                 return self._diverged(trial, now)
             raise ProtocolError("finite", f"child {child!r} pushes NaN or infinity")
-        if not all(-LARGEST_RETURN <= value <= LARGEST_RETURN for value in message.returns):
+        if not all(-_LARGEST_RETURN <= value <= _LARGEST_RETURN for value in message.returns):
             raise ProtocolError(
                 "finite",
-                f"child {child!r} reports a return that is NaN, infinite or beyond ±{LARGEST_RETURN:g}",
+                f"child {child!r} reports a return that is NaN, infinite or beyond ±{_LARGEST_RETURN:g}",
             )
         if message.sequence <= record.sequence:
             return self._weights(
