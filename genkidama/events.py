@@ -316,7 +316,7 @@ def as_lines(events: Sequence[Event]) -> bytes:
 def _flat(event: Measures) -> dict[str, Any]:
     """The figures beside the other fields. One with the name of a field loses."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
-    figures = fields.pop("figures")
+    figures: dict[str, Any] = fields.pop("figures")
     return fields | figures | fields
 
 
