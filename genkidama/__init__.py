@@ -1,10 +1,11 @@
 """Genkidama trains one policy on many small machines.
 
-A Parent holds the weights; each Child trains its own copy with all its cores and, whenever it is
-ready, exchanges weights with the parent over one websocket. Nobody waits for anybody else.
+A Parent holds the weights. Each Child trains its own copy with all its cores. Whenever it is ready,
+it exchanges weights with the parent over one websocket. Nobody waits for anybody else.
 
-How the house is laid out: what is true lives in `genkidama/*.py`, what learns in `genkidama.learning`,
-what waits in `genkidama.parent` and `genkidama.child`. `docs/design.md` tells the rest.
+What is true lives in `genkidama/*.py`, what touches a machine in `genkidama.system`, what learns in
+`genkidama.learning`, what waits in `genkidama.parent` and `genkidama.child`. `docs/design.md` tells
+the rest.
 
     experiment = genkidama.Experiment.load("examples/lunarlander/lunarlander.toml")
     run = genkidama.train(experiment, children=2, out="runs/first")
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
     from genkidama.system.run import Run
     from genkidama.weights import Signature
 
-#: Public names and their homes. They are imported when they are first used: a parent must not pay for
-#: torch, and a core must not pay for websockets.
+#: Public names and their homes. They are imported when they are first used: a parent must not pay
+#: for torch, and a core must not pay for websockets.
 _HOMES = {
     "ActorCritic": "genkidama.learning.networks",
     "Checkpoint": "genkidama.system.checkpoint",

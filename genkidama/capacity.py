@@ -1,8 +1,9 @@
 """How many core processes fit into the memory that there is. Pure: it is handed what was measured.
 
-A child measures what a core costs it, on its machine and with its experiment, before it starts
-any. The figures here serve where nothing has been measured yet. They are LunarLander's with two
-layers of 64, with torch 2.13 on x86-64. With images a core takes about three times as much.
+Before a child starts any core, it measures what one costs on its machine and with its experiment.
+The figures here stand in where nothing has been measured yet. They are LunarLander's with two
+layers of 64 and torch 2.13 on x86-64. A core of an environment with images takes about three times
+as much.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ __all__ = [
     "RESERVE_BYTES",
     "cores_that_fit",
     "expected_cores",
-    "megabytes",
 ]
 
-#: What a child takes before its first core: 31 MB are its own process, the others are torch's in
-#: the nursery. Pages of files are left out, since the kernel can have them back.
+#: What a child takes before its first core: 31 MB are its own process, the rest is torch's in the
+#: nursery. Pages of files are left out: the kernel can have them back.
 CHILD_BYTES = 190_000_000
 
 #: What a core takes that it does not share.
@@ -27,13 +27,13 @@ CORE_BYTES = 15_000_000
 #: A core that has grown by so much asks to be replaced. Environments leak: Box2D keeps 1.6 KiB of
 #: every LunarLander episode, which is gigabytes a day. All that was learned is in the shared
 #: memory, and a fork of the nursery takes milliseconds, so a replacement costs one unfinished
-#: episode. All of it is set aside for each core: they start together and leak alike (four of them
-#: were at 14.4, 14.4, 14.5 and 14.6 MiB after a minute), so they come to the limit together, too.
+#: episode. All of it is set aside for each core, since they start together, leak alike, and come to
+#: the limit together. (Four of them were at 14.4, 14.4, 14.5 and 14.6 MiB after a minute.)
 GROWTH_BYTES = 24 << 20
 
-#: What stays free. The kernel counts pages of files as available, and a child's cores use about
-#: 45 MB of them. A child whose libraries are read again and again from an SD card learns nothing.
-#: The rest is for whatever else the machine does.
+#: What stays free. The kernel counts pages of files as available. But a child learns nothing if its
+#: libraries are read from an SD card again and again, and its cores use about 45 MB of them. The
+#: rest is for whatever else the machine does.
 RESERVE_BYTES = 64 << 20
 
 
@@ -53,12 +53,7 @@ def cores_that_fit(available: int | None, per_core: int, at_most: int, reserve: 
 
 
 def expected_cores(available: int | None, at_most: int) -> int:
-    """`cores_that_fit` for a child that does not run yet, as far as is known before it measures."""
+    """`cores_that_fit` for a child that has not measured anything yet."""
     return cores_that_fit(
         available, CORE_BYTES + GROWTH_BYTES, at_most, CHILD_BYTES + RESERVE_BYTES
     )
-
-
-def megabytes(size: int) -> str:
-    """Bytes as people read them: `"31 MB"`, of 10⁶ bytes."""
-    return f"{round(size / 1e6)} MB"

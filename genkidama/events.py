@@ -3,11 +3,11 @@
 Laws of this file:
 - The parent's mind and its shell make events; the history, the log and the progress line read them.
   Nothing else in the house says what a line of the history looks like.
-- A line has its time first and its kind second, then the fields in the order in which they stand here.
+- A line has its time first and its kind second. Then come the fields in the order of this file.
   A field that is `UNSET` is left out; one that is None is written as null.
-- A reader passes over kinds and fields that it does not know, and accepts what older versions wrote.
+- A reader passes over unknown kinds and fields, and accepts what older versions wrote.
 
-`docs/history.md` has the table, made from the lines below the fields.
+`docs/history.md` has the tables, made from the lines below the fields.
 """
 
 from __future__ import annotations
@@ -265,13 +265,13 @@ class Evaluated(Event, kw_only=True):
     """Episodes were played with a checkpoint of the run."""
 
     event: Literal["evaluation"] = "evaluation"
-    mean: float
-    """Mean return."""
-    std: float
+    mean: float | None
+    """Mean return; null if one of the returns is NaN."""
+    std: float | None
     """Standard deviation of the returns."""
-    minimum: float
+    minimum: float | None
     """The smallest return."""
-    quantiles: dict[str, float]
+    quantiles: dict[str, float | None]
     """The 5 %, 25 %, 50 %, 75 % and 95 % quantiles of the returns."""
     solved: bool | None
     """Whether the mean reaches the threshold; null without one."""
@@ -285,7 +285,7 @@ class Evaluated(Event, kw_only=True):
     """The seed that the episodes followed from."""
     checkpoint: str
     """The file that was played."""
-    mean_return: float
+    mean_return: float | None
     """The mean again, under the name that it has in the other lines."""
 
 
@@ -314,10 +314,10 @@ def as_lines(events: Sequence[Event]) -> bytes:
 
 
 def _flat(event: Measures) -> dict[str, Any]:
-    """Its figures stand beside the other fields, which win where they have the same name."""
+    """The figures beside the other fields. One with the name of a field loses."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
     figures: dict[str, Any] = fields.pop("figures")
-    return figures | fields if _HEADS & figures.keys() else fields | figures
+    return fields | figures | fields
 
 
 def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
@@ -331,11 +331,22 @@ def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
     """
     fields = line if isinstance(line, dict) else msgspec.json.decode(line, type=dict[str, Any])
     name = fields.get("event", "")
-    if name == "measures" or (name not in KINDS and "child" in fields):
-        # Before measures had a kind of their own, they had the name of their backend.
-        known = {"backend": name} | fields | {"event": "measures"}
-        figures = {key: value for key, value in known.items() if key not in _HEADS}
-        heads = {key: value for key, value in known.items() if key in _HEADS}
-        return msgspec.convert(heads | {"figures": figures}, Measures)
-    kind = KINDS.get(name)
-    return None if kind is None else msgspec.convert(fields, kind)
+    if name == "measures":
+        return _measures(fields)
+    if name in KINDS:
+        return msgspec.convert(fields, KINDS[name])
+    # Before measures had a kind of their own, their kind was the name of their backend.
+    old = fields | {"event": "measures", "backend": name}
+    return _measures(old) if _are_measures(old) else None
+
+
+def _measures(fields: dict[str, Any]) -> Measures:
+    figures = {key: value for key, value in fields.items() if key not in _HEADS}
+    heads = {key: value for key, value in fields.items() if key in _HEADS}
+    return msgspec.convert(heads | {"figures": figures}, Measures)
+
+
+def _are_measures(fields: dict[str, Any]) -> bool:
+    """Whether a line of no known kind is a child's, with nothing but numbers."""
+    numbers = all(isinstance(fields[key], float | int) for key in fields.keys() - _HEADS)
+    return "child" in fields and numbers

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from genkidama.messages import permitted_measures
+from genkidama.messages import LARGEST_RETURN, permitted_measures
 
 __all__ = ["Gathered", "LeftOut"]
 
 #: One push reports the newest returns, at most so many: even a day without a parent fits into it.
 _MOST_RETURNS = 4096
-
-#: The protocol lets no return beyond this through, and refuses each push that has one.
-_LARGEST_RETURN = 1e30
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Gathered:
             What has been left out. A measure that is NaN or infinite stands for none, and is not
             mentioned.
         """
-        reported = [value for value in returns if abs(value) <= _LARGEST_RETURN]
+        reported = [value for value in returns if abs(value) <= LARGEST_RETURN]
         permitted = permitted_measures(measures)
         self.steps += steps
         self.returns = (self.returns + reported)[-_MOST_RETURNS:]

@@ -31,6 +31,7 @@ from genkidama.weights import DTYPE, Signature
 
 __all__ = [
     "HANDSHAKE_LIMIT",
+    "LARGEST_RETURN",
     "PROTOCOL",
     "Goodbye",
     "Hello",
@@ -52,6 +53,10 @@ __all__ = [
 
 #: The protocol's version. Both ends must agree.
 PROTOCOL = 1
+
+#: Beyond this a return is nonsense, and the sum of a window of them could overflow. A parent refuses a
+#: push with such a return, so a child leaves it out.
+LARGEST_RETURN = 1e30
 
 #: The largest message before a network's size is known: a signature of some ten thousand parameters.
 HANDSHAKE_LIMIT = 1 << 20

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from genkidama.errors import ProtocolError
-from genkidama.messages import PROTOCOL, Hello, Push
+from genkidama.messages import LARGEST_RETURN, PROTOCOL, Hello, Push
 from genkidama.trial import STATE_PREFIX, Trial
 from genkidama.weights import Signature, Vector
 
 __all__ = ["check_hello", "check_push", "check_returns", "check_signature"]
-
-#: Beyond this a return is nonsense, and the sum of a window of them could overflow.
-_LARGEST_RETURN = 1e30
 
 
 def check_hello(message: Hello, session: str, connected: int, limit: int) -> None:
@@ -92,9 +89,9 @@ def check_push(child: str, message: Push, trial: Trial, size: int, owned: bool) 
 def check_returns(child: str, returns: list[float]) -> None:
     """Whether all returns are numbers that can be summed."""
     for value in returns:
-        if not -_LARGEST_RETURN <= value <= _LARGEST_RETURN:
+        if not -LARGEST_RETURN <= value <= LARGEST_RETURN:
             raise ProtocolError(
                 "finite",
                 f"child {child!r} reports a return that is NaN, infinite "
-                f"or beyond ±{_LARGEST_RETURN:g}",
+                f"or beyond ±{LARGEST_RETURN:g}",
             )

@@ -13,7 +13,6 @@ from genkidama.capacity import (
     RESERVE_BYTES,
     cores_that_fit,
     expected_cores,
-    megabytes,
 )
 
 MB = 10**6
@@ -81,11 +80,3 @@ def test_what_is_expected_is_what_a_child_that_costs_as_much_will_find() -> None
             available - CHILD_BYTES, CORE_BYTES + GROWTH_BYTES, 4, RESERVE_BYTES
         )
         assert expected_cores(available, 4) == measured
-
-
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [(0, "0 MB"), (31_499_999, "31 MB"), (31_500_001, "32 MB"), (2_000_000_000, "2000 MB")],
-)
-def test_sizes_are_said_in_megabytes(size: int, words: str) -> None:
-    assert megabytes(size) == words

@@ -1,4 +1,4 @@
-"""Real Parents and real Children, as processes, over loopback: they train, they are killed, they come back."""
+"""Real Parents and Children, as processes over loopback: they train, are killed, come back."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         "--set",
         "child.exchange_seconds=0.1",
         "--episodes",
-        4,
+        1,
     ]
     return Trained(
         command(folder, "genkidama", "train", "cart.toml", *options, "--out", "run", "--json"),
@@ -100,7 +100,7 @@ def test_the_command_ends_with_one_object_on_standard_output(trained: Trained) -
         evaluation["seed"],
         evaluation["greedy"],
         evaluation["threshold"],
-    ) == (4, 7, False, 475.0)
+    ) == (1, 7, False, 475.0)
 
 
 def test_a_user_follows_it_on_standard_error(trained: Trained) -> None:
@@ -127,7 +127,7 @@ def test_the_run_directory_holds_what_a_run_leaves(trained: Trained) -> None:
         == snapshot.exchanges
     )
     assert run.best is not None
-    assert run.evaluation is not None and run.evaluation["episodes"] == 4
+    assert run.evaluation is not None and run.evaluation["episodes"] == 1
     assert sorted(path.name for path in run.path.iterdir()) == [
         "checkpoints",
         "children",
@@ -242,18 +242,22 @@ def test_ppo_with_episodes_trains_continuous_actions(
             "stop": {"updates": 3},
         }
     )
-    run = genkidama.train(experiment, children=1, cores=2, out="pendulum", episodes=2)
+    run = genkidama.train(experiment, children=1, cores=2, out="pendulum", episodes=0)
     checkpoint = run.load()
     assert checkpoint.snapshot.updates >= 3
     assert checkpoint.snapshot.steps == 200 * checkpoint.snapshot.episodes
     assert np.isfinite(checkpoint.vector).all()
-    assert run.evaluation is not None and run.evaluation["mean"] < 0.0
+    assert checkpoint.snapshot.mean_return is not None and checkpoint.snapshot.mean_return < 0.0
 
 
 # The end, early.
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+    ids=["SIGTERM", "SIGINT"],
+)
 def test_interrupted_it_leaves_a_checkpoint_and_nothing_else(
     tmp_path: Path, start: Start, number: int
 ) -> None:
@@ -401,7 +405,8 @@ def test_any_machine_may_be_lost(tmp_path: Path, start: Start) -> None:
     events = history(tmp_path / "run")
     since = [event for event in events[events.index(resumed) :] if event["event"] == "exchange"]
     assert [event["version"] for event in since[:3]] == [checkpoint.version + n for n in (1, 2, 3)]
-    # Among them the steps of the time without a parent: in a child's second push, if its first repeats one that was lost.
+    # Among them are the steps of the time without a parent. They are in a child's second push, if
+    # its first one repeats a push that was lost.
     mine = [event for event in since if event["child"] == since[0]["child"]]
     assert mine[1]["steps"] - checkpoint.steps > 3000
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genkidama import __main__ as main_module
 from genkidama.__main__ import main
+from genkidama.commands import verbs
 from genkidama.local.evaluation import Evaluation
 from genkidama.system.run import Run
 from tests.helpers import ROOT, command, small, untrained
@@ -23,7 +23,7 @@ Outcome = tuple[int, str, str]
 def genkidama(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., Outcome]]:
-    """Runs the command in this process and in an empty directory: exit code, standard output, standard error."""
+    """Runs the command in this process and in an empty directory: exit code, output, error."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     handler = signal.getsignal(signal.SIGTERM)
@@ -75,7 +75,8 @@ def experiment(path: Path, text: str = "") -> Path:
         ),
         (
             "[algorithm]\nname = 'sarsa'",
-            "cart.toml: algorithm.name = 'sarsa': expected one of 'a3c', 'ppo', or an import string",
+            "cart.toml: algorithm.name = 'sarsa': "
+            "expected one of 'a3c', 'ppo', or an import string",
         ),
     ],
 )
@@ -101,7 +102,8 @@ def test_a_wrong_setting_is_one_line(
         ),
         (
             ["cart.toml", "--set", "child.exchang=free"],
-            "error: the command line: child.exchang = 'free': no such setting; did you mean 'exchange'?",
+            "error: the command line: child.exchang = 'free': no such setting; "
+            "did you mean 'exchange'?",
         ),
         (
             ["cart.toml", "--set", "child.beta=2"],
@@ -153,9 +155,9 @@ def test_a_run_is_not_written_over(tmp_path: Path, genkidama: Callable[..., Outc
     before = sorted(path for path in run.path.rglob("*"))
     code, out, err = genkidama("train", experiment(tmp_path), "--out", "run")
     assert (code, out) == (2, "")
-    assert (
-        err
-        == "error: --out run: holds a run already; go on with it by --resume run, or choose another directory\n"
+    assert err == (
+        "error: --out run: holds a run already; "
+        "go on with it by --resume run, or choose another directory\n"
     )
     assert sorted(path for path in run.path.rglob("*")) == before
 
@@ -201,6 +203,53 @@ def test_an_evaluation_of_nothing_is_one_line(
     assert genkidama("evaluate", *arguments) == (2, "", words + "\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["search"], "what is searched? give FILE.toml, or --resume DIR"),
+        (["search", "nowhere.toml"], "nowhere.toml: no such file"),
+        (
+            ["search", "cart.toml"],
+            "small: has no [search]; say what to vary, as examples/lunarlander/search.toml does",
+        ),
+        (["search", "search.toml", "--nodes", "0"], "nodes = 0: at least 1 is needed, or 0 with"),
+        (["search", "search.toml", "--nodes", "-1"], "nodes = -1: at least 1 is needed"),
+        (["search", "search.toml", "--cores", "0"], "cores = 0: at least 1 is needed"),
+        (
+            ["search", "search.toml", "--out", "run"],
+            "--out run: holds a run already; go on with it by --resume run",
+        ),
+        (
+            ["search", "search.toml", "--set", "search.phases=0"],
+            "the command line: search.phases = 0: expected int >= 1",
+        ),
+        (["search", "--resume", "nowhere"], "nowhere: holds no run"),
+        (["train", "search.toml"], "small: has a [search]; start it with `genkidama search`"),
+        (["train", "--resume", "run"], "small: has a [search]; start it with `genkidama search`"),
+        (["report", "nowhere"], "nowhere: holds no run"),
+        (
+            ["report", "run/trials/0000"],
+            "run/trials/0000: is no search; see `genkidama evaluate run/trials/0000`",
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_is_one_line(
+    tmp_path: Path, genkidama: Callable[..., Outcome], arguments: list[str], words: str
+) -> None:
+    experiment(tmp_path)
+    plan = {"space": {"optimizer.learning_rate": [0.1, 0.2]}, "phase_steps": 10}
+    text = small(search=plan).to_toml()
+    (tmp_path / "search.toml").write_text(text)
+    trial = tmp_path / "run" / "trials" / "0000"
+    trial.mkdir(parents=True)
+    (tmp_path / "run" / "experiment.toml").write_text(text)
+    (trial / "experiment.toml").write_text(small().to_toml())
+    code, out, err = genkidama(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {words}") and err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
 def test_errors_of_several_lines_become_one(capsys: pytest.CaptureFixture[str]) -> None:
     from genkidama.errors import EnvironmentFailure
     from genkidama.system.console import fail
@@ -221,7 +270,7 @@ def test_an_interrupted_command_has_the_shells_exit_code(
     def interrupt(*_: object, **__: object) -> Run:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main_module, "train", interrupt)
+    monkeypatch.setattr(verbs, "train", interrupt)
     assert genkidama("train", experiment(tmp_path))[0] == 130
 
 
@@ -229,7 +278,7 @@ def test_json_has_no_nan(
     genkidama: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Evaluation(np.array([1.0, np.nan]), Path("best.safetensors"), None, False, 0)
-    monkeypatch.setattr(main_module, "evaluate", lambda *_, **__: found)
+    monkeypatch.setattr(verbs, "evaluate", lambda *_, **__: found)
     code, out, err = genkidama("evaluate", "run", "--json")
     assert (code, err) == (0, "")
     plain = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))

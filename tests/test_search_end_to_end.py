@@ -1,4 +1,4 @@
-"""`genkidama search` and `genkidama report` as real processes: they search, they are killed, they go on."""
+"""`genkidama search` and `genkidama report` as real processes: killed, they go on."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ import psutil
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
+from genkidama.__main__ import main
 from genkidama.experiment import Experiment
 from genkidama.system.run import Run
-from tests.helpers import Ended, Started, command, history, small, starting, until
+from tests.helpers import ROOT, Ended, Started, command, history, small, starting, until
 from tests.parent.test_search import check, trials_of
 
 Start = Callable[..., Started]
@@ -53,14 +54,6 @@ def cart(folder: Path, **search: Any) -> Experiment:
 def start(tmp_path: Path) -> Iterator[Start]:
     with starting(tmp_path) as start:
         yield start
-
-
-def one_line(ended: Ended) -> str:
-    """What a command says that a user's mistake has ended."""
-    assert (ended.code, ended.out) == (2, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith("error: ")
-    return line.removeprefix("error: ")
 
 
 def part(process: Started, name: str) -> psutil.Process:
@@ -163,43 +156,49 @@ def test_the_study_and_the_directory_hold_all_of_it(searched: Searched) -> None:
     assert names == {"children", "experiment.toml", "history.jsonl", "logs", "study.db", "trials"}
 
 
-def test_the_report_can_be_had_again(searched: Searched) -> None:
-    said = command(searched.folder, "genkidama", "report", "run")
-    assert said.code == 0, said.err
-    assert said.out.strip() == searched.said.out.strip()
+@pytest.fixture
+def genkidama(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., str]]:
+    """Runs the command in this process and in a folder; what it has printed."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(folder: Path, *arguments: str) -> str:
+        monkeypatch.chdir(folder)
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return out
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
 
 
-def test_a_trial_can_be_evaluated_and_trained_on(searched: Searched, tmp_path: Path) -> None:
+def test_the_report_can_be_had_again(searched: Searched, genkidama: Callable[..., str]) -> None:
+    assert genkidama(searched.folder, "report", "run").strip() == searched.said.out.strip()
+
+
+def test_a_trial_can_be_evaluated_and_trained_on(
+    searched: Searched, tmp_path: Path, genkidama: Callable[..., str]
+) -> None:
     shutil.copytree(searched.path, tmp_path / "run")
     best = max(
         (trial for trial in trials_of(searched.path) if trial.state is TrialState.COMPLETE),
         key=lambda trial: trial.value or 0.0,
     )
     trial = f"run/trials/{best.number:04d}"
-    said = command(tmp_path, "genkidama", "evaluate", trial, "--episodes", 2, "--json")
-    assert said.code == 0, said.err
-    assert json.loads(said.out)["episodes"] == 2
+    said = genkidama(tmp_path, "evaluate", trial, "--episodes", "1", "--json")
+    assert json.loads(said)["episodes"] == 1
     before = Run(tmp_path / trial).load().snapshot
-    options = [
-        "--children",
-        1,
-        "--cores",
-        1,
-        "--set",
-        f"stop.updates={before.exchanges + 3}",
-        "--episodes",
-        0,
-    ]
-    said = command(tmp_path, "genkidama", "train", "--resume", trial, *options, seconds=LONG)
-    assert said.code == 0, said.err
+    goal = f"stop.updates={before.exchanges + 3}"
+    options = ["--children", "1", "--cores", "1", "--set", goal, "--episodes", "0"]
+    genkidama(tmp_path, "train", "--resume", trial, *options)
     after = Run(tmp_path / trial).load().snapshot
     assert after.exchanges >= before.exchanges + 3 and after.steps > before.steps
-    assert (
-        Run(tmp_path / trial).experiment.optimizer.learning_rate
-        == best.params["optimizer.learning_rate"]
-    )
-    said = command(tmp_path, "genkidama", "report", "run")  # which is none of the study's business
-    assert said.code == 0, said.err
+    rate = Run(tmp_path / trial).experiment.optimizer.learning_rate
+    assert rate == best.params["optimizer.learning_rate"]
+    genkidama(tmp_path, "report", "run")  # what was trained on is none of the study's business
 
 
 @pytest.mark.slow
@@ -237,55 +236,10 @@ def test_a_search_that_is_over_can_be_made_larger(searched: Searched, tmp_path: 
     assert len(trials_of(tmp_path / "run")) == 5
 
 
-# Mistakes.
+# What only the parent can see. `tests/test_main.py` has the other mistakes.
 
 
-def test_mistakes_are_told_in_one_line(searched: Searched, tmp_path: Path) -> None:
-    cart(tmp_path)
-    (tmp_path / "plain.toml").write_text(small(stop={"updates": 3}).to_toml())
-    shutil.copytree(searched.path, tmp_path / "run")
-    cases = {
-        ("search",): "what is searched? give FILE.toml, or --resume DIR",
-        ("search", "nosuch.toml"): "nosuch.toml: no such file",
-        (
-            "search",
-            "plain.toml",
-        ): "small: has no [search]; say what to vary, as examples/lunarlander/search.toml does",
-        (
-            "search",
-            "cart.toml",
-            "--nodes",
-            "0",
-        ): "nodes = 0: at least 1 is needed, or 0 with an address",
-        ("search", "cart.toml", "--nodes", "-1"): "nodes = -1: at least 1 is needed",
-        ("search", "cart.toml", "--cores", "0"): "cores = 0: at least 1 is needed",
-        (
-            "search",
-            "cart.toml",
-            "--out",
-            "run",
-        ): "--out run: holds a run already; go on with it by --resume run",
-        (
-            "search",
-            "cart.toml",
-            "--set",
-            "search.phases=0",
-        ): "the command line: search.phases = 0: expected int >= 1",
-        ("search", "--resume", "nosuch"): "nosuch: holds no run",
-        ("train", "cart.toml"): "small: has a [search]; start it with `genkidama search`",
-        ("train", "--resume", "run"): "small: has a [search]; start it with `genkidama search`",
-        ("report", "nosuch"): "nosuch: holds no run",
-        (
-            "report",
-            "run/trials/0000",
-        ): "run/trials/0000: is no search; see `genkidama evaluate run/trials/0000`",
-    }
-    for arguments, problem in cases.items():
-        assert one_line(command(tmp_path, "genkidama", *arguments)).startswith(problem)
-    assert not (tmp_path / "runs").exists()
-
-
-def test_what_only_the_parent_can_see_is_told_in_one_line_too(
+def test_a_search_that_does_not_fit_its_study_is_one_line(
     searched: Searched, tmp_path: Path
 ) -> None:
     shutil.copytree(searched.path, tmp_path / "run")
@@ -491,6 +445,7 @@ def test_nodes_on_the_network(tmp_path: Path, start: Start) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere 127.0.0.2 is no address of the machine"
 )

@@ -25,7 +25,6 @@ from genkidama.capacity import (
     GROWTH_BYTES,
     RESERVE_BYTES,
     cores_that_fit,
-    megabytes,
 )
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
@@ -34,6 +33,7 @@ from genkidama.child.memory import Layout, SharedMemory, size_of
 from genkidama.child.shared_weights import SharedWeights
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.formats import megabytes
 from genkidama.system.machine import available_bytes
 from genkidama.weights import Signature, Vector
 

@@ -22,7 +22,7 @@ import structlog
 
 from genkidama.child.backend import Backend
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.checkpoint import write_atomically
+from genkidama.system.files import write_atomically
 
 __all__ = ["OwnState", "load_state", "save_state"]
 

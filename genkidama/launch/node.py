@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: an actor for each process of ours. It answers at once, whatever it is asked."""
+"""What runs on a cluster's nodes: an actor for each process of ours, which answers at once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from typing import TypedDict
 
 import genkidama
 from genkidama.errors import EnvironmentFailure, GenkidamaError
-from genkidama.local.cluster import Process, listening_socket
+from genkidama.local.processes import Process
+from genkidama.system.address import listening_socket, local_address
+from genkidama.system.history import whole_lines
+from genkidama.system.run import CHECKPOINTS, EXPERIMENT, HISTORY, LOGS, SETTINGS, STUDY, TRIALS
 
 #: How long a process gets to end after SIGTERM.
 GRACE_SECONDS = 5.0
 
-#: The file that the parent reads its experiment from.
-SETTINGS = "logs/experiment.toml"
-
-STUDY = "study.db"
-
-#: What of a run directory is copied whole, beside the history, to the driver and to a parent that begins.
+#: What of a run directory is copied whole, beside the history: to the driver, and to a new parent.
 _COPIED = re.compile(
-    r"(experiment\.toml|study\.db|(trials/\d+/)?(experiment\.toml|checkpoints/[\w-]+\.safetensors))\Z"
+    rf"({re.escape(STUDY)}|({TRIALS}/\d+/)?"
+    rf"({re.escape(EXPERIMENT)}|{CHECKPOINTS}/[\w-]+\.safetensors))\Z"
 )
 
 #: So much of a log or a history is sent at once.
@@ -44,14 +43,19 @@ class Told(TypedDict, total=False):
     code: int | None
     error: str
     log: bytes
-    #: Of a parent: where it listens, new lines of history, and the files that there are with a mark that changes when they do.
+    #: Of a parent: where it listens.
     url: str
+    #: Of a parent: new lines of its history.
     history: bytes
+    #: Of a parent: the files to be copied, each with a mark that changes when the file does.
     files: dict[str, str]
 
 
 class Host:
-    """An actor that looks after one process of ours. Its files are in a directory of its own, which only its user can read."""
+    """An actor that looks after one process of ours.
+
+    Its files are in a directory of its own, which only its user can read.
+    """
 
     def __init__(self) -> None:
         self._node = _address_of_this_node()
@@ -75,45 +79,38 @@ class Host:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _tell(self, log: int) -> Told:
-        process, code = self._process, EnvironmentFailure.exit_code
+        process = self._process
+        said = b"" if process is None else _piece(process.log, log)
         if process is None or self._problem:
-            return {
-                "code": code,
-                "error": self._problem,
-                "log": b"" if process is None else _piece(process.log, log),
-            }
+            return {"code": EnvironmentFailure.exit_code, "error": self._problem, "log": said}
         if self._stopped:  # it may have been too young to know what SIGTERM means
-            return {"code": 0, "error": "", "log": _piece(process.log, log)}
-        error = (
-            process.error().replace(str(process.log), f"logs/{process.log.name}")
-            if process.popen.poll()
-            else ""
-        )
-        return {
-            "code": process.popen.poll(),
-            "error": f"{error} (node {self._node})",
-            "log": _piece(process.log, log),
-        }
+            return {"code": 0, "error": "", "log": said}
+        code = process.code
+        error = _with_our_log(process, process.error()) if code else ""
+        return {"code": code, "error": f"{error} (node {self._node})", "log": said}
 
     def _revive(self) -> None:
         """Starts the process again if it was killed."""
-        if (
-            self._process is not None
-            and not self._stopped
-            and (self._process.popen.poll() or 0) < 0
-        ):
+        process = self._process
+        if process is not None and not self._stopped and (process.code or 0) < 0:
             try:
-                self._process.restart()
+                process.restart()
             except EnvironmentFailure as error:
-                self._problem = str(error).replace(
-                    str(self._process.log), f"logs/{self._process.log.name}"
-                )
+                self._problem = _with_our_log(process, str(error))
 
     def _other_version(self, version: str) -> bool:
         if version == genkidama.__version__:
             return False
-        self._problem = f"node {self._node} has genkidama {genkidama.__version__}, this program {version}; install the same version on all nodes"
+        self._problem = (
+            f"node {self._node} has genkidama {genkidama.__version__}, this program {version}; "
+            "install the same version on all nodes"
+        )
         return True
+
+
+def _with_our_log(process: Process, text: str) -> str:
+    """The text with the log's place in the run directory instead of that on the node."""
+    return text.replace(str(process.log), f"{LOGS}/{process.log.name}")
 
 
 class ParentHost(Host):
@@ -123,7 +120,7 @@ class ParentHost(Host):
         super().__init__()
         self._run = self._folder / name
         self._url = ""
-        #: Inherited by each parent that is started here, so that its children find the next one at the same address.
+        #: Each parent that is started here inherits it, and so has the same address.
         self._socket: socket.socket | None = None
 
     def put(self, path: str, content: bytes) -> None:
@@ -139,38 +136,29 @@ class ParentHost(Host):
         given = dict(files(self._run))
         if not self._other_version(version) and not self._problem:
             try:
-                host = self._node
-                self._socket = listening_socket(f"[{host}]:0" if ":" in host else f"{host}:0")
-                port = self._socket.getsockname()[1]
-                self._url = f"ws://[{host}]:{port}" if ":" in host else f"ws://{host}:{port}"
-                tokens = self._folder / "tokens"
-                tokens.touch(0o600)
-                tokens.write_text(f"* {token}\n")
-                descriptor = self._socket.fileno()
-                command = [
-                    "genkidama.parent",
-                    str(self._run / SETTINGS),
-                    "--listen",
-                    f"fd://{descriptor}",
-                ]
-                command += ["--out", str(self._run), "--tokens-file", str(tokens)]
-                self._process = Process(
-                    "parent", command, self._folder / "parent.log", (descriptor,)
-                )
+                self._process = self._started(token)
             except (OSError, GenkidamaError) as error:
                 self._problem = str(error)
         return self.look(history, 0) | {"files": given}
 
+    def _started(self, token: str) -> Process:
+        host = f"[{self._node}]" if ":" in self._node else self._node
+        self._socket = listening_socket(f"{host}:0")
+        self._url = f"ws://{local_address(self._socket)}"
+        tokens = self._folder / "tokens"
+        tokens.touch(0o600)
+        tokens.write_text(f"* {token}\n")
+        descriptor = self._socket.fileno()
+        command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{descriptor}"]
+        command += ["--out", str(self._run), "--tokens-file", str(tokens)]
+        return Process("parent", command, self._folder / "parent.log", (descriptor,))
+
     def look(self, history: int, log: int) -> Told:
-        """How it goes: the history from that position on, whole lines only, and what there is to copy."""
+        """How it goes, whole lines of the history from a position on, and what there is to copy."""
         self._revive()
         told = self._tell(log)  # before the files: what it says to have ended has written them all
-        piece = _piece(self._run / "history.jsonl", history)
-        return told | {
-            "url": self._url,
-            "history": piece[: piece.rfind(b"\n") + 1],
-            "files": dict(files(self._run)),
-        }
+        lines = whole_lines(_piece(self._run / HISTORY, history))
+        return told | {"url": self._url, "history": lines, "files": dict(files(self._run))}
 
     def stop_parent(self, history: int, log: int) -> Told:
         """`stop` and `look`."""
@@ -178,15 +166,15 @@ class ParentHost(Host):
         return self.look(history, log)
 
     def read(self, paths: list[str]) -> dict[str, bytes | None]:
-        """The contents of these files, or of the first of them if they are large; None for one that is gone, or in use for too long."""
+        """The contents of these files, or of the first of them if they are large.
+
+        None for a file that is gone, or in use for too long.
+        """
         contents: dict[str, bytes | None] = {}
         for path in paths:
             try:
-                contents[path] = (
-                    _database(self._run / path)
-                    if path == STUDY
-                    else (self._run / path).read_bytes()
-                )
+                read = _database if path == STUDY else Path.read_bytes
+                contents[path] = read(self._run / path)
             except (FileNotFoundError, sqlite3.Error):
                 contents[path] = None
             if sum(len(content or b"") for content in contents.values()) > _BATCH:
@@ -203,31 +191,25 @@ class ChildHost(Host):
     """A Child's actor."""
 
     def start(self, version: str, token: str, url: str, name: str, cores: int, log: int) -> Told:
-        """Starts the child, or starts it again for a parent that is elsewhere now: with its own weights, as it left them."""
+        """Starts the child, or starts it again for a parent that is elsewhere now.
+
+        Its own weights are there again then, as it left them.
+        """
         if not self._other_version(version):
             try:
                 if self._process is not None:
                     self._process.end(GRACE_SECONDS)
                     self._process.close()
-                command = [
-                    "genkidama.child",
-                    "--parent",
-                    url,
-                    "--name",
-                    name,
-                    "--cores",
-                    str(cores),
-                ]
-                command += ["--state", str(self._folder / "state")]
-                self._process = Process(
-                    name,
-                    command,
-                    self._folder / f"{name}.log",
-                    environment={"GENKIDAMA_TOKEN": token},
-                )
+                self._process = self._started(token, url, name, cores)
             except OSError as error:
                 self._problem = str(error)
         return self._tell(log)
+
+    def _started(self, token: str, url: str, name: str, cores: int) -> Process:
+        command = ["genkidama.child", "--parent", url, "--name", name, "--cores", str(cores)]
+        command += ["--state", str(self._folder / "state")]
+        environment = {"GENKIDAMA_TOKEN": token}
+        return Process(name, command, self._folder / f"{name}.log", environment=environment)
 
     def look(self, log: int) -> Told:
         """How it goes."""
@@ -250,27 +232,15 @@ def _piece(path: Path, position: int) -> bytes:
 
 def files(run: Path) -> Iterator[tuple[str, str]]:
     """What is copied of a run directory, with a mark that is another one when the file is."""
-    for folder in (
-        ".",
-        "checkpoints",
-        *(
-            f"trials/{trial.name}{inner}"
-            for trial in run.glob("trials/*")
-            for inner in ("", "/checkpoints")
-        ),
-    ):
-        for path in (run / folder).glob("*"):
+    runs = [run, *run.glob(f"{TRIALS}/*")]
+    for folder in (place for each in runs for place in (each, each / CHECKPOINTS)):
+        for path in folder.glob("*"):
             name = path.relative_to(run).as_posix()
             if _COPIED.match(name):
                 with contextlib.suppress(FileNotFoundError):
-                    yield (
-                        name,
-                        " ".join(
-                            _mark(each)
-                            for each in (path, path.with_name(f"{path.name}-wal"))
-                            if each.exists()
-                        ),
-                    )
+                    # SQLite writes to a log of its own first.
+                    both = (path, path.with_name(f"{path.name}-wal"))
+                    yield name, " ".join(_mark(each) for each in both if each.exists())
 
 
 def _mark(path: Path) -> str:

@@ -14,22 +14,33 @@ from contextlib import contextmanager
 from typing import Any
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.formats import one_line
 
 #: How long a cluster's port may take to open.
 _REACH_SECONDS = 10.0
+
+__all__ = ["connected", "find_ray", "head_of", "layout", "nodes_of", "on_node"]
 
 _HOST_PORT = re.compile(r"([^/:\[\]]+):(\d{1,5})\Z")
 
 
 def nodes_of(ray: Any) -> list[dict[str, Any]]:
+    """The nodes that are alive, as Ray describes them."""
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def head_of(nodes: list[dict[str, Any]]) -> str | None:
+    """The id of the head node; None if it is not among these."""
     return next(
         (str(node["NodeID"]) for node in nodes if "node:__internal_head__" in node["Resources"]),
         None,
     )
+
+
+def on_node(node: str, soft: bool) -> Any:
+    """What Ray is told of an actor that belongs on this node, or `soft`: rather than elsewhere."""
+    strategies = importlib.import_module("ray.util.scheduling_strategies")
+    return strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
 
 
 def layout(
@@ -40,18 +51,21 @@ def layout(
     Args:
         nodes: how many CPUs each node has.
         children: how many are asked for; None for one on each node.
-        cores: how many each is to have; None for all of a node, or as many as let all children begin at once.
+        cores: how many each is to have. None for all of a node or, with `children`, for as many as
+            let all begin at once.
 
     Raises:
-        EnvironmentFailure: there is no node for a child to be on, and nobody says how large the coming ones are.
+        EnvironmentFailure: there is no node for a child to be on, and nobody says how large the
+            nodes to come are.
     """
     if children is None:
         places: list[tuple[int, str | None]] = [
             (cores or cpus, node) for node, cpus in nodes.items() if cpus >= (cores or 1)
         ]
         if not places:
+            most = max(nodes.values(), default=0)
             raise EnvironmentFailure(
-                f"no node of the Ray cluster has {cores or 1} CPUs, the largest {max(nodes.values(), default=0)}; "
+                f"no node of the Ray cluster has {cores or 1} CPUs, the largest {most}; "
                 "lower --cores, or have children wait for nodes to come: --children N --cores N"
             )
         return places
@@ -59,7 +73,8 @@ def layout(
         sizes = [cpus for cpus in nodes.values() if cpus > 0]
         if not sizes:
             raise EnvironmentFailure(
-                "no node of the Ray cluster has a CPU yet; say how many cores each child is to have: --cores N"
+                "no node of the Ray cluster has a CPU yet; "
+                "say how many cores each child is to have: --cores N"
             )
         # If they do not all fit, they wait for nodes like the smallest of these.
         fitting = (
@@ -72,6 +87,11 @@ def layout(
 
 
 def find_ray() -> Any:
+    """The module.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -82,7 +102,11 @@ def find_ray() -> Any:
 
 @contextmanager
 def connected(ray: Any, address: str | None) -> Iterator[None]:
-    """Connects to the cluster, unless the program is connected already."""
+    """Connects to the cluster, unless the program is connected already.
+
+    Raises:
+        EnvironmentFailure: there is no cluster.
+    """
     if ray.is_initialized():
         yield
         return
@@ -96,8 +120,8 @@ def connected(ray: Any, address: str | None) -> Iterator[None]:
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         where = "this machine" if address == "auto" else address
         raise EnvironmentFailure(
-            f"--address {where}: cannot connect to a Ray cluster there: {one_line(error)}; start one with `ray start --head`, "
-            "or say where one is: --address HOST:6379"
+            f"--address {where}: cannot connect to a Ray cluster there: {one_line(error)}; "
+            "start one with `ray start --head`, or say where one is: --address HOST:6379"
         ) from None
     try:
         if main:
@@ -107,8 +131,3 @@ def connected(ray: Any, address: str | None) -> Iterator[None]:
         ray.shutdown()
         if main:
             signal.signal(signal.SIGTERM, before)
-
-
-def one_line(error: BaseException, length: int = 300) -> str:
-    text = " ".join(f"{error}".split()) or type(error).__name__
-    return text if len(text) <= length else f"{text[:length]} …"

@@ -1,6 +1,10 @@
-"""A whole cluster on this machine: one parent and some children, started, watched and ended as processes.
+"""A whole cluster on this machine: processes may be started here, watched and ended.
+
+Nothing here trains, or keeps a run: that is for the processes.
 
 cluster.py      `train` and `search`
+directory.py    the run directory before its parent comes
+processes.py    one process: started, started again, ended
 evaluation.py   how good a policy is
 progress.py     the line that shows how a run goes
 """

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.local.processes import failure
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.machine import available_cores
 from genkidama.system.run import Run
@@ -87,8 +88,9 @@ class Evaluation:
             False: f"not solved (below {limit})",
             None: limit,
         }
+        actions = "greedy" if self.greedy else "sampled"
         return (
-            f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes, {'greedy' if self.greedy else 'sampled'}: "
+            f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes, {actions}: "
             f"{verdict[self.solved]}\n  minimum {self.minimum:.1f} · {quantiles}"
         )
 
@@ -103,8 +105,8 @@ def evaluate(
 ) -> Evaluation:
     """Plays episodes with a run's or a checkpoint's weights.
 
-    Of a run it takes the best checkpoint, by mean training return, or the newest if no whole window
-    of episodes was seen; the result is then also written to the run's `evaluation.json`.
+    Of a run it takes the best checkpoint by mean training return, or the newest before a whole
+    window of episodes. The result is then also written to the run's `evaluation.json`.
 
     Args:
         target: a `Run`, its directory, or a checkpoint file.
@@ -151,7 +153,7 @@ def _play(path: Path, shares: list[list[int]], seed: int, greedy: bool) -> list[
     }
     command = [sys.executable, "-m", "genkidama.learning.play"]
     with ExitStack() as stack:
-        # Standard error goes to a file and not to a pipe, which would fill up; its last line says why a process died.
+        # A pipe would fill up. The last line says why a process died.
         said = [stack.enter_context(tempfile.TemporaryFile()) for _ in shares]
         processes = [
             stack.enter_context(
@@ -179,9 +181,7 @@ def _play(path: Path, shares: list[list[int]], seed: int, greedy: bool) -> list[
                 process.kill()
     for answer in answers:
         if "error" in answer:
-            raise (ConfigurationError if answer["exit_code"] == 2 else EnvironmentFailure)(
-                answer["error"]
-            )
+            raise failure(answer["exit_code"], answer["error"])
     return answers
 
 
@@ -203,7 +203,8 @@ def _answer(process: subprocess.Popen[bytes], said: IO[bytes]) -> dict[str, Any]
     said.seek(0)
     last = _last_words(said.read().decode(errors="replace")) or "it said nothing"
     raise EnvironmentFailure(
-        f"a process that plays evaluation episodes ended with exit code {process.returncode}: {last}"
+        "a process that plays evaluation episodes ended with exit code "
+        f"{process.returncode}: {last}"
     )
 
 

@@ -5,36 +5,71 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from statistics import fmean
 from typing import Any, TextIO
 
+from genkidama.events import (
+    Event,
+    Exchange,
+    Joined,
+    Left,
+    Measures,
+    PhaseReported,
+    Refused,
+    Resumed,
+    Started,
+    TrialAssigned,
+    TrialEnded,
+    TrialFailed,
+    Warned,
+    from_line,
+)
 from genkidama.experiment import Experiment
+from genkidama.formats import bar, duration, rate
 from genkidama.tuning.records import SearchRecord, best_trial
 
-__all__ = ["Progress", "SearchProgress", "bar", "duration"]
+__all__ = ["Progress", "SearchProgress"]
 
-#: Lines a second on a terminal, and seconds between lines elsewhere (a log, CI).
-_TERMINAL_SECONDS, _LOG_SECONDS = 0.25, 5.0
+#: A terminal's line is renewed after so many seconds.
+_TERMINAL_SECONDS = 0.25
+
+#: Elsewhere, as in a log, a new line is written after so many seconds.
+_LOG_SECONDS = 5.0
 
 #: The speed is that of the last so many seconds.
 _SPEED_WINDOW = 10.0
 
+#: What remains is estimated when this process has done so much of the whole.
+_LEAST_DONE = 0.02
 
-class _Line:
-    """One line of text that is printed over and over on a terminal, and now and then elsewhere."""
+
+class _Follower:
+    """One line about a history: over and over on a terminal, now and then elsewhere."""
 
     def __init__(self, file: TextIO | None) -> None:
         self._file = file or sys.stderr
         self._terminal = self._file.isatty()
         self._printed = 0.0
 
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Takes in one line of the history."""
+        event = from_line(line)
+        if event is not None:
+            self.take(event)
+
+    def take(self, event: Event) -> None:
+        """Takes in one event."""
+        raise NotImplementedError
+
     def line(self) -> str:
+        """The line as it stands."""
         raise NotImplementedError
 
     def say(self, text: str) -> None:
         """A line of its own."""
-        self._clear()
+        if self._terminal:
+            print("\r\033[K", end="", file=self._file, flush=True)
         print(text, file=self._file, flush=True)
 
     def _refresh(self) -> None:
@@ -49,36 +84,18 @@ class _Line:
         else:
             print(line, file=self._file, flush=True)
 
-    def _clear(self) -> None:
-        if self._terminal:
-            print("\r\033[K", end="", file=self._file, flush=True)
-
     def _leave_standing(self) -> None:
         self._print(self.line())
         if self._terminal:
             print(file=self._file, flush=True)
 
 
-def bar(share: float, width: int = 20) -> str:
-    """`share` in [0, 1] as a bar of `width` characters."""
-    full = round(min(1.0, max(0.0, share)) * width)
-    return "█" * full + "░" * (width - full)
+def _refused(event: Refused) -> str:
+    return f"refused {event.child or 'a connection'}: {event.reason}"
 
 
-def duration(seconds: float) -> str:
-    """`0:42`, `12:05` or `3:07:00`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def _rate(value: float) -> str:
-    """A number a second, with a decimal where it is small."""
-    return f"{value:,.0f}" if value >= 10.0 else f"{value:.1f}"
-
-
-class Progress(_Line):
-    """Follows a run's history and prints one line about it, over and over on a terminal.
+class Progress(_Follower):
+    """Follows a plain run.
 
     Args:
         experiment: for the stop conditions.
@@ -86,121 +103,118 @@ class Progress(_Line):
     """
 
     def __init__(self, experiment: Experiment, file: TextIO | None = None) -> None:
-        self._stop, self._name, self._algorithm = (
-            experiment.stop,
-            experiment.environment.id,
-            experiment.algorithm.name,
-        )
-        self._backend = experiment.child.backend
         super().__init__(file)
+        self._stop = experiment.stop
+        self._name = experiment.environment.id
+        self._algorithm = experiment.algorithm.name
         #: The newest measures of each child that is there.
-        self._children: dict[str, dict[str, Any]] = {}
+        self._children: dict[str, dict[str, float]] = {}
         self._began: float | None = None
+        #: How much was done before the first exchange that this process saw.
         self._share_before: float | None = None
-        self._last: dict[str, Any] = {}
-        self._points: list[tuple[float, int]] = []
+        self._last: Exchange | None = None
+        #: Time and steps of the exchanges within the speed's window.
+        self._points: deque[tuple[float, int]] = deque()
 
-    def __call__(self, event: dict[str, Any]) -> None:
-        """Takes in one line of the history."""
-        match event["event"]:
-            case "start":
-                self.say(f"training {self._name} with {self._algorithm}: run {event['run']}")
-            case "resume":
-                self.say(
-                    f"training {self._name} with {self._algorithm}: run {event['run']} goes on from version {event['version']}"
-                )
-            case "join":
-                self._children[event["child"]] = {}
-                self._began = event["time"] if self._began is None else self._began
-            case "leave":
-                self._children.pop(event["child"], None)
-            case "refused":
-                self.say(f"refused {event.get('child') or 'a connection'}: {event['reason']}")
-            case self._backend:
-                if event["child"] in self._children:
-                    self._children[event["child"]] = event
-            case "exchange":
-                self._last = event
-                if self._share_before is None:
-                    self._share_before = self._share(self._elapsed)
-                self._points.append((event["time"], event["steps"]))
-                while self._points[-1][0] - self._points[0][0] > _SPEED_WINDOW:
-                    self._points.pop(0)
-                self._refresh()
+    def take(self, event: Event) -> None:
+        """Takes in one event."""
+        match event:
+            case Exchange():
+                self._take_exchange(event)
+            case Measures():
+                if event.child in self._children:
+                    self._children[event.child] = event.figures
+            case Started():
+                self.say(f"training {self._name} with {self._algorithm}: run {event.run}")
+            case Resumed():
+                training = f"training {self._name} with {self._algorithm}"
+                self.say(f"{training}: run {event.run} goes on from version {event.version}")
+            case Joined():
+                self._children[event.child] = {}
+                self._began = event.time if self._began is None else self._began
+            case Left():
+                self._children.pop(event.child, None)
+            case Refused():
+                self.say(_refused(event))
+
+    def _take_exchange(self, event: Exchange) -> None:
+        self._last = event
+        if self._share_before is None:
+            self._share_before = self._share(event) or 0.0
+        self._points.append((event.time, event.steps))
+        while self._points[-1][0] - self._points[0][0] > _SPEED_WINDOW:
+            self._points.popleft()
+        self._refresh()
 
     @property
     def steps_per_second(self) -> float:
-        (first, before), (last, after) = self._points[0], self._points[-1]
-        return (
-            max(0.0, (after - before) / (last - first)) if last > first else 0.0
-        )  # a parent that is killed forgets some
+        """Environment steps a second, never below 0 though a killed parent forgets some."""
+        first, before = self._points[0]
+        last, after = self._points[-1]
+        return max(0.0, (after - before) / (last - first)) if last > first else 0.0
 
     def line(self) -> str:
-        """The line as it stands."""
+        """The line as it stands, after the first exchange."""
         last = self._last
-        elapsed = self._elapsed
-        share = self._share(elapsed)
-        parts = [f"{self._name} {bar(share)} {share:4.0%}" if share is not None else self._name]
-        mean = last["mean_return"]
-        if mean is not None:
-            goal = f" of {self._stop.mean_return:g}" if self._stop.mean_return is not None else ""
-            parts.append(f"mean return {mean:7.1f}{goal}")
+        assert last is not None
+        share = self._share(last)
+        parts = [self._name if share is None else f"{self._name} {bar(share)} {share:4.0%}"]
+        if last.mean_return is not None:
+            goal = "" if self._stop.mean_return is None else f" of {self._stop.mean_return:g}"
+            parts.append(f"mean return {last.mean_return:7.1f}{goal}")
         parts += [
-            f"update {last['update']:,.0f}",
-            f"{last['episodes']:,} episodes",
-            f"{last['steps']:,} steps",
-        ]
-        parts += [
+            f"update {last.update:,.0f}",
+            f"{last.episodes:,} episodes",
+            f"{last.steps:,} steps",
             f"{self.steps_per_second:,.0f}/s",
             *self._measures(),
             f"{len(self._children)} children",
-            duration(elapsed),
+            duration(self._elapsed(last)),
         ]
-        done = (share or 0.0) - (
-            self._share_before or 0.0
-        )  # by this process: a resumed run begins with a share
-        if share is not None and done > 0.02:
-            parts.append(f"at most {duration(elapsed * (1 - share) / done)} left")
+        if share is not None:
+            parts += self._remaining(last, share)
         return " · ".join(parts)
 
     def _measures(self) -> list[str]:
-        """Predictions and training batches a second of all children, and their mean lag, as far as a backend measures them."""
+        """Predictions and trained batches a second of all children, and their mean lag."""
         found = {
-            key: [child[key] for child in self._children.values() if key in child]
+            key: [figures[key] for figures in self._children.values() if key in figures]
             for key in ("pps", "tps", "lag")
         }
-        parts = [f"{key.upper()} {_rate(sum(found[key]))}" for key in ("pps", "tps") if found[key]]
+        parts = [f"{key.upper()} {rate(sum(found[key]))}" for key in ("pps", "tps") if found[key]]
         if found["lag"]:
             parts.append(f"lag {fmean(found['lag']):.1f}")
         return parts
 
-    @property
-    def _elapsed(self) -> float:
-        now: float = self._last["time"]
-        return 0.0 if self._began is None else now - self._began
+    def _elapsed(self, last: Exchange) -> float:
+        return 0.0 if self._began is None else last.time - self._began
 
-    def _share(self, elapsed: float) -> float | None:
+    def _remaining(self, last: Exchange, share: float) -> list[str]:
+        """How long it takes at most, judged by what this process has done itself."""
+        done = share - (self._share_before or 0.0)
+        if done <= _LEAST_DONE:
+            return []
+        return [f"at most {duration(self._elapsed(last) * (1 - share) / done)} left"]
+
+    def _share(self, last: Exchange) -> float | None:
         """How much of the strictest countable stop condition is used up."""
-        stop, last = self._stop, self._last
+        stop = self._stop
         used = (
-            (stop.updates, last["update"]),
-            (stop.episodes, last["episodes"]),
-            (stop.seconds, elapsed),
+            (last.update, stop.updates),
+            (last.episodes, stop.episodes),
+            (self._elapsed(last), stop.seconds),
         )
-        return (
-            min(1.0, max((have / limit for limit, have in used if limit), default=-1.0))
-            if any(limit for limit, _ in used)
-            else None
-        )
+        shares = [have / limit for have, limit in used if limit]
+        return min(1.0, max(shares)) if shares else None
 
     def close(self) -> None:
         """Leaves the last line standing."""
-        if self._last:
+        if self._last is not None:
             self._leave_standing()
 
 
-class SearchProgress(_Line):
-    """Follows a search's history and prints one line about it.
+class SearchProgress(_Follower):
+    """Follows a search.
 
     Args:
         experiment: with a `[search]`.
@@ -210,51 +224,54 @@ class SearchProgress(_Line):
     def __init__(self, experiment: Experiment, file: TextIO | None = None) -> None:
         super().__init__(file)
         assert experiment.search is not None
-        self._search, self._name = experiment.search, experiment.environment.id
+        self._search = experiment.search
+        self._name = experiment.environment.id
         rule = SearchRecord.of(experiment).rule()
-        #: How many reports are expected in all: equation 9, or what a cohort makes of it.
+        #: How many reports to expect in all: equation 9, or what a cohort makes of it.
         self._expected = rule.expected_completion_rate * rule.workers * rule.phases
         self._states: dict[int, str] = {}
-        self._reports, self._resumed = 0, 0
+        self._reports = 0
+        #: Reports made before this process.
+        self._resumed = 0
         #: By trial, its last metric.
         self._scores: dict[int, float] = {}
         self._nodes: set[str] = set()
         self._began: float | None = None
         self._now = 0.0
 
-    def __call__(self, event: dict[str, Any]) -> None:
-        """Takes in one line of the history."""
-        self._now = event["time"]
-        match event["event"]:
-            case "start":
-                self.say(f"searching {self._name} with {self._search.method}: run {event['run']}")
-            case "resume":
-                self.say(
-                    f"searching {self._name} with {self._search.method}: run {event['run']} goes on after {event['reports']} reports"
-                )
-                self._reports = self._resumed = event["reports"]
-            case "trial":
-                self._states[event["trial"]] = "running"
+    def take(self, event: Event) -> None:
+        """Takes in one event."""
+        self._now = event.time
+        searching = f"searching {self._name} with {self._search.method}"
+        match event:
+            case Started():
+                self.say(f"{searching}: run {event.run}")
+            case Resumed():
+                self._resumed = event.reports or 0
+                self._reports = self._resumed
+                self.say(f"{searching}: run {event.run} goes on after {self._reports} reports")
+            case TrialAssigned():
+                self._states[event.trial] = "running"
                 self._began = self._now if self._began is None else self._began
-            case "join":
-                self._nodes.add(event["child"])
-            case "leave":
-                self._nodes.discard(event["child"])
-            case "refused":
-                self.say(f"refused {event.get('child') or 'a connection'}: {event['reason']}")
-            case "warning":
-                self.say(f"warning: {event['reason']}")
-            case "trial_failed":
-                self.say(f"trial {event['trial']} failed on {event['child']}: {event['reason']}")
-            case "report":
+            case Joined():
+                self._nodes.add(event.child)
+            case Left():
+                self._nodes.discard(event.child)
+            case Refused():
+                self.say(_refused(event))
+            case Warned():
+                self.say(f"warning: {event.reason}")
+            case TrialFailed():
+                self.say(f"trial {event.trial} failed on {event.child}: {event.reason}")
+            case PhaseReported():
                 self._reports += 1
-                metric = event["metric"]
-                self._scores[event["trial"]] = math.nan if metric is None else metric
-            case "trial_end":
-                self._states[event["trial"]] = event["state"]
-                if event["state"] == "failed":
-                    self._scores.pop(event["trial"], None)
-            case "exchange":
+                metric = event.metric
+                self._scores[event.trial] = math.nan if metric is None else metric
+            case TrialEnded():
+                self._states[event.trial] = event.state
+                if event.state == "failed":
+                    self._scores.pop(event.trial, None)
+            case Exchange():
                 pass
             case _:
                 return
@@ -262,20 +279,18 @@ class SearchProgress(_Line):
 
     def line(self) -> str:
         """The line as it stands."""
-        states = Counter(self._states.values())
+        counts = Counter(self._states.values())
+        states = [
+            f"{counts[state]} {state}"
+            for state in ("completed", "stopped", "failed", "running")
+            if counts[state]
+        ]
         share = self._share()
         parts = [
             f"{self._name} {bar(share)} {share:4.0%}",
             f"{len(self._states)} of {self._search.trials} trials",
+            ", ".join(states) or "none",
         ]
-        parts.append(
-            ", ".join(
-                f"{states[state]} {state}"
-                for state in ("completed", "stopped", "failed", "running")
-                if states[state]
-            )
-            or "none"
-        )
         completed = {trial for trial, state in self._states.items() if state == "completed"}
         best = best_trial(self._scores, completed)
         if best is not None:
@@ -283,7 +298,7 @@ class SearchProgress(_Line):
         elapsed = 0.0 if self._began is None else self._now - self._began
         parts += [f"{len(self._nodes)} nodes", duration(elapsed)]
         done = share - self._resumed / self._expected
-        if done > 0.02:
+        if done > _LEAST_DONE:
             parts.append(f"about {duration(elapsed * (1 - share) / done)} left")
         return " · ".join(parts)
 

@@ -24,6 +24,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaEr
 from genkidama.events import CheckpointWritten, Event, Resumed
 from genkidama.parameter_server import ParameterServer
 from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, load
+from genkidama.system.run import CHECKPOINTS
 from genkidama.trial import Snapshot
 from genkidama.weights import Signature, Vector
 
@@ -57,7 +58,7 @@ class Checkpointer:
         self._server = server
         self._settings = server.experiment.parent
         self._out = out
-        self._folder = CheckpointFolder(out / "checkpoints", self._settings.checkpoint_keep)
+        self._folder = CheckpointFolder(out / CHECKPOINTS, self._settings.checkpoint_keep)
         self._note = note
         self._complain = complain
         # More than are kept need not wait: the older ones would be deleted anyway.

@@ -10,9 +10,7 @@ Laws of this file:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +24,9 @@ from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.telemetry import EventLog
 from genkidama.parent.trials import TrialKeeper
-from genkidama.system.checkpoint import write_atomically
+from genkidama.system.files import write_atomically
 from genkidama.system.history import History
+from genkidama.system.run import EXPERIMENT, HISTORY, new_directory
 from genkidama.tuning.service import Search
 
 __all__ = ["Keeper", "Records", "make_directory"]
@@ -83,7 +82,7 @@ class Records:
         self._events = EventLog(log)
         self._history_error = ""
         self._problem = ""
-        self._history = History(out / "history.jsonl")
+        self._history = History(out / HISTORY)
         try:
             _check_same_kind(server.experiment, out)
             self._keeper = self._make_keeper(out)
@@ -92,7 +91,7 @@ class Records:
             raise
         try:
             resumed = self._keeper.restore(now())
-            write_atomically(out / "experiment.toml", server.experiment.to_toml().encode())
+            write_atomically(out / EXPERIMENT, server.experiment.to_toml().encode())
         except BaseException:
             self.close()
             raise
@@ -155,7 +154,7 @@ class Records:
             return Checkpointer(server, out, self.note, self._complain)
         from genkidama.tuning.study import Study  # Optuna, which a plain run does without
 
-        study = Study(server.experiment, out, resumes=(out / "experiment.toml").exists())
+        study = Study(server.experiment, out, resumes=(out / EXPERIMENT).exists())
         return TrialKeeper(server, server.trials, study, out, self._complain_aloud, self._now)
 
     def _take_events(self, *own: Event) -> None:
@@ -185,7 +184,7 @@ def make_directory(out: Path | None, name: str) -> Path:
     """
     try:
         if out is None:
-            return _new_directory(name)
+            return new_directory(name)
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFailure(
@@ -195,21 +194,9 @@ def make_directory(out: Path | None, name: str) -> Path:
     return out
 
 
-def _new_directory(name: str) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
-        path = Path("runs") / f"{name}-{stamp}{suffix}"
-        with suppress(FileExistsError):
-            path.mkdir(parents=True)
-            return path
-    raise EnvironmentFailure(
-        f"runs/{name}-{stamp}: so many runs began in this second; choose a directory with --out"
-    )
-
-
 def _check_same_kind(experiment: Experiment, out: Path) -> None:
     """A search and a plain run do not go on in each other's directory."""
-    path = out / "experiment.toml"
+    path = out / EXPERIMENT
     if not path.exists():
         return
     was, now_is = (

@@ -22,7 +22,9 @@ from genkidama.events import Resumed
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import RETRY_SECONDS
-from genkidama.system.checkpoint import CheckpointFolder, write_atomically
+from genkidama.system.checkpoint import CheckpointFolder
+from genkidama.system.files import write_atomically
+from genkidama.system.run import CHECKPOINTS, EXPERIMENT, trial_folder
 from genkidama.trial import Snapshot
 from genkidama.tuning.service import Search, SearchTrial
 from genkidama.weights import Signature, Vector
@@ -191,7 +193,7 @@ class TrialKeeper:
         signature, vector, snapshot, phase_end = copy
         folder = self._folder(number)
         folder.prepare()
-        settings = folder.path.parent / "experiment.toml"
+        settings = folder.path.parent / EXPERIMENT
         if not settings.exists():
             write_atomically(settings, Experiment.from_dict(snapshot.experiment).to_toml().encode())
         folder.save_latest(signature, vector, snapshot)
@@ -205,7 +207,7 @@ class TrialKeeper:
             folder.save_best(signature, vector, snapshot)
 
     def _folder(self, number: int) -> CheckpointFolder:
-        return CheckpointFolder(self._out / "trials" / f"{number:04d}" / "checkpoints", _KEEP)
+        return CheckpointFolder(self._out / trial_folder(number) / CHECKPOINTS, _KEEP)
 
     def _path(self, number: int) -> str:
         folder = self._folder(number)

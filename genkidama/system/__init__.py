@@ -1,5 +1,6 @@
-"""What touches this machine: its files, its memory, its terminal, its service manager. Nothing here decides.
+"""What touches this machine: here files, sockets and the terminal may be used. Nothing decides.
 
+files.py        a file is replaced, whole
 checkpoint.py   a weight vector and all that a run needs to go on, as one file
 run.py          a run's directory: what lies where, and how to read it
 history.py      history.jsonl: one line for each thing that happened

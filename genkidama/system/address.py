@@ -1,4 +1,4 @@
-"""Where a parent listens: `HOST:PORT`, `[::1]:PORT`, or `fd://N`, a socket that somebody else opened."""
+"""Where a parent listens: `HOST:PORT`, `[::1]:PORT`, or `fd://N` for an inherited socket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-__all__ = ["Binding", "explain", "parse_listen"]
+__all__ = ["Binding", "explain", "listening_socket", "local_address", "parse_listen"]
 
 _FD = re.compile(r"fd://(\d{1,6})\Z")
 _HOST_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]/\s]+)):(\d{1,5})\Z")
@@ -40,7 +40,8 @@ def parse_listen(listen: str) -> Binding:
     found = _HOST_PORT.match(listen)
     if found is None or int(found[3]) > 65535:
         raise ConfigurationError(
-            f"parent.listen = {listen!r}: expected HOST:PORT with a port from 0 to 65535, as 0.0.0.0:8765 or [::1]:8765, or fd://N"
+            f"parent.listen = {listen!r}: expected HOST:PORT with a port from 0 to 65535, "
+            "as 0.0.0.0:8765 or [::1]:8765, or fd://N"
         )
     return {"host": found[1] or found[2], "port": int(found[3])}
 
@@ -50,7 +51,8 @@ def _inherit(number: int, listen: str) -> socket.socket:
         inherited = socket.socket(fileno=number)
     except OSError as error:
         raise EnvironmentFailure(
-            f"cannot listen on {listen}: descriptor {number}: {error.strerror}; was a socket passed on?"
+            f"cannot listen on {listen}: descriptor {number}: {error.strerror}; "
+            "was a socket passed on?"
         ) from None
     if inherited.type != socket.SOCK_STREAM:
         inherited.detach()
@@ -61,15 +63,42 @@ def _inherit(number: int, listen: str) -> socket.socket:
     return inherited
 
 
+def listening_socket(listen: str) -> socket.socket:
+    """A socket that takes what comes to `HOST:PORT`, even before there is a parent to serve it.
+
+    Raises:
+        ConfigurationError: as `parse_listen`.
+        EnvironmentFailure: nobody can listen there.
+    """
+    binding = parse_listen(listen)
+    if "sock" in binding:
+        return binding["sock"]
+    host = binding["host"]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, binding["port"]), family=family, backlog=256)
+    except OSError as error:
+        raise explain(listen, error) from None
+
+
+def local_address(server: socket.socket) -> str:
+    """`HOST:PORT` under which this machine itself finds a listening socket."""
+    host, port = server.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def explain(listen: str, error: OSError) -> EnvironmentFailure:
     """Why nobody can listen there, and the way out."""
     if isinstance(error, socket.gaierror):
         return EnvironmentFailure(
-            f"cannot listen on {listen}: {error.strerror}; use an address of this machine, as 0.0.0.0"
+            f"cannot listen on {listen}: {error.strerror}; "
+            "use an address of this machine, as 0.0.0.0"
         )
     number = error.errno or 0
     ways = {
-        errno.EADDRINUSE: "choose another port with --listen, or stop the program that uses this one",
+        errno.EADDRINUSE: "choose another port with --listen, "
+        "or stop the program that uses this one",
         errno.EADDRNOTAVAIL: "use an address of this machine, as 0.0.0.0",
         errno.EACCES: "ports below 1024 need privileges; choose a higher one",
     }

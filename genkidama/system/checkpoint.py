@@ -30,10 +30,11 @@ import genkidama
 from genkidama.averaging import RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
+from genkidama.system.files import write_atomically
 from genkidama.trial import STATE_PREFIX, Snapshot
 from genkidama.weights import DTYPE, Signature, Vector, unflatten
 
-__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "load", "save", "write_atomically"]
+__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "load", "save"]
 
 #: What the metadata's `format` says; a change that old readers cannot ignore raises the number.
 FORMAT = "genkidama-1"
@@ -152,35 +153,6 @@ def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
         name: msgspec.json.decode(metadata[name]) for name in _FIELDS if name in metadata
     }
     return signature, msgspec.convert(fields, Snapshot)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replaces the file at `path` by `content`; after a crash one of the two is there, whole.
-
-    Raises:
-        EnvironmentFailure: it could not be written; the old file is untouched.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name too must survive a power cut
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{path}: cannot be written: {error.strerror}; free space or choose another directory"
-        ) from None
 
 
 def _ignore(problem: str) -> None:

@@ -1,4 +1,4 @@
-"""What the commands share: log lines on standard error, the one line of an error, the end of standard input."""
+"""What the commands share: the log, the one line of an error, the end of standard input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["configure_logging", "fail", "stop_at_eof"]
 
 
 class _StandardError:
-    """Standard error as it is at the moment of writing; that nobody reads it any more stops no run."""
+    """Standard error as it is at the moment of writing. No run stops because nobody reads it."""
 
     def write(self, text: str) -> None:
         with suppress(OSError, ValueError):
@@ -32,8 +32,8 @@ class _StandardError:
 def configure_logging() -> None:
     """Has every log line go to standard error: console lines on a terminal, JSON lines otherwise.
 
-    Only commands call this. The library asks structlog for its loggers and configures none, so a program
-    that embeds a `Parent` or a `Child` keeps its own logging.
+    Only commands call this. The library asks structlog for its loggers and configures none, so a
+    program that embeds a `Parent` or a `Child` keeps its own logging.
     """
     terminal = sys.stderr.isatty()
     processors: list[Processor] = [
@@ -52,14 +52,13 @@ def configure_logging() -> None:
 
 def fail(error: GenkidamaError) -> int:
     """Prints a user's error as one line and gives the exit code that belongs to it."""
-    print(
-        "error:", " ".join(str(error).split("\n")), file=sys.stderr
-    )  # what a user's own code says may have several lines
+    # What a user's own code says may have several lines.
+    print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
     return error.exit_code
 
 
 def stop_at_eof() -> None:
-    """Sends this process SIGTERM when its standard input closes: its starter is gone, and so it goes too."""
+    """Sends this process SIGTERM when its standard input closes, since its starter is gone then."""
 
     def watch() -> None:
         while os.read(0, 4096):

@@ -1,10 +1,11 @@
-"""`history.jsonl`: what happened in a run, one JSON object a line, for whoever plots or resumes it.
+"""`history.jsonl`, one line for each event of a run: here it is written and followed.
 
 Laws of this file:
 - Lines are gathered in memory and written together by `flush`; a crash loses what was not flushed.
-- A write that fails loses nothing either: the lines stay, and the next `flush` tries again. Further
-  lines are dropped only when `BACKLOG` bytes have gathered, and they are counted.
+- A write that fails loses nothing either: the lines stay and the next `flush` tries again. When
+  `BACKLOG` bytes have gathered, further lines are dropped and counted.
 - Every line in the file is whole: a line that a crash tore is cut off before the next is written.
+  Until then nobody reads it.
 - One process writes; a second one that opens the same file is refused.
 """
 
@@ -12,18 +13,72 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
 from genkidama.events import Event, as_lines
 
-__all__ = ["BACKLOG", "History"]
+__all__ = ["BACKLOG", "Follower", "History", "read_lines", "whole_length", "whole_lines"]
 
 #: How much is kept for a disk that is full: a hundred thousand exchanges.
 BACKLOG = 16 << 20
 
+#: The last line of a history is shorter than this.
 _TAIL = 1 << 16
+
+
+def whole_lines(text: bytes) -> bytes:
+    """All of `text` but a last line that is torn, or still being written."""
+    return text[: text.rfind(b"\n") + 1]
+
+
+def whole_length(path: Path) -> int:
+    """How many bytes of a history are whole lines; 0 if there is no file."""
+    try:
+        with path.open("rb") as file:
+            return _whole_length(file.fileno())
+    except FileNotFoundError:
+        return 0
+
+
+def _whole_length(file: int) -> int:
+    size = os.fstat(file).st_size
+    start = max(0, size - _TAIL)
+    return start + len(whole_lines(os.pread(file, _TAIL, start)))
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The whole lines of a history, oldest first; none if there is no file."""
+    try:
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
+    except FileNotFoundError:
+        return
+
+
+class Follower:
+    """Reads what is added to a history from now on.
+
+    Args:
+        path: the file, which need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: How many bytes of the file were there before, or have been read.
+        self.position = whole_length(path)
+
+    def read(self) -> list[bytes]:
+        """The lines that have come since the last call."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.position)
+                found = whole_lines(file.read())
+        except FileNotFoundError:
+            return []
+        self.position += len(found)
+        return found.splitlines()
 
 
 class History:
@@ -44,9 +99,7 @@ class History:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise EnvironmentFailure(
-                f"{path}: cannot be written: {error.strerror}; choose another directory with --out"
-            ) from None
+            raise _unwritable(path, error) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._mend()
@@ -57,9 +110,7 @@ class History:
                     f"{path}: another parent is writing this run; "
                     "choose another directory with --out"
                 ) from None
-            raise EnvironmentFailure(
-                f"{path}: cannot be written: {error.strerror}; choose another directory with --out"
-            ) from None
+            raise _unwritable(path, error) from None
 
     def add(self, events: Sequence[Event]) -> None:
         """Takes one line an event; nothing is written yet."""
@@ -87,8 +138,12 @@ class History:
         os.close(self._file)
 
     def _mend(self) -> None:
-        size = os.fstat(self._file).st_size
-        tail = os.pread(self._file, _TAIL, max(0, size - _TAIL))
-        torn = len(tail) - (tail.rfind(b"\n") + 1)
-        if torn:
-            os.ftruncate(self._file, size - torn)
+        whole = _whole_length(self._file)
+        if whole < os.fstat(self._file).st_size:
+            os.ftruncate(self._file, whole)
+
+
+def _unwritable(path: Path, error: OSError) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"{path}: cannot be written: {error.strerror}; choose another directory with --out"
+    )

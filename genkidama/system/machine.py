@@ -42,8 +42,11 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextmanager
 def on_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Meanwhile SIGTERM and SIGINT call `handle` in the running event loop, which is the main thread's; afterwards they do
-    what they did before: who embeds a parent or a child wants Ctrl-C back."""
+    """Meanwhile SIGTERM and SIGINT call `handle` in the running event loop, the main thread's.
+
+    Afterwards they do what they did before: a program that embeds a parent or a child wants Ctrl-C
+    back.
+    """
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number in before:
@@ -70,13 +73,17 @@ def resident_bytes() -> int:
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
-    """How much memory this process and what it starts may still take before something must go: of the machine's, and of what
-    each control group that it is in (a container, a unit with `MemoryMax`) is allowed. May be less than nothing.
+    """How many bytes this process and what it starts may still take before something must go.
 
-    None where the system does not say, which is anything but Linux.
+    The least counts of what the machine has and what each control group allows that the process is
+    in (a container, a unit with `MemoryMax`).
 
     Args:
         root: where `/proc` and the control groups are found.
+
+    Returns:
+        Bytes, which may be less than nothing; None where the system does not say, as on anything
+        but Linux.
     """
     rooms = _machines_room(root) + _groups_rooms(root)
     return min(rooms) if rooms else None
@@ -90,9 +97,10 @@ def _machines_room(root: Path) -> list[int]:
     return []
 
 
-#: By version of the control groups' interface: the files with a group's limits and its usage, and the keys in `memory.stat` of what
-#: the kernel can have back: pages of files, counted as `MemAvailable` counts them. (In version 1, `inactive_file` without `total_`
-#: leaves out the groups below.)
+#: By version of the control groups' interface: the files with a group's limits, the file with its
+#: usage, and the keys in `memory.stat` of what the kernel can have back. These are pages of files,
+#: counted as `MemAvailable` counts them. (In version 1, `inactive_file` without `total_` leaves out
+#: the groups below.)
 _GROUP_FILES = {
     2: (("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file")),
     1: (
@@ -105,7 +113,8 @@ _GROUP_FILES = {
 #: Version 1 writes that there is no limit as a number near 2⁶³.
 _NO_LIMIT = 1 << 60
 
-#: In version 1, `memory.stat` has the smallest limit of all groups above, those that a container cannot see too.
+#: In version 1, `memory.stat` has the smallest limit of all groups above, also of groups that a
+#: container cannot see.
 _HIERARCHY = "hierarchical_memory_limit"
 
 
@@ -139,7 +148,7 @@ def _groups_room(group: Path, version: int) -> list[int]:
 
 
 def _groups(root: Path) -> Iterator[tuple[int, Path, Path]]:
-    """Version, folder and topmost folder of each control group of this process that may limit memory."""
+    """Version, folder and topmost folder of each control group here that may limit memory."""
     try:
         mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
         lines = [
@@ -154,13 +163,12 @@ def _groups(root: Path) -> Iterator[tuple[int, Path, Path]]:
     }
     for fields in mounts:
         kind, _, options = fields[fields.index("-") + 1 :][:3]
-        version = (
-            2
-            if kind == "cgroup2"
-            else 1
-            if kind == "cgroup" and "memory" in options.split(",")
-            else 0
-        )
+        if kind == "cgroup2":
+            version = 2
+        elif kind == "cgroup" and "memory" in options.split(","):
+            version = 1
+        else:
+            continue
         if version not in memberships:
             continue
         # A container may see only a part of the hierarchy, and be told of its place in the whole.
@@ -171,7 +179,7 @@ def _groups(root: Path) -> Iterator[tuple[int, Path, Path]]:
 
 
 def private_bytes(root: Path = _ROOT) -> int | None:
-    """How much of this process' memory it has written and shares with nobody; None where the system does not say."""
+    """Bytes that only this process has and has written; None where the system does not say."""
     for name in ("smaps_rollup", "smaps"):  # the sum, since Linux 4.14, and what it is the sum of
         with suppress(OSError):
             lines = (root / "proc/self" / name).read_text().splitlines()
@@ -182,13 +190,13 @@ def private_bytes(root: Path = _ROOT) -> int | None:
 
 
 def forget_peak() -> None:
-    """From now on, `since_peak_bytes` counts from the largest that this process will have been since. Not everywhere."""
+    """Has `since_peak_bytes` look back no further than to this moment. Only Linux can."""
     with suppress(OSError), open("/proc/self/clear_refs", "wb") as file:
         file.write(b"5")
 
 
 def since_peak_bytes(root: Path = _ROOT) -> int:
-    """By how much this process' memory in RAM has shrunk since it was largest; 0 where the system does not say."""
+    """Bytes of RAM that this process took at its peak and no more; 0 where the system is silent."""
     try:
         lines = (line.split() for line in (root / "proc/self/status").read_text().splitlines())
         sizes = {

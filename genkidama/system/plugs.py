@@ -1,4 +1,7 @@
-"""Plugs: things of the user's own, named by an import string `"package.module:Name"`; and what Gymnasium knows by a name."""
+"""What a name in an experiment means: a thing of the user's own, or one that Gymnasium knows.
+
+A thing of the user's own is a plug, named by an import string `"package.module:Name"`.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +63,10 @@ def _import(module_name: str, name: str, key: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigurationError(
-            f"{key} = {name!r}: cannot import {module_name!r}: {error}; is it installed or on PYTHONPATH?"
+            f"{key} = {name!r}: cannot import {module_name!r}: {error}; "
+            "is it installed or on PYTHONPATH?"
         ) from error
-    except (
-        Exception
-    ) as error:  # whatever the user's module raises while it is imported is the user's to mend
+    except Exception as error:  # a user's module may raise anything, and the user can mend it
         raise ConfigurationError(
             f"{key} = {name!r}: importing {module_name!r} fails: {type(error).__name__}: {error}"
         ) from error
@@ -77,7 +79,8 @@ def load_wrapper(wrapper: Wrapper, key: str) -> Any:
         key: where it stands, as `"environment.wrappers[0]"`, for the error.
 
     Raises:
-        ConfigurationError: there is no such class, it is no wrapper, it does not take the options, or it needs OpenCV, which is absent.
+        ConfigurationError: there is no such class, it is no wrapper, it does not take the options,
+            or it needs OpenCV, which is absent.
     """
     name = wrapper.name
     gymnasium = importlib.import_module("gymnasium")
@@ -114,26 +117,26 @@ def _own_wrapper(name: str, key: str) -> Any:
         raise ConfigurationError(f"{key} = {name!r}: no wrapper of Gymnasium's; {hint}")
     try:
         return getattr(wrappers, name)
-    except (
-        Exception
-    ) as error:  # some are imported only now, and need packages that Gymnasium does not
+    except Exception as error:  # some are imported now, and need packages that Gymnasium does not
         raise ConfigurationError(f"{key} = {name!r}: cannot be imported: {error}") from error
 
 
 def environment_spec(name: str) -> Any:
-    """What Gymnasium knows about an id, as `"LunarLander-v3"`, `"ALE/Pong-v5"` or `"module:Namespace/Name-v0"`, which imports the module.
+    """What Gymnasium knows about an id.
 
-    The Arcade Learning Environment is made known here, and its banner silent.
+    The Arcade Learning Environment is made known to it here, without its banner.
+
+    Args:
+        name: as `"LunarLander-v3"`, `"ALE/Pong-v5"` or `"module:Namespace/Name-v0"`, for which the
+            module is imported.
 
     Raises:
-        ConfigurationError: Gymnasium does not know it, or what must be imported for it is not there.
+        ConfigurationError: Gymnasium does not know it, or something cannot be imported for it.
     """
     module_name, _, known = name.rpartition(":")
     if known.startswith("ALE/"):
         try:
-            ale_py = importlib.import_module(
-                "ale_py"
-            )  # registers its environments as it is imported
+            ale_py = importlib.import_module("ale_py")  # it registers its environments then
         except ImportError as error:
             problem = f"needs the Arcade Learning Environment: {error}: {_INSTALL_ATARI}"
             raise ConfigurationError(f"environment.id = {name!r}: {problem}") from error
@@ -158,17 +161,18 @@ def vectorized_spec(settings: Environment) -> Any:
     spec = None if is_plug(settings.id) else environment_spec(settings.id)
     if spec is None or spec.vector_entry_point is None:
         raise ConfigurationError(
-            f"environment.vectorized = True: {settings.id!r} is not registered with a vectorized form of its own; set it to false"
+            f"environment.vectorized = True: {settings.id!r} is not registered with a vectorized "
+            "form of its own; set it to false"
         )
     return spec
 
 
 def check_environment(experiment: Experiment) -> None:
-    """Says early that an environment or a wrapper does not exist, before any process starts. Imports no torch.
+    """That the environment and its wrappers exist, before any process starts. Imports no torch.
 
     Raises:
-        ConfigurationError: Gymnasium does not know the id, it has no vectorized form though one is asked for,
-            an import string leads nowhere, or a wrapper is wrong (`load_wrapper`).
+        ConfigurationError: Gymnasium does not know the id, a vectorized form is asked for and there
+            is none, an import string leads nowhere, or a wrapper is wrong (`load_wrapper`).
     """
     settings = experiment.environment
     if is_plug(settings.id):

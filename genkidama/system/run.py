@@ -1,4 +1,4 @@
-"""A run directory: what a run leaves behind, and how to read it.
+"""A run directory: what lies where, and how to read it. Nothing else in the house names its files.
 
 experiment.toml    the settings as they were used
 checkpoints/       version-NNNNNNNNNN.safetensors (the last few) and best.safetensors
@@ -11,7 +11,9 @@ logs/, children/   what the processes said, and the children's own state (runs o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,65 @@ from typing import Any
 import msgspec
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.events import Evaluated, as_line
 from genkidama.experiment import Experiment
 from genkidama.system import checkpoint as checkpoints
-from genkidama.system.checkpoint import Checkpoint, write_atomically
+from genkidama.system.checkpoint import Checkpoint
+from genkidama.system.files import write_atomically
+from genkidama.system.history import read_lines
 
-__all__ = ["Run"]
+__all__ = [
+    "CHECKPOINTS",
+    "CHILDREN",
+    "EXPERIMENT",
+    "HISTORY",
+    "LOGS",
+    "SETTINGS",
+    "STUDY",
+    "TRIALS",
+    "Run",
+    "new_directory",
+    "trial_folder",
+]
+
+EXPERIMENT = "experiment.toml"
+CHECKPOINTS = "checkpoints"
+TRIALS = "trials"
+STUDY = "study.db"
+HISTORY = "history.jsonl"
+LOGS = "logs"
+CHILDREN = "children"
+
+#: What a parent is told to read. When it has seen that it fits the run, it makes it the run's own.
+SETTINGS = f"{LOGS}/{EXPERIMENT}"
+
+_EVALUATION = "evaluation.json"
+
+#: As many runs of one name may begin in a second.
+_MOST_IN_A_SECOND = 100
+
+
+def trial_folder(number: int) -> str:
+    """Where a search keeps a trial: `"trials/0007"`."""
+    return f"{TRIALS}/{number:04d}"
+
+
+def new_directory(name: str, under: Path = Path("runs")) -> Path:
+    """Makes `under/NAME-DATE-TIME`, with a number behind it if it is there already.
+
+    Raises:
+        EnvironmentFailure: a hundred runs of this name began in this second.
+        OSError: it cannot be made.
+    """
+    stamp = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{number}" for number in range(2, _MOST_IN_A_SECOND + 1))):
+        path = under / f"{stamp}{suffix}"
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+    raise EnvironmentFailure(
+        f"{under / stamp}: so many runs began in this second; choose a directory with --out"
+    )
 
 
 @dataclass(frozen=True)
@@ -44,29 +100,29 @@ class Run:
             ConfigurationError: there is no run in that directory.
         """
         run = cls(Path(path))
-        if not (run.path / "experiment.toml").is_file():
-            raise ConfigurationError(f"{path}: holds no run (no experiment.toml)")
+        if not (run.path / EXPERIMENT).is_file():
+            raise ConfigurationError(f"{path}: holds no run (no {EXPERIMENT})")
         return run
 
     @property
     def experiment(self) -> Experiment:
         """The settings as they were used."""
-        return Experiment.load(self.path / "experiment.toml")
+        return Experiment.load(self.path / EXPERIMENT)
 
     @property
     def checkpoints(self) -> list[Path]:
         """The versions kept, oldest first, without the best."""
-        return sorted((self.path / "checkpoints").glob("version-*.safetensors"))
+        return sorted((self.path / CHECKPOINTS).glob("version-*.safetensors"))
 
     @property
     def trials(self) -> list[Run]:
         """Of a search: its trials that have weights, by number."""
-        return [Run(path) for path in sorted((self.path / "trials").glob("[0-9]*"))]
+        return [Run(path) for path in sorted((self.path / TRIALS).glob("[0-9]*"))]
 
     @property
     def best(self) -> Path | None:
-        """The checkpoint with the best mean training return, if a whole window of episodes was ever seen."""
-        path = self.path / "checkpoints" / "best.safetensors"
+        """The checkpoint with the best mean training return; None before a whole window."""
+        path = self.path / CHECKPOINTS / "best.safetensors"
         return path if path.is_file() else None
 
     @property
@@ -79,7 +135,8 @@ class Run:
         found = self.checkpoints
         if not found:
             raise ConfigurationError(
-                f"{self.path}: holds no checkpoint yet; train longer, or lower parent.checkpoint_seconds"
+                f"{self.path}: holds no checkpoint yet; "
+                "train longer, or lower parent.checkpoint_seconds"
             )
         return found[-1]
 
@@ -88,46 +145,38 @@ class Run:
         return checkpoints.load(self.final)
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """The lines of `history.jsonl`, oldest first. A last line that is still being written is left out."""
-        try:
-            with (self.path / "history.jsonl").open("rb") as file:
-                for line in file:
-                    if line.endswith(b"\n"):
-                        yield msgspec.json.decode(line)
-        except FileNotFoundError:
-            return
+        """What happened, oldest first: the whole lines of `history.jsonl` as dictionaries.
+
+        `docs/history.md` says what they mean.
+        """
+        return map(msgspec.json.decode, read_lines(self.path / HISTORY))
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
         """The last evaluation as it was written, None if there was none."""
         try:
-            found: dict[str, Any] = msgspec.json.decode(
-                (self.path / "evaluation.json").read_bytes()
-            )
+            text = (self.path / _EVALUATION).read_bytes()
         except FileNotFoundError:
             return None
+        found: dict[str, Any] = msgspec.json.decode(text)
         return found
 
     def record_evaluation(self, evaluation: dict[str, Any], now: float) -> None:
         """Writes `evaluation.json` and a line of history.
 
+        Args:
+            evaluation: as `Evaluation.to_dict` gives it.
+            now: Unix seconds.
+
         Raises:
             EnvironmentFailure: they cannot be written.
         """
-        write_atomically(
-            self.path / "evaluation.json",
-            msgspec.json.format(msgspec.json.encode(evaluation)) + b"\n",
-        )
-        line = {
-            "time": now,
-            "event": "evaluation",
-            **{key: value for key, value in evaluation.items() if key != "returns"},
-        }
-        line["mean_return"] = evaluation["mean"]
+        text = msgspec.json.format(msgspec.json.encode(evaluation)) + b"\n"
+        write_atomically(self.path / _EVALUATION, text)
+        event = Evaluated(time=now, mean_return=evaluation["mean"], **evaluation)
+        path = self.path / HISTORY
         try:
-            with (self.path / "history.jsonl").open("ab") as file:
-                file.write(msgspec.json.encode(line) + b"\n")
+            with path.open("ab") as file:
+                file.write(as_line(event))
         except OSError as error:
-            raise EnvironmentFailure(
-                f"{self.path}/history.jsonl: cannot be written: {error.strerror}"
-            ) from None
+            raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None

@@ -1,9 +1,10 @@
-"""What a service tells systemd, by the protocol of sd_notify(3): that it is ready, what it does, that it lives.
+"""What a service tells systemd by sd_notify(3): that it is ready, what it does, that it lives.
 
 Laws of this file:
 - Without systemd nothing happens; a message that cannot be sent is lost, and stops nothing.
-- The watchdog beats in the event loop that does the work: a loop that hangs is a service that hangs.
-- While a service is supervised, its environment does not name systemd's socket: what it starts cannot speak for it.
+- The watchdog beats in the event loop that does the work: if the loop hangs, the service hangs.
+- While a service is supervised, its environment does not name systemd's socket, so no process that
+  it starts can speak for it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 @asynccontextmanager
 async def supervised(status: Callable[[], str]) -> AsyncIterator[Notify]:
-    """Meanwhile systemd, if it has started this process, is sent `WATCHDOG=1` twice in each of its watchdog's periods, and a status.
+    """Meanwhile systemd hears from this process, if it has started it.
+
+    It is sent a status, and `WATCHDOG=1` twice in each of its watchdog's periods.
 
     Args:
         status: what the service does, in a few words.

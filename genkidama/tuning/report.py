@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from genkidama.hypertrick.rule import Mode, Verdict
+from genkidama.system.run import trial_folder
 from genkidama.tuning.bias import order_section
 from genkidama.tuning.findings import Findings, read
 from genkidama.tuning.importance import Importances, importances
@@ -176,7 +177,7 @@ def _best(findings: Findings, directory: str) -> str:
             ),
             "",
         ]
-    folder = shlex.quote(str(PurePath(directory) / "trials" / f"{best.number:04d}"))
+    folder = shlex.quote(str(PurePath(directory) / trial_folder(best.number)))
     written = PurePath(directory) / best.checkpoint if best.checkpoint else "none was written"
     lines += [
         f"Checkpoint  {written}",

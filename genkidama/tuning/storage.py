@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.system.run import STUDY
 
 try:
     import optuna
@@ -38,7 +39,7 @@ _POSTGRESQL = "for PostgreSQL: pip install 'genkidama[postgresql]'"
 
 def storage_url(storage: str, out: Path) -> str:
     """The study's storage: as the experiment says, or a SQLite file in the run's directory."""
-    return storage or f"sqlite:///{out.absolute() / 'study.db'}"
+    return storage or f"sqlite:///{out.absolute() / STUDY}"
 
 
 def without_password(url: str) -> str:

@@ -109,8 +109,8 @@ def test_another_version_starts_nothing(host: type[Any], hosts: list[Any]) -> No
     )
     assert told["code"] == 1
     assert (
-        told["error"]
-        == f"node 127.0.0.1 has genkidama {VERSION}, this program 9.9; install the same version on all nodes"
+        told["error"] == f"node 127.0.0.1 has genkidama {VERSION}, this program 9.9; "
+        "install the same version on all nodes"
     )
 
 

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.local import cluster
-from genkidama.local.cluster import search, summary, train
+from genkidama.local import cluster, processes
+from genkidama.local.cluster import search, train
 from genkidama.local.evaluation import Evaluation
 from genkidama.system.run import Run
-from tests.helpers import ROOT, constant, history, small, until, untrained
+from tests.helpers import ROOT, constant, history, small, until
 
 
 @pytest.fixture(autouse=True)
@@ -92,23 +92,6 @@ def test_what_an_experiment_asks_of_machines_in_a_network_keeps_out_no_child_of_
         )
 
 
-def test_two_runs_in_one_second_get_two_directories(tmp_path: Path) -> None:
-    first = cluster._fresh(tmp_path, "small")
-    first.mkdir()
-    assert cluster._fresh(tmp_path, "small") != first
-
-
-def test_what_a_crash_has_torn_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "history.jsonl"
-    assert cluster.whole_lines(path) == 0
-    path.write_bytes(b"")
-    assert cluster.whole_lines(path) == 0
-    path.write_bytes(b"{}\n{}\n{torn")
-    assert cluster.whole_lines(path) == 6
-    path.write_bytes(b"x" * 100_000 + b"\n" + b"y" * 10)
-    assert cluster.whole_lines(path) == 100_001
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -124,22 +107,6 @@ def test_options_are_checked_before_anything_is_made(
     with pytest.raises(ConfigurationError, match=words):
         train(constant(), out=None if "resume" in options else "out", **options)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_summary_counts_what_this_command_has_added(tmp_path: Path) -> None:
-    run = untrained(tmp_path, small(), version=4)  # 50 steps and 1.5 s each
-    whole = summary(run)
-    assert whole == {
-        "run": str(tmp_path),
-        "updates": 4.0,
-        "episodes": 8,
-        "steps": 200,
-        "seconds": 6.0,
-        "steps_per_second": pytest.approx(200 / 6),
-        "evaluation": None,
-    }
-    assert summary(run, {"steps": 150, "seconds": 5.0})["steps_per_second"] == 50.0
-    assert summary(run, {"steps": 200, "seconds": 6.0})["steps_per_second"] == 0.0
 
 
 def test_the_final_evaluation_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +154,7 @@ def test_whoever_is_killed_is_started_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("leftovers")
 def test_who_is_killed_over_and_over_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_MOST_RESTARTS", 1)
+    monkeypatch.setattr(processes, "MOST_LOSSES", 1)
     ended = threading.Event()
 
     def hunt() -> None:

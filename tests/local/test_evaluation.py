@@ -7,8 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.learning.play import play
 from genkidama.local.evaluation import Evaluation, evaluate
 from genkidama.system.run import Run
 from tests.helpers import command, small, untrained
@@ -68,14 +72,15 @@ def test_the_dictionary_is_plain() -> None:
     }
 
 
-def test_the_result_does_not_depend_on_who_plays(tmp_path: Path) -> None:
+def test_processes_play_what_one_would_play_alone(tmp_path: Path) -> None:
     run = untrained(tmp_path, small())
-    alone = evaluate(run.final, episodes=5, seed=3, cores=1)
-    assert run.evaluation is None  # a checkpoint's evaluation is nobody's but the caller's
-    together = evaluate(run, episodes=5, seed=3, cores=2)
-    np.testing.assert_array_equal(alone.returns, together.returns)
-    assert alone.returns.shape == (5,)
-    assert alone.threshold == 475.0
+    environment = make_environment(small().environment)
+    model = Model(small(), environment)
+    model.vector.copy_(torch.from_numpy(run.load().vector))
+    alone = play(model, environment, range(3), 3, greedy=False)
+    together = evaluate(run, episodes=3, seed=3, cores=2)
+    assert together.returns.tolist() == alone
+    assert together.threshold == 475.0
     assert run.evaluation == together.to_dict()
     assert [line["mean_return"] for line in run.history()] == [together.mean]
 
@@ -96,9 +101,10 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
         small(environment={"id": "tests.tiny:Faulty", "options": {"fault": "print"}}),
     )
     said = command(
-        tmp_path, "genkidama", "evaluate", run.path, "--episodes", 2, "--seed", 7, "--json"
+        tmp_path, "genkidama", "evaluate", run.final, "--episodes", 1, "--seed", 7, "--json"
     )
     assert (said.code, said.err) == (0, "")
+    assert run.evaluation is None  # a checkpoint's evaluation is nobody's but the caller's
     assert json.loads(said.out) == {
         "mean": 10.0,
         "std": 0.0,
@@ -106,7 +112,7 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
         "quantiles": {"5%": 10.0, "25%": 10.0, "50%": 10.0, "75%": 10.0, "95%": 10.0},
         "solved": None,
         "threshold": None,
-        "episodes": 2,
+        "episodes": 1,
         "greedy": False,
         "seed": 7,
         "checkpoint": str(run.final),
@@ -118,7 +124,8 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
     [
         (
             "raise",
-            "a process that plays evaluation episodes ended with exit code 1: ValueError: the cable is loose",
+            "a process that plays evaluation episodes ended with exit code 1: "
+            "ValueError: the cable is loose",
         ),
         (
             "kill",
@@ -132,7 +139,7 @@ def test_an_environment_that_fails_is_an_error_of_one_line(
     environment = {"id": "tests.tiny:Faulty", "options": {"fault": fault, "after": 1}}
     run = untrained(tmp_path / "run", small(environment=environment))
     with pytest.raises(EnvironmentFailure) as raised:
-        evaluate(run, episodes=4, cores=1)
+        evaluate(run, episodes=2, cores=1)
     assert str(raised.value) == words
 
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
 
-from genkidama.experiment import Experiment
-from genkidama.local.progress import Progress, SearchProgress, bar, duration
+from genkidama.events import (
+    Event,
+    Exchange,
+    Joined,
+    Left,
+    Measures,
+    PhaseReported,
+    Refused,
+    Resumed,
+    Started,
+    TrialAssigned,
+    TrialEnded,
+    TrialFailed,
+    Warned,
+    as_line,
+)
+from genkidama.local.progress import Progress, SearchProgress
 from tests.helpers import small
 
 
@@ -19,58 +35,51 @@ class Terminal(io.StringIO):
 
 def exchange(
     time: float, update: float = 1.0, steps: int = 100, episodes: int = 4, mean: float | None = 21.0
-) -> dict[str, Any]:
-    return {
-        "time": time,
-        "event": "exchange",
-        "update": update,
-        "steps": steps,
-        "episodes": episodes,
-        "mean_return": mean,
-    }
+) -> Exchange:
+    return Exchange(
+        time=time,
+        child="pi",
+        version=1,
+        update=update,
+        staleness=0,
+        steps=steps,
+        episodes=episodes,
+        mean_return=mean,
+    )
 
 
-def join(time: float, child: str = "pi") -> dict[str, Any]:
-    return {"time": time, "event": "join", "child": child}
+def join(time: float, child: str = "pi") -> Joined:
+    return Joined(time=time, child=child, version=0, parameters=4)
+
+
+def leave(time: float, child: str) -> Left:
+    return Left(time=time, child=child, reason="stopped")
 
 
 def measures(
     time: float, child: str = "pi", backend: str = "hogwild", **figures: float
-) -> dict[str, Any]:
-    return {"time": time, "event": backend, "child": child, **figures}
+) -> Measures:
+    return Measures(time=time, backend=backend, child=child, figures=figures)
 
 
-def told(
-    *events: dict[str, Any], backend: str = "hogwild", **stop: Any
-) -> tuple[Progress, io.StringIO]:
+def lines(*events: Event | dict[str, Any]) -> list[dict[str, Any]]:
+    """The events as a run's history gives them."""
+    return [json.loads(as_line(event)) if isinstance(event, Event) else event for event in events]
+
+
+def told(*events: Event | dict[str, Any], **stop: Any) -> tuple[Progress, io.StringIO]:
     file = io.StringIO()
-    progress = Progress(small(stop=stop, child={"backend": backend}), file)
-    for event in events:
-        progress(event)
+    progress = Progress(small(stop=stop), file)
+    for line in lines(*events):
+        progress(line)
     return progress, file
-
-
-@pytest.mark.parametrize(
-    ("share", "expected"),
-    [(0.0, "░░░░"), (0.5, "██░░"), (1.0, "████"), (-1.0, "░░░░"), (7.0, "████")],
-)
-def test_a_bar_has_its_width(share: float, expected: str) -> None:
-    assert bar(share, 4) == expected
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [(0.0, "0:00"), (42.4, "0:42"), (59.6, "1:00"), (725.0, "12:05"), (11220.0, "3:07:00")],
-)
-def test_durations_read_like_a_clock(seconds: float, expected: str) -> None:
-    assert duration(seconds) == expected
 
 
 def test_the_line_tells_what_is_reached() -> None:
     progress, _ = told(join(10.0), exchange(20.0), exchange(22.0, 5.0, 1100, 12, 33.25), updates=10)
     assert progress.line() == (
-        "CartPole-v1 ██████████░░░░░░░░░░  50% · mean return    33.2 · update 5 · 12 episodes · 1,100 steps · "
-        "500/s · 1 children · 0:12 · at most 0:15 left"
+        "CartPole-v1 ██████████░░░░░░░░░░  50% · mean return    33.2 · update 5 · 12 episodes · "
+        "1,100 steps · 500/s · 1 children · 0:12 · at most 0:15 left"
     )
 
 
@@ -121,15 +130,14 @@ def test_a_resumed_run_estimates_from_what_it_does_itself() -> None:
 
 
 def test_children_come_and_go() -> None:
-    leave = {"time": 3.0, "event": "leave", "child": "a", "reason": "stopped"}
-    progress, _ = told(join(0.0, "a"), join(1.0, "b"), leave, exchange(4.0))
+    progress, _ = told(join(0.0, "a"), join(1.0, "b"), leave(3.0, "a"), exchange(4.0))
     assert "1 children" in progress.line()
 
 
 @pytest.mark.parametrize("backend", ["hogwild", "ga3c", "my.package:Backend"])
 def test_measures_stand_behind_the_speed_whichever_the_backend(backend: str) -> None:
     figures = measures(2.0, backend=backend, pps=2950.4, tps=590.0, lag=1.24, trainers=2.0)
-    progress, _ = told(join(0.0), exchange(2.0), figures, backend=backend)
+    progress, _ = told(join(0.0), exchange(2.0), figures)
     assert " · 0/s · PPS 2,950 · TPS 590 · lag 1.2 · 1 children · " in progress.line()
 
 
@@ -147,37 +155,38 @@ def test_rates_are_summed_and_the_lag_is_averaged_over_what_the_children_said_la
 
 
 def test_the_measures_of_a_child_that_leaves_go_with_it() -> None:
-    leave = {"time": 3.0, "event": "leave", "child": "a", "reason": "stopped"}
     figures = [
         join(0.0, "a"),
         join(1.0, "b"),
         measures(2.0, "a", pps=900.0, lag=9.0),
         measures(2.0, "b", pps=100.0),
     ]
-    progress, _ = told(*figures, leave, exchange(4.0))
+    progress, _ = told(*figures, leave(3.0, "a"), exchange(4.0))
     assert " · PPS 100 · 1 children · " in progress.line()
-    for event in (
-        join(5.0, "a"),
-        measures(6.0, "nobody", pps=5.0),
-    ):  # it returns, and is not what it was
-        progress(event)
+    progress.take(join(5.0, "a"))  # it returns, and has measured nothing yet
+    progress.take(measures(6.0, "nobody", pps=5.0))
     assert " · PPS 100 · 2 children · " in progress.line()
-    progress(join(7.0, "b"))  # a parent that was killed has seen nobody leave
+    progress.take(join(7.0, "b"))  # a parent that was killed has seen nobody leave
     assert " · 0/s · 2 children · " in progress.line()
 
 
 def test_measures_that_the_line_does_not_show_leave_it_as_it_is() -> None:
     plain, _ = told(join(0.0), exchange(2.0))
     other, _ = told(join(0.0), exchange(2.0), measures(2.0, predictors=2.0))
-    foreign, _ = told(join(0.0), exchange(2.0), measures(2.0, backend="ga3c", pps=9.0))
-    assert plain.line() == other.line() == foreign.line()
+    assert plain.line() == other.line()
+
+
+def test_measures_as_older_versions_wrote_them_are_shown_too() -> None:
+    old = {"time": 2.0, "event": "ga3c", "child": "pi", "pps": 2950.4}
+    progress, _ = told(join(0.0), exchange(2.0), old)
+    assert " · PPS 2,950 · " in progress.line()
 
 
 def test_the_start_and_refusals_are_lines_of_their_own() -> None:
     _, file = told(
-        {"time": 0.0, "event": "start", "run": "first"},
-        {"time": 1.0, "event": "resume", "run": "first", "version": 7},
-        {"time": 2.0, "event": "refused", "child": "", "code": "silent", "reason": "no hello"},
+        Started(time=0.0, run="first", software="1"),
+        Resumed(time=1.0, run="first", software="1", version=7),
+        Refused(time=2.0, child="", code="silent", reason="no hello"),
         {"time": 3.0, "event": "something new"},
     )
     assert file.getvalue().splitlines() == [
@@ -200,7 +209,7 @@ def test_in_a_log_lines_are_rare_and_the_last_one_is_there() -> None:
 def test_on_a_terminal_the_line_is_written_over_and_over() -> None:
     file = Terminal()
     progress = Progress(small(), file)
-    progress(exchange(1.0))
+    progress.take(exchange(1.0))
     progress.say("by the way")
     progress.close()
     first, rest = file.getvalue().split("\r\033[K")[1:3]
@@ -215,38 +224,139 @@ def test_a_run_without_an_exchange_leaves_nothing() -> None:
     assert file.getvalue() == ""
 
 
-def searched(*events: dict[str, Any], **search: Any) -> str:
-    """The line about a search of 30 trials of 4 phases after these events, each a second after the one before."""
-    plan = {"trials": 30, "phases": 4, "phase_steps": 10, "eviction_rate": 0.64, **search}
-    space = {"algorithm.gamma": [0.9, 0.99]}
-    progress = SearchProgress(
-        Experiment.from_dict({"search": {"space": space, **plan}}), io.StringIO()
+# A search.
+
+PLAN: dict[str, Any] = {
+    "trials": 4,
+    "phases": 2,
+    "phase_steps": 10,
+    "eviction_rate": 0.25,
+    "space": {"optimizer.learning_rate": [0.1, 0.2]},
+}
+
+
+def assigned(time: float, trial: int) -> TrialAssigned:
+    return TrialAssigned(time=time, trial=trial, child="pi", phase=0, params={})
+
+
+def report(time: float, trial: int, metric: float | None) -> PhaseReported:
+    return PhaseReported(
+        time=time,
+        trial=trial,
+        phase=0,
+        node="pi",
+        start=0.0,
+        end=1.0,
+        metric=metric,
+        order=1,
+        worse=0,
+        mode="collect",
+        verdict="continue",
+        steps=10,
+        episodes=1,
+        report=0,
     )
-    for second, event in enumerate(events):
-        progress({"time": float(second), "child": "pi", **event})
-    return progress.line()
 
 
-def trial(number: int, *metrics: float | None, state: str = "") -> list[dict[str, Any]]:
-    """What the history says of a trial."""
-    lines: list[dict[str, Any]] = [{"event": "trial", "trial": number}]
-    lines += [{"event": "report", "trial": number, "metric": metric} for metric in metrics]
-    return [*lines, *([{"event": "trial_end", "trial": number, "state": state}] if state else [])]
+def searched(*events: Event, **plan: Any) -> tuple[SearchProgress, io.StringIO]:
+    file = io.StringIO()
+    progress = SearchProgress(small(search=PLAN | plan), file)
+    for line in lines(*events):
+        progress(line)
+    return progress, file
+
+
+def test_a_search_tells_its_trials_its_best_and_how_long_it_takes() -> None:
+    progress, _ = searched(
+        join(0.0),
+        *(assigned(0.0, trial) for trial in range(3)),
+        report(30.0, 0, 7.0),
+        report(40.0, 1, None),
+        report(60.0, 2, 9.0),
+        TrialEnded(time=60.0, trial=1, state="failed", reason="no episode"),
+    )
+    assert progress.line() == (  # 4 reports of phase 0 are expected, and 3 of phase 1
+        "CartPole-v1 █████████░░░░░░░░░░░  43% · 3 of 4 trials · 1 failed, 2 running · "
+        "best 9.0 (trial 2) · 1 nodes · 1:00 · about 1:20 left"
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan", "share"),
+    [
+        ({}, " 14%"),
+        ({"method": "random"}, " 12%"),
+        ({"phases": 4, "decisions": "geometric", "factor": 3}, "  8%"),  # after phases 0 and 2
+        ({"seconds": 60.0}, " 50%"),
+    ],
+)
+def test_the_share_is_that_of_the_reports_to_expect(plan: dict[str, Any], share: str) -> None:
+    progress, _ = searched(assigned(0.0, 0), report(30.0, 0, 7.0), **plan)
+    assert f" {share} · " in progress.line()
+
+
+def test_what_a_person_should_know_of_a_search_is_a_line_of_its_own() -> None:
+    _, file = searched(
+        Started(time=0.0, run="first", software="1"),
+        Resumed(time=1.0, run="first", software="1", trials=3, reports=2),
+        Refused(time=2.0, child="pi", code="order", reason="too early"),
+        Warned(time=3.0, reason="the disk is full"),
+        TrialFailed(time=4.0, trial=1, child="pi", reason="no memory"),
+    )
+    said = file.getvalue().splitlines()
+    assert [line for line in said if not line.startswith("CartPole-v1 ")] == [
+        "searching CartPole-v1 with hypertrick: run first",
+        "searching CartPole-v1 with hypertrick: run first goes on after 2 reports",
+        "refused pi: too early",
+        "warning: the disk is full",
+        "trial 1 failed on pi: no memory",
+    ]
+
+
+def test_a_search_without_a_trial_leaves_nothing() -> None:
+    progress, file = searched(join(0.0))
+    before = file.getvalue()
+    progress.close()
+    assert file.getvalue() == before
+
+
+def best(*events: Event) -> str:
+    """What the line says of the best trial."""
+    found = [part for part in searched(*events)[0].line().split(" · ") if part.startswith("best")]
+    return "".join(found)
 
 
 def test_the_best_trial_of_a_search_is_the_best_that_completed() -> None:
-    running = trial(0, 7.0, 9.0)
-    assert "best 9.0 (trial 0)" in searched(*running)  # nothing has completed
-    assert "best 2.0 (trial 1)" in searched(*running, *trial(1, 8.0, 2.0, state="completed"))
-    failed = trial(2, 5.0, None, state="failed")
-    assert "best" not in searched(*failed)
-    assert "best 9.0 (trial 0)" in searched(*failed, *running)
+    running = [assigned(0.0, 0), report(1.0, 0, 7.0), report(2.0, 0, 9.0)]
+    assert best(*running) == "best 9.0 (trial 0)"  # nothing has completed
+    completed = [
+        assigned(3.0, 1),
+        report(4.0, 1, 8.0),
+        report(5.0, 1, 2.0),
+        TrialEnded(time=5.0, trial=1, state="completed", reason="all phases are done"),
+    ]
+    assert best(*running, *completed) == "best 2.0 (trial 1)"
+    failed = [
+        assigned(6.0, 2),
+        report(7.0, 2, 99.0),
+        report(8.0, 2, None),
+        TrialEnded(time=8.0, trial=2, state="failed", reason="no metric"),
+    ]
+    assert best(*failed) == ""
+    assert best(*failed, *running) == "best 9.0 (trial 0)"
 
 
-def test_a_search_with_a_cohort_expects_fewer_reports() -> None:
-    """10 reports of 30·(1 + .36 + .36² + .36³) = 46 are 22 %. With a cohort of 5 about 38 are expected."""
-    reports = trial(0, *(1.0,) * 10)
-    assert " 22% " in searched(*reports)
-    assert " 26% " in searched(*reports, cohort=5)
-    assert " 22% " in searched(*reports, cohort=5, adaptive=True)
-    assert "  8% " in searched(*reports, method="random")
+@pytest.mark.parametrize(
+    ("plan", "share"),
+    [
+        ({}, " 22%"),  # 10 reports of 30·(1 + .36 + .36² + .36³) = 46
+        ({"cohort": 5}, " 26%"),  # of about 38
+        ({"cohort": 5, "adaptive": True}, " 22%"),
+        ({"method": "random"}, "  8%"),
+    ],
+)
+def test_a_search_with_a_cohort_expects_fewer_reports(plan: dict[str, Any], share: str) -> None:
+    ten = [report(float(second), 0, 1.0) for second in range(10)]
+    sizes = {"trials": 30, "phases": 4, "eviction_rate": 0.64, **plan}
+    progress, _ = searched(assigned(0.0, 0), *ten, **sizes)
+    assert f" {share} · " in progress.line()

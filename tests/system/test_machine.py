@@ -20,21 +20,29 @@ MIB = 1 << 20
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
-MEMINFO = "MemTotal:         945364 kB\nMemFree:          113824 kB\nMemAvailable:     {} kB\nBuffers:           41332 kB\n"
+MEMINFO = """\
+MemTotal:         945364 kB
+MemFree:          113824 kB
+MemAvailable:     {} kB
+Buffers:           41332 kB
+"""
 
 #: Mounts of a Raspberry Pi with systemd: one hierarchy, version 2.
 UNIFIED = """\
 22 28 0:20 / /proc rw,relatime shared:12 - proc proc rw
 28 1 179:2 / / rw,noatime shared:1 - ext4 /dev/root rw
-33 23 0:27 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
+33 23 0:27 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 \
+rw,nsdelegate,memory_recursiveprot
 """
 
-#: Of an older system: a hierarchy for each controller, version 1, and an empty one of version 2 beside them.
+#: Of an older system: a hierarchy of version 1 for each controller, and an empty one of version 2.
 SEPARATE = """\
 28 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 32 31 0:28 / /sys/fs/cgroup/unified rw,nosuid,nodev,noexec,relatime shared:10 - cgroup2 cgroup2 rw
-34 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid,nodev,noexec,relatime shared:15 - cgroup cgroup rw,cpu,cpuacct
-39 31 0:35 / /sys/fs/cgroup/memory rw,nosuid,nodev,noexec,relatime shared:20 - cgroup cgroup rw,memory
+34 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid,nodev,noexec,relatime shared:15 \
+- cgroup cgroup rw,cpu,cpuacct
+39 31 0:35 / /sys/fs/cgroup/memory rw,nosuid,nodev,noexec,relatime shared:20 \
+- cgroup cgroup rw,memory
 """
 
 #: What version 1 says where there is no limit.
@@ -51,7 +59,7 @@ def written(root: Path, files: dict[str, str]) -> Path:
 def machine(
     root: Path, available_mib: int, mounts: str, membership: str, groups: dict[str, str]
 ) -> Path:
-    """A tree with so much available, these mounts, this `/proc/self/cgroup`, and these files of control groups."""
+    """A tree with so much available, these mounts and groups, and these files of the groups."""
     proc = {
         "proc/meminfo": MEMINFO.format(available_mib * 1024),
         "proc/self/mountinfo": mounts,
@@ -75,7 +83,10 @@ def group_2(
         name: f"{size}\n" if size == "max" else f"{int(size) * MIB}\n"
         for name, size in (("max", most), ("high", high))
     }
-    statistics = f"anon {MIB}\nfile {(inactive + active) * MIB}\ninactive_file {inactive * MIB}\nactive_file {active * MIB}\nslab 4096\n"
+    statistics = (
+        f"anon {MIB}\nfile {(inactive + active) * MIB}\n"
+        f"inactive_file {inactive * MIB}\nactive_file {active * MIB}\nslab 4096\n"
+    )
     files = {"current": f"{current * MIB}\n", "stat": statistics, **limits}
     return {f"{path}memory.{name}": text for name, text in files.items()}
 
@@ -86,7 +97,10 @@ def group_1(
     """The files of a group of version 1; sizes in MiB."""
     smallest = hierarchical if hierarchical is not None else most
     above = NONE_1 if smallest is None else f"{smallest * MIB}\n"
-    statistics = f"cache 0\ninactive_file 0\nhierarchical_memory_limit {above}total_inactive_file {inactive * MIB}\ntotal_active_file {MIB}\n"
+    statistics = (
+        f"cache 0\ninactive_file 0\nhierarchical_memory_limit {above}"
+        f"total_inactive_file {inactive * MIB}\ntotal_active_file {MIB}\n"
+    )
     limit = NONE_1 if most is None else f"{most * MIB}\n"
     files = {"usage_in_bytes": f"{usage * MIB}\n", "limit_in_bytes": limit, "stat": statistics}
     return {f"memory/{path}memory.{name}": text for name, text in files.items()}
@@ -152,7 +166,10 @@ def test_a_units_limits_and_those_above_it_count(
 
 
 def test_a_container_of_version_2_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
-    mounts = "1023 1010 0:27 / /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime - cgroup2 cgroup rw,nsdelegate\n"
+    mounts = (
+        "1023 1010 0:27 / /sys/fs/cgroup ro,nosuid,nodev,noexec,relatime "
+        "- cgroup2 cgroup rw,nsdelegate\n"
+    )
     assert (
         available_bytes(machine(tmp_path, 700, mounts, "0::/\n", group_2("", 100, most=256)))
         == 156 * MIB
@@ -175,7 +192,12 @@ def test_a_container_without_a_namespace_of_groups_is_told_of_its_place_outside(
     assert available_bytes(tmp_path) == 156 * MIB
 
 
-MEMBERSHIP_1 = "12:cpu,cpuacct:/user.slice\n9:memory:/user.slice/user-1000.slice\n1:name=systemd:/user.slice\n0::/user.slice\n"
+MEMBERSHIP_1 = """\
+12:cpu,cpuacct:/user.slice
+9:memory:/user.slice/user-1000.slice
+1:name=systemd:/user.slice
+0::/user.slice
+"""
 
 
 @pytest.mark.parametrize(
@@ -212,7 +234,10 @@ def test_version_1_counts_as_well(tmp_path: Path, groups: dict[str, str], expect
 
 
 def test_a_container_of_version_1(tmp_path: Path) -> None:
-    mounts = "1100 1090 0:35 /docker/1f2e /sys/fs/cgroup/memory ro,nosuid master:20 - cgroup cgroup rw,memory\n"
+    mounts = (
+        "1100 1090 0:35 /docker/1f2e /sys/fs/cgroup/memory ro,nosuid master:20 "
+        "- cgroup cgroup rw,memory\n"
+    )
     assert (
         available_bytes(
             machine(tmp_path, 700, mounts, "9:memory:/docker/1f2e\n", group_1("", 100, 256))
@@ -254,7 +279,10 @@ def test_this_machine_has_some_memory() -> None:
     assert 0 < available <= psutil.virtual_memory().total
 
 
-TELL = "import sys; sys.stdin.readline(); from genkidama.system.machine import available_bytes; print(available_bytes())"
+TELL = (
+    "import sys; sys.stdin.readline(); "
+    "from genkidama.system.machine import available_bytes; print(available_bytes())"
+)
 
 
 @pytest.fixture
@@ -297,7 +325,8 @@ def test_a_process_in_a_group_of_a_gibibyte_has_less_than_that(limited: Path) ->
     assert (1 << 30) - 50 * MIB < int(told) < 1 << 30
 
 
-#: These are run in processes of their own: a test suite has threads that write too, and a heap with room to spare.
+#: These run in processes of their own: a test suite has threads that write, too, and a heap with
+#: room to spare.
 WRITING = """
 from genkidama.system.machine import private_bytes
 MIB = 1 << 20
@@ -332,7 +361,10 @@ def test_what_a_process_writes_is_its_own() -> None:
 
 
 def test_without_the_sum_the_parts_are_summed(tmp_path: Path) -> None:
-    parts = "7f0 [heap]\nRss: 40 kB\nPrivate_Clean: 3 kB\nPrivate_Dirty: 12 kB\n7f1 [stack]\nPrivate_Dirty: 8 kB\n"
+    parts = (
+        "7f0 [heap]\nRss: 40 kB\nPrivate_Clean: 3 kB\nPrivate_Dirty: 12 kB\n"
+        "7f1 [stack]\nPrivate_Dirty: 8 kB\n"
+    )
     assert private_bytes(written(tmp_path, {"proc/self/smaps": parts})) == 20 * 1024
     assert (
         private_bytes(

@@ -47,11 +47,13 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             "plug_absent:X",
-            "cannot import 'plug_absent': No module named 'plug_absent'; is it installed or on PYTHONPATH?",
+            "cannot import 'plug_absent': No module named 'plug_absent'; "
+            "is it installed or on PYTHONPATH?",
         ),
         (
             "plug_needs:X",
-            "cannot import 'plug_needs': No module named 'plug_absent'; is it installed or on PYTHONPATH?",
+            "cannot import 'plug_needs': No module named 'plug_absent'; "
+            "is it installed or on PYTHONPATH?",
         ),
         ("plug_raises:X", "importing 'plug_raises' fails: RuntimeError: no luck"),
         (
@@ -129,13 +131,15 @@ def test_a_wrapper_is_gymnasiums_or_ones_own(
         (
             "ScaleObservation",
             {},
-            "no wrapper of Gymnasium's; did you mean 'RescaleObservation' or 'GrayscaleObservation' or ",
+            "no wrapper of Gymnasium's; "
+            "did you mean 'RescaleObservation' or 'GrayscaleObservation' or ",
         ),
         ("vector", {}, "no wrapper of Gymnasium's; it has AddRenderObservation, "),
         (
             "plug_absent:Mine",
             {},
-            "cannot import 'plug_absent': No module named 'plug_absent'; is it installed or on PYTHONPATH?",
+            "cannot import 'plug_absent': No module named 'plug_absent'; "
+            "is it installed or on PYTHONPATH?",
         ),
         ("plug_fine:Mine", {}, "module 'plug_fine' has no 'Mine'"),
         ("plug_fine:answer", {}, "is no subclass of gymnasium.Wrapper; name one as 'module:Class'"),
@@ -147,12 +151,14 @@ def test_a_wrapper_is_gymnasiums_or_ones_own(
         (
             "FrameStackObservation",
             {"stack": 4},
-            "options = {'stack': 4}: missing a required argument: 'stack_size'; its options: stack_size, padding_type",
+            "options = {'stack': 4}: missing a required argument: 'stack_size'; "
+            "its options: stack_size, padding_type",
         ),
         (
             "FrameStackObservation",
             {"stack_size": 4, "padding": "zero"},
-            "options = {'stack_size': 4, 'padding': 'zero'}: got an unexpected keyword argument 'padding'; its options: stack_size, ",
+            "options = {'stack_size': 4, 'padding': 'zero'}: "
+            "got an unexpected keyword argument 'padding'; its options: stack_size, ",
         ),
         (
             f"{__name__}:Bare",
@@ -190,7 +196,8 @@ def test_where_something_is_not_installed_the_line_says_how_to_install_it(
     with pytest.raises(ConfigurationError) as caught:
         check_environment(atari)
     assert str(caught.value) == (
-        "environment.wrappers[0] = 'AtariPreprocessing': needs OpenCV, which is not installed: pip install 'genkidama[atari]'"
+        "environment.wrappers[0] = 'AtariPreprocessing': needs OpenCV, which is not installed: "
+        "pip install 'genkidama[atari]'"
     )
     monkeypatch.setitem(sys.modules, "ale_py", None)
     for name in ("ALE/Pong-v5", "ale_py:ALE/Pong-v5"):
@@ -209,5 +216,6 @@ def test_what_has_no_vectorized_form_of_its_own_is_told_early() -> None:
         with pytest.raises(ConfigurationError) as caught:
             check_environment(Experiment(environment=Environment(id=name, vectorized=True)))
         assert str(caught.value) == (
-            f"environment.vectorized = True: {name!r} is not registered with a vectorized form of its own; set it to false"
+            f"environment.vectorized = True: {name!r} is not registered with a vectorized "
+            "form of its own; set it to false"
         )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.system.run import Run
+from genkidama.events import Evaluated, from_line
+from genkidama.local.evaluation import Evaluation
+from genkidama.system import run as run_module
+from genkidama.system.run import Run, new_directory
 from tests.helpers import small, untrained
 
 
@@ -40,23 +46,38 @@ def test_a_history_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_p
     assert [line["event"] for line in Run(tmp_path).history()] == ["start", "join"]
 
 
-def test_an_evaluation_is_written_twice(tmp_path: Path) -> None:
+def evaluation(mean: float) -> dict[str, Any]:
+    returns = np.array([mean, mean])
+    return Evaluation(returns, Path("best.safetensors"), 3.0, greedy=False, seed=7).to_dict()
+
+
+@pytest.mark.parametrize("mean", [21.5, float("nan")])
+def test_an_evaluation_is_written_twice(tmp_path: Path, mean: float) -> None:
     run = Run(tmp_path)
-    run.record_evaluation(
-        {"mean": 21.5, "std": float("nan"), "returns": [1.0], "episodes": 2}, now=5.0
-    )
-    assert run.evaluation == {"mean": 21.5, "std": None, "returns": [1.0], "episodes": 2}
-    assert json.loads((tmp_path / "evaluation.json").read_text()) == run.evaluation
-    assert list(run.history()) == [
-        {
-            "time": 5.0,
-            "event": "evaluation",
-            "mean": 21.5,
-            "std": None,
-            "episodes": 2,
-            "mean_return": 21.5,
-        }
-    ]
+    run.record_evaluation(evaluation(mean), now=5.0)
+    plain = json.loads(msgspec.json.encode(evaluation(mean)))  # a NaN as null
+    assert run.evaluation == plain
+    assert json.loads((tmp_path / "evaluation.json").read_text()) == plain
+    (line,) = run.history()
+    assert line == {"time": 5.0, "event": "evaluation", **plain, "mean_return": plain["mean"]}
+    assert list(line) == ["time", "event", *plain, "mean_return"]
+    assert isinstance(from_line(line), Evaluated)
+
+
+def test_runs_that_begin_in_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
+    found = [new_directory("small", tmp_path / "runs") for _ in range(5)]
+    assert len(set(found)) == 5 and all(path.is_dir() for path in found)
+    assert all(path.name.startswith("small-") for path in found)
+
+
+def test_a_second_has_room_for_a_hundred_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module.time, "strftime", lambda _: "20260101-000000")
+    found = [new_directory("small", tmp_path) for _ in range(100)]
+    assert [path.name for path in found[:2]] == ["small-20260101-000000", "small-20260101-000000-2"]
+    with pytest.raises(EnvironmentFailure, match=r"so many runs began .* with --out"):
+        new_directory("small", tmp_path)
 
 
 def test_where_nothing_is_there_is_no_run(tmp_path: Path) -> None:
@@ -71,6 +92,6 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         EnvironmentFailure, match=r"history.jsonl: cannot be written: Is a directory"
     ):
-        Run(tmp_path).record_evaluation({"mean": 1.0}, now=0.0)
+        Run(tmp_path).record_evaluation(evaluation(1.0), now=0.0)
     with pytest.raises(EnvironmentFailure, match=r"evaluation.json: cannot be written"):
-        Run(tmp_path / "nowhere").record_evaluation({"mean": 1.0}, now=0.0)
+        Run(tmp_path / "nowhere").record_evaluation(evaluation(1.0), now=0.0)

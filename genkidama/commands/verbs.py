@@ -1,0 +1,246 @@
+"""What each verb of the command does: an experiment is read, its run followed, its end told."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import genkidama
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
+from genkidama.launch import launch
+from genkidama.local.cluster import check_search, search, train
+from genkidama.local.evaluation import evaluate
+from genkidama.local.progress import Progress, SearchProgress
+from genkidama.overrides import parse_settings
+from genkidama.system.plugs import check_environment
+from genkidama.system.run import Run
+from genkidama.trial import Snapshot
+
+__all__ = ["RUN", "summary"]
+
+
+def _train(options: argparse.Namespace) -> int:
+    experiment = _experiment(options, "which experiment?")
+    check_environment(experiment)
+    before = _before(options)
+    _check_episodes(options)
+    progress = Progress(experiment)
+    with _followed(progress):
+        run = train(
+            experiment,
+            children=options.children,
+            cores=options.cores,
+            out=options.out,
+            resume=options.resume,
+            episodes=0,
+            watch=progress,
+        )
+    _finish(run, experiment, options, progress, before)
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    evaluation = evaluate(
+        options.target, episodes=options.episodes, greedy=options.greedy, seed=options.seed
+    )
+    print(_json(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
+    return 0
+
+
+def _search(options: argparse.Namespace) -> int:
+    if options.simulate:
+        print(_simulated(options))
+        return 0
+    experiment = _experiment(options, "what is searched?")
+    check_search(experiment)
+    check_environment(experiment)
+    progress = SearchProgress(experiment)
+    with _followed(progress):
+        run = search(
+            experiment,
+            nodes=options.nodes,
+            cores=options.cores,
+            listen=options.listen,
+            out=options.out,
+            resume=options.resume,
+            watch=progress,
+        )
+    print(_findings(run, None if options.no_figures else run.path / "figures"))
+    return 0
+
+
+def _launch(options: argparse.Namespace) -> int:
+    experiment = _experiment(options, "which experiment?")
+    check_environment(experiment)
+    _check_episodes(options)
+    if options.json and experiment.search is not None:
+        raise ConfigurationError(
+            f"--json: {experiment.name} has a [search], which ends with a report; leave --json out"
+        )
+    before = _before(options)
+    progress = Progress(experiment) if experiment.search is None else SearchProgress(experiment)
+    # Ray prints what it knows about lost workers to standard output, which is for the result.
+    with _followed(progress), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        run = launch(
+            experiment,
+            address=options.address,
+            children=options.children,
+            cores=options.cores,
+            gpus=options.gpus,
+            out=options.out,
+            resume=options.resume,
+            episodes=0,
+            watch=progress,
+            say=progress.say,
+        )
+    if isinstance(progress, SearchProgress):
+        print(_findings(run, run.path / "figures"))
+    else:
+        _finish(run, experiment, options, progress, before)
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    print(_findings(Run.open(options.run), options.figures))
+    return 0
+
+
+#: The function of each verb.
+RUN: dict[str, Callable[[argparse.Namespace], int]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "search": _search,
+    "launch": _launch,
+    "report": _report,
+}
+
+
+# Before a run.
+
+
+def _experiment(options: argparse.Namespace, question: str) -> Experiment:
+    """The experiment that the command line names, with its changes."""
+    if options.file is None and options.resume is None:
+        raise ConfigurationError(f"{question} give FILE.toml, or --resume DIR")
+    if options.file is not None:
+        experiment = Experiment.load(options.file)
+    else:
+        experiment = Run.open(options.resume).experiment
+    changes = parse_settings(options.set)
+    for key, value in (
+        ("stop.updates", getattr(options, "updates", None)),
+        ("seed", options.seed),
+    ):
+        if value is not None:
+            changes[key] = value
+    return experiment.with_settings(changes, source="the command line")
+
+
+def _check_episodes(options: argparse.Namespace) -> None:
+    if options.episodes < 0:
+        raise ConfigurationError(
+            f"--episodes {options.episodes}: at least 1 is needed, or 0 for no evaluation"
+        )
+
+
+def _before(options: argparse.Namespace) -> Snapshot | None:
+    """What a run that goes on has done before."""
+    if options.resume is None or not Run(options.resume).checkpoints:
+        return None
+    return Run.open(options.resume).load().snapshot
+
+
+# Meanwhile.
+
+
+@contextmanager
+def _followed(progress: Progress | SearchProgress) -> Iterator[None]:
+    """Leaves the last line of progress standing, and under it an error's notes about going on."""
+    try:
+        yield
+    except BaseException as error:
+        progress.close()
+        for note in getattr(error, "__notes__", []):
+            progress.say(note)
+        raise
+    progress.close()
+
+
+# Afterwards.
+
+
+def _finish(
+    run: Run,
+    experiment: Experiment,
+    options: argparse.Namespace,
+    progress: Progress,
+    before: Snapshot | None,
+) -> None:
+    """Evaluates what was trained, and tells what has come of it."""
+    if options.episodes:
+        progress.say(f"evaluating {options.episodes} episodes …")
+        print(evaluate(run, episodes=options.episodes, seed=experiment.seed), file=sys.stderr)
+    progress.say(f"run: {run.path}  (evaluate it again: genkidama evaluate {run.path})")
+    if options.json:
+        result = summary(run, before)
+        print(_json(result if options.episodes else result | {"evaluation": None}))
+
+
+def summary(run: Run, before: Snapshot | None = None) -> dict[str, Any]:
+    """What `genkidama train --json` ends with: counts of the run, its speed and its evaluation.
+
+    Args:
+        before: what the run had done before this command, which its speed leaves out.
+    """
+    snapshot = run.load().snapshot
+    steps = snapshot.steps - (before.steps if before else 0)
+    seconds = snapshot.seconds - (before.seconds if before else 0.0)
+    return {
+        "run": str(run.path),
+        "updates": snapshot.updates,
+        "episodes": snapshot.episodes,
+        "steps": snapshot.steps,
+        "seconds": snapshot.seconds,
+        "steps_per_second": steps / seconds if seconds > 0 else 0.0,
+        "evaluation": run.evaluation,
+    }
+
+
+def _findings(run: Run, figures: Path | None) -> str:
+    # They import Optuna, Matplotlib and scikit-learn, which training does without.
+    from genkidama.tuning.report import report
+    from genkidama.tuning.storage import storage_url
+
+    settings = run.experiment.search
+    if settings is None:
+        raise ConfigurationError(f"{run.path}: is no search; see `genkidama evaluate {run.path}`")
+    url = storage_url(settings.storage, run.path)
+    return report(url, run.path.absolute().name, figures, str(run.path))
+
+
+def _simulated(options: argparse.Namespace) -> str:
+    """What `benchmarks.hypertrick` says, if this package is part of a checkout."""
+    checkout = Path(genkidama.__file__).resolve().parents[1]
+    if not (checkout / "benchmarks" / "hypertrick" / "gantt.py").exists():
+        raise ConfigurationError(
+            "--simulate: the simulator is not installed with Genkidama; it is the folder "
+            "benchmarks/hypertrick of the source; call this command in a checkout"
+        )
+    sys.path.insert(0, str(checkout))
+    gantt = importlib.import_module("benchmarks.hypertrick.gantt")
+    report: str = gantt.simulate_report(seed=options.seed, figures=options.out)
+    return report
+
+
+def _json(value: dict[str, Any]) -> str:
+    """One JSON object; a NaN is null, which Python's own encoder would write as no JSON."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,168 @@
+"""The run directory that the driver keeps: what it has of the parent's files, and what is missing.
+
+A report must have its weights. So the copy of a search's study is kept back until all the weights
+are here that it tells of. Until then it is held in memory, and the next look at the parent's files
+says what it waits for.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from genkidama.errors import EnvironmentFailure
+from genkidama.system.files import write_atomically
+from genkidama.system.history import whole_length
+from genkidama.system.run import HISTORY, LOGS, STUDY
+
+__all__ = ["Copies"]
+
+
+class Copies:
+    """What of a run is here.
+
+    Args:
+        run: the run directory, which exists. A torn last line of its history is cut off.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._history = run / HISTORY
+        self.mend()
+        #: The parent's files, with marks that change when they do.
+        self._theirs: dict[str, str] = {}
+        #: The files here, with the marks of what was copied.
+        self._ours: dict[str, str] = {}
+        #: A study that is kept back, with its mark.
+        self._study: tuple[bytes, str] | None = None
+        #: What is to be here before it; None if that is not known yet.
+        self._awaited: set[str] | None = None
+
+    def mend(self) -> None:
+        """Cuts off a last line of the history that is torn."""
+        #: How much of the parent's history is here.
+        self.position = whole_length(self._history)
+        if self._history.exists():
+            os.truncate(self._history, self.position)
+
+    # What the parent tells.
+
+    def begin(self, given: dict[str, str]) -> None:
+        """There is a new parent, which has been given these files."""
+        self._ours = dict(given)
+        self._theirs = given
+        self._study = None
+        self._awaited = None
+
+    def append_history(self, lines: bytes) -> None:
+        """Takes in new lines of the history.
+
+        Raises:
+            EnvironmentFailure: they cannot be written.
+        """
+        append(self._history, lines)
+        self.position += len(lines)
+
+    def append_log(self, name: str, text: bytes) -> None:
+        """Takes in what a process has said.
+
+        Raises:
+            EnvironmentFailure: it cannot be written.
+        """
+        append(self._run / LOGS / f"{name}.log", text)
+
+    def look(self, files: dict[str, str]) -> None:
+        """Takes in which files the parent has now.
+
+        Raises:
+            EnvironmentFailure: the study, which is due now, cannot be written.
+        """
+        self._theirs = files
+        if self._study is not None and self._awaited is None:
+            self._awaited = set(self.missing)
+            self._keep_study()
+
+    # What is to be copied.
+
+    @property
+    def missing(self) -> list[str]:
+        """What the parent has and is neither here nor kept back."""
+        return [
+            path
+            for path, mark in self._theirs.items()
+            if self._ours.get(path) != mark and not (path == STUDY and self._study)
+        ]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that the parent had when it was looked at last is here."""
+        return not self.missing and self._study is None
+
+    @property
+    def wanted(self) -> list[str]:
+        """What to ask the parent for now. The study comes alone, and then there is a look."""
+        if self._study is not None and self._awaited is None:
+            return []
+        missing = self.missing
+        return [STUDY] if STUDY in missing else missing
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The marks of the parent's files, to be remembered while they are on their way."""
+        return self._theirs
+
+    def arrived(self, contents: dict[str, bytes | None], marks: dict[str, str]) -> None:
+        """Takes in files of the parent.
+
+        Args:
+            contents: None for a file that is gone, or cannot be read now: the next look will tell.
+            marks: those of the moment at which they were asked for.
+
+        Raises:
+            EnvironmentFailure: they cannot be written.
+        """
+        for path, content in contents.items():
+            if content is None:
+                self._awaited = None
+            elif path == STUDY:
+                self._study = content, marks[path]
+                self._awaited = None
+            else:
+                self._keep(path, content, marks[path])
+        self._keep_study()
+
+    def _keep(self, path: str, content: bytes, mark: str) -> None:
+        target = self._run / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, content)
+        self._ours[path] = mark
+        if self._awaited is not None:
+            self._awaited.discard(path)
+        for old in self._ours.keys() - self._theirs.keys():
+            if (
+                self._run / old
+            ).parent == target.parent:  # a checkpoint that the parent has deleted
+                del self._ours[old]
+                (self._run / old).unlink(missing_ok=True)
+
+    def _keep_study(self) -> None:
+        """Writes the study when all the weights are here of which it tells."""
+        if self._study is not None and self._awaited is not None and not self._awaited:
+            content, mark = self._study
+            self._study = None
+            self._keep(STUDY, content, mark)
+
+
+def append(path: Path, text: bytes) -> None:
+    """Writes behind what is in a file.
+
+    Raises:
+        EnvironmentFailure: it cannot be written.
+    """
+    try:
+        with path.open("ab") as file:
+            file.write(text)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path}: cannot be written: {error.strerror}; free space, and go on with --resume"
+        ) from None

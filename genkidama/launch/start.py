@@ -1,0 +1,97 @@
+"""`launch`: from an experiment to a run on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
+from genkidama.launch.driver import Driver
+from genkidama.launch.node import ChildHost
+from genkidama.launch.part import Part
+from genkidama.launch.places import connected, find_ray, layout, nodes_of, on_node
+from genkidama.local.directory import prepare_directory, resumable
+from genkidama.local.evaluation import evaluate
+from genkidama.system.run import Run
+
+__all__ = ["launch"]
+
+
+def launch(
+    experiment: Experiment,
+    *,
+    address: str | None = None,
+    children: int | None = None,
+    cores: int | None = None,
+    gpus: float = 0.0,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    episodes: int = 500,
+    watch: Callable[[dict[str, Any]], None] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Run:
+    """Trains on a Ray cluster, or searches if the experiment has a `[search]`. Blocks.
+
+    Args:
+        experiment: all settings.
+        address: the cluster's, as `ray.init` takes it; if absent, `RAY_ADDRESS` or the cluster that
+            this machine belongs to. A program that is connected already stays so.
+        children: how many (of a search: nodes). If absent, one on each node that has enough CPUs.
+        cores: CPUs and core processes of each child; if absent, what the experiment says or else
+            all of a node.
+        gpus: GPUs of each child.
+        out: the run directory on this machine; a new one under `runs/` if absent.
+        resume: a run directory on this machine to go on with, instead of `out`.
+        episodes: length of the final evaluation, on this machine; 0 for none. A search has none.
+        watch: is called with each new line of the history.
+        say: is called with a line about what is not in the history: a child that waits for room, a
+            part that was lost.
+
+    Returns:
+        The run, all of it on this machine.
+
+    Raises:
+        ConfigurationError: a setting is wrong, Ray is not installed, or `out` holds a run already.
+        EnvironmentFailure: there is no such cluster, its software does not fit, or no part can stay
+            alive on it.
+    """
+    for name, value, least in (
+        ("children", children, 1),
+        ("cores", cores, 1),
+        ("gpus", gpus, 0),
+        ("episodes", episodes, 0),
+    ):
+        if value is not None and value < least:
+            raise ConfigurationError(f"{name} = {value:g}: at least {least} is needed")
+    if resume is not None:
+        Run.open(resume)
+    ray = find_ray()
+    # A shelf's files for its safety lie on its own machines. Here each launch has a token.
+    experiment = experiment.with_settings(
+        {f"parent.{key}": "" for key in ("tokens_file", "certificate_file", "key_file")}
+    )
+    if cores is None and experiment.child.cores != "auto":
+        cores = experiment.child.cores
+    with connected(ray, address):
+        nodes = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes_of(ray)}
+        places = layout(nodes, children, cores)
+        run = prepare_directory(experiment, out, resume)
+        kind = "child" if experiment.search is None else "node"
+        parts = _children(ray, kind, places, gpus)
+        with resumable(run, "launch --ray"), Driver(ray, run, parts, watch, say) as driver:
+            driver.wait()
+    if episodes and experiment.search is None:
+        evaluate(run, episodes=episodes, seed=experiment.seed)
+    return run
+
+
+def _children(ray: Any, kind: str, places: list[tuple[int, str | None]], gpus: float) -> list[Part]:
+    """The children, with the cores and the node of each."""
+    children = []
+    for number, (cores, node) in enumerate(places, start=1):
+        strategy = "SPREAD" if node is None else on_node(node, soft=True)
+        options = {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": strategy}
+        children.append(Part(ray, f"{kind}-{number}", ChildHost, options))
+    return children

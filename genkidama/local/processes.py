@@ -1,0 +1,151 @@
+"""A process of ours on this machine: it is started, started again after a kill, and ended in order.
+
+The starter holds the other end of its standard input. When that closes, the process ends itself:
+nothing is left of it when its starter is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+
+__all__ = ["MOST_LOSSES", "Losses", "Process", "failure"]
+
+#: What is lost so often within a minute will be lost again.
+MOST_LOSSES = 5
+
+
+class Losses:
+    """How often something was lost within the last minute."""
+
+    def __init__(self) -> None:
+        self._moments: list[float] = []
+
+    def add(self, now: float) -> int:
+        """Counts one more.
+
+        Args:
+            now: seconds, never less than at the call before.
+
+        Returns:
+            How many there are, this one included.
+        """
+        self._moments = [*(moment for moment in self._moments if now - moment < 60.0), now]
+        return len(self._moments)
+
+
+def failure(code: int, reason: str) -> GenkidamaError:
+    """The error that a process with this exit code has ended with."""
+    if code == ConfigurationError.exit_code:
+        return ConfigurationError(reason)
+    return EnvironmentFailure(reason)
+
+
+class Process:
+    """One process: its command, its log, and how often it was started again.
+
+    Args:
+        name: how people call it.
+        command: a module of ours and its arguments.
+        log: where its standard output and error go, behind what is there already.
+        descriptors: open files that it inherits.
+        environment: what is added to this process' environment.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        descriptors: tuple[int, ...] = (),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = command
+        self._descriptors = descriptors
+        self._environment = {**os.environ, **(environment or {})}
+        self._losses = Losses()
+        self._file: IO[bytes] = log.open("ab")
+        #: Where its own words begin.
+        self._mark = log.stat().st_size
+        self.start()
+
+    def start(self) -> None:
+        """Starts it. Ctrl-C reaches this process alone, which then ends the others in order."""
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", *self._command, "--until-eof"],
+            stdin=subprocess.PIPE,
+            stdout=self._file,
+            stderr=self._file,
+            pass_fds=self._descriptors,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, below 0 if it was killed; None while it runs."""
+        return self.popen.poll()
+
+    def restart(self) -> None:
+        """Starts it again after it was killed.
+
+        Raises:
+            EnvironmentFailure: it has been killed too often.
+        """
+        count = self._losses.add(time.monotonic())
+        if count > MOST_LOSSES:
+            raise EnvironmentFailure(
+                f"{self.name} was killed {count} times within a minute; see {self.log}"
+            )
+        self._close_input()
+        self.start()
+
+    def error(self) -> str:
+        """The last `error: …` line that it wrote, without the word."""
+        with self.log.open("rb") as file:
+            file.seek(self._mark)
+            lines = file.read().decode(errors="replace").splitlines()
+        found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        if found:
+            return found[-1]
+        return f"{self.name} ended with exit code {self.popen.returncode}; see {self.log}"
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        if self.code is None:
+            self.popen.terminate()
+
+    def wait(self, seconds: float) -> None:
+        """Waits until it has ended, but no longer than this."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(max(0.0, seconds))
+
+    def end(self, grace: float) -> None:
+        """Ends it: it is asked to, and killed if it is still there after `grace` seconds."""
+        self.terminate()
+        self.wait(grace)
+        if self.code is None:
+            self.popen.kill()
+            self.popen.wait()
+
+    def close(self) -> None:
+        """Closes its input and its log."""
+        self._close_input()
+        self._file.close()
+
+    def _close_input(self) -> None:
+        assert self.popen.stdin is not None
+        with contextlib.suppress(OSError):
+            self.popen.stdin.close()

@@ -1,0 +1,67 @@
+"""What the verbs make of what they are told. `tests/test_main.py` tests the command itself."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from genkidama.commands import verbs
+from genkidama.commands.parser import VERBS, make_parser
+from genkidama.commands.verbs import RUN, summary
+from genkidama.errors import ConfigurationError
+from tests.helpers import small, untrained
+
+
+def test_every_verb_has_a_function_and_an_explanation_of_each_option() -> None:
+    assert list(VERBS) == list(RUN)
+    for verb in VERBS.values():
+        assert verb.description.endswith(".")
+        assert all(more["help"] for _, more in verb.options)
+
+
+def test_a_parsed_verb_knows_its_function() -> None:
+    parser = make_parser(RUN)
+    options = parser.parse_args(["train", "cart.toml", "--updates", "3", "--set", "seed=1"])
+    assert options.command is RUN["train"]
+    assert (options.file, options.children, options.episodes) == (Path("cart.toml"), 2, 500)
+    assert (options.updates, options.set, options.json) == (3, ["seed=1"], False)
+
+
+def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
+    (tmp_path / "cart.toml").write_text(small(stop={"updates": 5}).to_toml())
+    options = Namespace(
+        file=tmp_path / "cart.toml", resume=None, set=["seed=1", "child.beta=0.25"], seed=7
+    )
+    found = verbs._experiment(options, "which?")
+    assert (found.seed, found.child.beta, found.stop.updates) == (7, 0.25, 5)
+    options.updates = 9
+    assert verbs._experiment(options, "which?").stop.updates == 9
+
+
+def test_a_summary_counts_what_this_command_has_added(tmp_path: Path) -> None:
+    run = untrained(tmp_path, small(), version=4)  # 50 steps and 1.5 s each
+    snapshot = run.load().snapshot
+    assert summary(run) == {
+        "run": str(tmp_path),
+        "updates": 4.0,
+        "episodes": 8,
+        "steps": 200,
+        "seconds": 6.0,
+        "steps_per_second": pytest.approx(200 / 6),
+        "evaluation": None,
+    }
+    assert summary(run, snapshot)["steps_per_second"] == 0.0
+    snapshot.steps = 150
+    snapshot.seconds = 5.0
+    assert summary(run, snapshot)["steps_per_second"] == 50.0
+
+
+def test_without_a_checkout_there_is_no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "benchmarks"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "benchmarks", None)
+    with pytest.raises(ConfigurationError, match="--simulate: the simulator lies in a checkout"):
+        verbs._search(Namespace(simulate=True, seed=None, out=None))

@@ -1,0 +1,112 @@
+"""One process: started, started again, ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.local import processes
+from genkidama.local.processes import Losses, Process, failure
+from tests.helpers import until
+
+Run = Callable[..., Process]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Starts a module of the test's own."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found: list[Process] = []
+
+    def start(code: str, **options: dict[str, str]) -> Process:
+        (tmp_path / "part.py").write_text(f"import os, signal, sys, time\n{code}\n")
+        found.append(Process("part", ["part"], tmp_path / "part.log", **options))  # type: ignore[arg-type]
+        return found[-1]
+
+    yield start
+    for process in found:
+        process.end(0.0)
+        process.close()
+
+
+def said(process: Process) -> str:
+    return process.log.read_text()
+
+
+def test_what_it_is_told_and_what_it_says(run: Run) -> None:
+    process = run(
+        "print(sys.argv[1:], os.environ['WORD'], flush=True)", environment={"WORD": "hello"}
+    )
+    process.wait(30.0)
+    assert process.code == 0
+    assert said(process) == "['--until-eof'] hello\n"
+
+
+def test_its_error_is_the_last_that_it_has_said_itself(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "part.log").write_text("error: of yesterday\n")
+    process = run("sys.exit(3)")
+    process.wait(30.0)
+    assert process.error() == f"part ended with exit code 3; see {process.log}"
+    process = run("print('error: first'); print('error: last', flush=True); print(1); sys.exit(2)")
+    process.wait(30.0)
+    assert (process.code, process.error()) == (2, "last")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(1, EnvironmentFailure), (2, ConfigurationError), (-9, EnvironmentFailure)]
+)
+def test_an_exit_code_says_whose_fault_it_is(code: int, kind: type[Exception]) -> None:
+    found = failure(code, "the cable is loose")
+    assert type(found) is kind and str(found) == "the cable is loose"
+
+
+def test_one_that_heeds_sigterm_ends_in_order_and_another_is_killed(run: Run) -> None:
+    process = run("print('up', flush=True); time.sleep(60)")
+    until(lambda: said(process))
+    process.end(10.0)
+    assert process.code == -15
+    process = run(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\ntime.sleep(60)"
+    )
+    until(lambda: "deaf" in said(process))
+    began = time.monotonic()
+    process.end(0.2)
+    assert process.code == -9 and time.monotonic() - began < 5.0
+    process.end(0.0)  # it may be said twice
+
+
+def test_its_input_closes_with_its_starter(run: Run) -> None:
+    process = run("sys.stdin.read()")
+    process.close()
+    process.wait(30.0)
+    assert process.code == 0
+
+
+def test_it_is_started_again_but_not_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MOST_LOSSES", 2)
+    process = run("print('up', flush=True); time.sleep(60)")
+    for count in (1, 2, 3):
+        until(lambda goal=count: said(process).count("up") == goal)
+        process.popen.kill()
+        process.popen.wait()
+        if count < 3:
+            process.restart()
+    with pytest.raises(EnvironmentFailure, match=r"part was killed 3 times within a minute; see "):
+        process.restart()
+
+
+@given(st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20))
+def test_losses_count_for_a_minute(gaps: list[float]) -> None:
+    losses = Losses()
+    moments: list[float] = []
+    now = 0.0
+    for gap in gaps:
+        now += gap
+        moments.append(now)
+        assert losses.add(now) == sum(now - moment < 60.0 for moment in moments[:-1]) + 1

@@ -1,0 +1,64 @@
+"""A file that is replaced is there, whole, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from genkidama.errors import EnvironmentFailure
+from genkidama.system.files import write_atomically
+
+
+def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for content in (b"old", b"", b"new"):
+        write_atomically(path, content)
+        assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_what_goes_wrong_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(
+        EnvironmentFailure, match=r"file: cannot be written: No space left on device; free space"
+    ):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_both_the_file_and_its_name_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut is what nobody can test; the order of the calls is."""
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor: int) -> None:
+        calls.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        fsync(descriptor)
+
+    def note_replace(source: Path, target: Path) -> None:
+        calls.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_atomically(tmp_path / "file", b"new")
+    assert calls == ["file", "replace", "folder"]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"nowhere/file: cannot be written: No such file"):
+        write_atomically(tmp_path / "nowhere" / "file", b"new")

@@ -1,0 +1,131 @@
+"""The history as a file: written, mended, followed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.errors import EnvironmentFailure
+from genkidama.events import Left, Started, as_line
+from genkidama.system import history as module
+from genkidama.system.history import Follower, History, read_lines, whole_length, whole_lines
+
+EVENTS = [Started(time=1.0, run="r", software="0"), Left(time=2.0, child="pi", reason="tired")]
+LINES = b"".join(map(as_line, EVENTS))
+
+
+@given(st.binary())
+def test_whole_lines_end_with_their_line_break(text: bytes) -> None:
+    whole = whole_lines(text)
+    assert text.startswith(whole)
+    assert whole == b"" or whole.endswith(b"\n")
+    assert b"\n" not in text[len(whole) :]
+
+
+@pytest.mark.parametrize(
+    ("content", "length"),
+    [
+        (None, 0),
+        (b"", 0),
+        (b"{torn", 0),
+        (b"{}\n", 3),
+        (b"{}\n{}\n{torn", 6),
+        (b"x" * 100_000 + b"\n" + b"y" * 10, 100_001),
+    ],
+)
+def test_what_a_crash_has_torn_is_not_counted(
+    tmp_path: Path, content: bytes | None, length: int
+) -> None:
+    path = tmp_path / "history.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert whole_length(path) == length
+    assert b"".join(read_lines(path)) == (content or b"")[:length]
+    History(path).close()  # and is cut off before the next is written
+    assert path.stat().st_size == length
+
+
+def test_lines_are_written_together(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    history = History(path)
+    history.add(EVENTS)
+    assert path.read_bytes() == b""
+    history.flush()
+    history.flush()
+    assert path.read_bytes() == LINES
+    history.close()
+    history = History(path)
+    history.add(EVENTS[:1])
+    history.flush()
+    history.close()
+    assert path.read_bytes() == LINES + as_line(EVENTS[0])
+
+
+def test_what_cannot_be_written_stays_for_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "history.jsonl"
+    history = History(path)
+    history.add(EVENTS)
+    write = os.write
+    with monkeypatch.context() as patch:
+        written = iter([10])
+
+        def little(descriptor: int, text: bytes) -> int:
+            for count in written:
+                return write(descriptor, text[:count])
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "write", little)
+        with pytest.raises(EnvironmentFailure, match="No space left on device; the run goes on"):
+            history.flush()
+    assert path.read_bytes() == LINES[:10]
+    history.flush()
+    history.close()
+    assert path.read_bytes() == LINES
+
+
+def test_what_gathers_for_too_long_is_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BACKLOG", len(LINES))
+    history = History(tmp_path / "history.jsonl")
+    for _ in range(3):
+        history.add(EVENTS)
+    assert history.dropped == 4
+    history.flush()
+    history.close()
+    assert (tmp_path / "history.jsonl").read_bytes() == LINES
+
+
+def test_one_process_writes(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.jsonl")
+    with pytest.raises(EnvironmentFailure, match=r"another parent is writing this run; .* --out"):
+        History(tmp_path / "history.jsonl")
+    history.close()
+    History(tmp_path / "history.jsonl").close()
+
+
+def test_where_nothing_can_be_written_the_way_out_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailure, match=r"cannot be written: Is a directory; .* --out"):
+        History(tmp_path)
+
+
+def test_a_follower_reads_what_is_added_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    follower = Follower(path)
+    assert follower.read() == []
+    path.write_bytes(b"{}\n")
+    follower = Follower(path)  # what was there before is not its business
+    assert follower.read() == []
+    with path.open("ab") as file:
+        file.write(LINES[:-5])
+        file.flush()
+        assert follower.read() == LINES.splitlines()[:1]
+        file.write(LINES[-5:])
+    assert follower.read() == LINES.splitlines()[1:]
+    assert follower.position == path.stat().st_size == 3 + len(LINES)
