@@ -115,7 +115,7 @@ class Progress(_Line):
                 self._children.pop(event["child"], None)
             case "refused":
                 self.say(f"refused {event.get('child') or 'a connection'}: {event['reason']}")
-            case self._backend:
+            case "measures" | self._backend:
                 if event["child"] in self._children:
                     self._children[event["child"]] = event
             case "exchange":
