@@ -104,7 +104,9 @@ class Search:
     """A study under one pruner, with its running trials."""
 
     def __init__(self, study: optuna.Study, phases: int) -> None:
-        self.study, self.phases, self.rng = study, phases, np.random.default_rng(1)
+        self.study = study
+        self.phases = phases
+        self.rng = np.random.default_rng(1)
         self.running = [study.ask() for _ in range(NODES)]
         self.done = [0] * NODES
 

@@ -114,7 +114,9 @@ class Node:
 async def window(nodes: list[Node], pid: int, seconds: float, vector: np.ndarray) -> Window:
     for node in nodes:
         node.latencies.clear()
-    server, load, begin = cpu_seconds(pid), time.process_time(), time.perf_counter()
+    server = cpu_seconds(pid)
+    load = time.process_time()
+    begin = time.perf_counter()
     await asyncio.gather(*(node.push_until(begin + seconds, vector) for node in nodes))
     wall = time.perf_counter() - begin
     server, load = cpu_seconds(pid) - server, time.process_time() - load

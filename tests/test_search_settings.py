@@ -233,9 +233,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     *(
         (
             {"stop": {key: 3}},
-            f"stop.{key} = 3{'' if key in ('updates', 'episodes') else '.0'}: a search ends after search.trials or search.seconds",
+            f"stop.{key} = {shown}: a search ends after search.trials or search.seconds",
         )
-        for key in ("updates", "episodes", "seconds", "mean_return")
+        for key, shown in (
+            ("updates", "3"),
+            ("episodes", "3"),
+            ("seconds", "3.0"),
+            ("mean_return", "3.0"),
+        )
     ),
 ]
 

@@ -26,7 +26,10 @@ from genkidama.hypertrick.rule import HyperTrick, Verdict
 
 __all__ = ["COMPLETION", "EQUAL", "PHASES", "SPEEDS", "Contestant", "contestants"]
 
-PHASES, CONFIGURATIONS, COMPLETION, COHORT = 27, 46, 0.3261, 16
+PHASES = 27
+CONFIGURATIONS = 46
+COMPLETION = 0.3261
+COHORT = 16
 EQUAL, UNEQUAL = (1.0,) * 8, (1.3, 1.3, 1.2, 1.2, 0.9, 0.9, 0.6, 0.6)
 SPEEDS = {"steady": EQUAL, "crossing": EQUAL, "costly": UNEQUAL, "unstable": UNEQUAL}
 SPACE: dict[str, BaseDistribution] = {f"x{i}": FloatDistribution(0.0, 1.0) for i in range(3)}
@@ -61,13 +64,11 @@ class Study:
         self.study = optuna.create_study(
             direction="maximize", sampler=sampler, pruner=pruner or optuna.pruners.NopPruner()
         )
-        self.problem, self.tpe, self.random_share, self.rungs, self.average = (
-            problem,
-            tpe,
-            random_share,
-            rungs,
-            average,
-        )
+        self.problem = problem
+        self.tpe = tpe
+        self.random_share = random_share
+        self.rungs = rungs
+        self.average = average
         self.decides = pruner is not None
         self.trials: dict[int, Trial] = {}
         self.reports: dict[int, list[float]] = {}

@@ -30,7 +30,10 @@ DEFAULT_SEED = 2772
 #: Over so many draws are means taken: seeds 0, 1, ….
 DRAWS = 500
 
-_WORKERS, _PHASES, _NODES, _RATE = 16, 4, 6, 0.25
+_WORKERS = 16
+_PHASES = 4
+_NODES = 6
+_RATE = 0.25
 
 #: The paper's four charts: name, figure, title, time in the paper, and the method for a draw.
 _CHARTS: tuple[tuple[str, int, str, float | None, Callable[[int], Method]], ...] = (

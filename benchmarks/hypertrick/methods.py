@@ -150,7 +150,10 @@ class Halving:
                 )
         if nodes is not None:
             _check_natural("nodes", nodes)
-        self.brackets, self.nodes, self.restart, self.repeat = brackets, nodes, restart, repeat
+        self.brackets = brackets
+        self.nodes = nodes
+        self.restart = restart
+        self.repeat = repeat
         self.trials = None if repeat else sum(rounds[0][0] for rounds in brackets)
         self._started = 0
         self._next: dict[int, Task] = {}
@@ -227,7 +230,9 @@ class Asha:
             raise ConfigurationError(f"factor = {factor!r}: at least 2 is needed")
         if trials is not None:
             _check_natural("trials", trials)
-        self.phases, self.factor, self.trials = phases, factor, trials
+        self.phases = phases
+        self.factor = factor
+        self.trials = trials
         self.rungs: list[int] = []
         done = 1
         while done < phases:

@@ -43,7 +43,9 @@ ENOUGH = 10
 #: Without this many there is no cross-validation.
 _LEAST = 4
 
-_FOLDS, _TREES, _SHUFFLES = 5, 40, 8
+_FOLDS = 5
+_TREES = 40
+_SHUFFLES = 8
 
 _Array: TypeAlias = npt.NDArray[np.float64]
 

@@ -20,7 +20,7 @@ from genkidama.hypertrick.pruner import HyperTrickPruner, decisions
 from tests.hypertrick.postgresql import running_postgresql
 from tests.hypertrick.test_pruner import NAN, Event, replay
 
-PROCESSES = 3
+PROCESSES = 2
 #: What waits for the other processes, in each of them.
 _together: Any = None
 

@@ -35,7 +35,11 @@ __all__ = [
     "scores",
 ]
 
-BLUE, SKY, GREEN, ORANGE, RED = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
+BLUE = "#0072B2"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+ORANGE = "#E69F00"
+RED = "#D55E00"
 INK, GREY = "#262626", "#8C8C8C"
 
 STYLE: dict[Any, Any] = {
