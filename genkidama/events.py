@@ -36,7 +36,6 @@ __all__ = [
     "TrialEnded",
     "TrialFailed",
     "Warned",
-    "as_line",
     "as_lines",
     "from_line",
 ]
@@ -299,11 +298,6 @@ KINDS: dict[str, type[Event]] = {_kind(event): event for event in Event.__subcla
 
 _HEADS = frozenset(Measures.__struct_fields__) - {"figures"}
 _encoder = msgspec.json.Encoder()
-
-
-def as_line(event: Event) -> bytes:
-    """The event as a line of the history, with the line break."""
-    return as_lines([event])
 
 
 def as_lines(events: Sequence[Event]) -> bytes:

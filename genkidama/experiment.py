@@ -58,9 +58,11 @@ class Experiment(Section, frozen=True):
     ] = "experiment"
     """What the run directory is named after; the file's name if absent."""
     seed: Annotated[int, Meta(ge=0, lt=2**31)] = 0
-    """Seed of weights, environments and actions. Asynchronous runs are not bit-for-bit repeatable all the same."""
+    """Seed of weights, environments and actions. Asynchronous runs are not repeatable bit for
+    bit, even so."""
     solved: Finite | None = None
-    """An evaluation's mean return from which on the task counts as solved; Gymnasium's threshold if absent."""
+    """The task counts as solved from this mean return of an evaluation on; Gymnasium's
+    threshold if absent."""
     environment: Environment = Environment()
     network: Network = Network()
     algorithm: Algorithm = Algorithm()

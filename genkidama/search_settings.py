@@ -33,27 +33,35 @@ class SearchSettings(Section, frozen=True):
     phase_seconds: Positive | None = None
     """Length of a phase in seconds of a node's time, instead."""
     eviction_rate: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.25
-    """r: the share of trials to be stopped after each decision; with a `cohort` nearly √r are."""
+    """r: the share of trials that the rule aims to stop after each decision; with a `cohort` it
+    stops nearly √r of them."""
     decisions: Literal["every", "geometric"] = "every"
-    """When trials are stopped: after all phases but the last, or after 1, `factor`, `factor`², …"""
+    """After which phases the rule stops trials: `"every"` phase but the last, or `"geometric"`:
+    after 1, `factor`, `factor`², … phases."""
     factor: Annotated[int, Meta(ge=2)] = 3
     """`geometric`: the factor from one decision to the next."""
     cohort: Count = 0
-    """W₀ of equation 2, if not `trials`: so many collect data, and √r of later ones are stopped."""
+    """W₀ of equation 2, if it is not `trials`: how many trials collect data. Of the trials that
+    follow the rule stops √r."""
     adaptive: bool = False
-    """Whether the rule stops more when fewer than expected were stopped so far."""
+    """Whether the rule stops more trials when it has stopped fewer than expected so far."""
     sampler: Annotated[str, plug("random", "tpe")] = "random"
-    """Where settings come from: `"random"`, `"tpe"`, or a sampler of Optuna's, `"module:Class"`."""
+    """Where new trials' settings come from: `"random"`, `"tpe"`, or `"module:Class"`, a sampler
+    of Optuna's."""
     sampler_options: dict[str, Any] = {}
     """Keyword arguments for the sampler."""
     seconds: Positive | None = None
-    """Wall-clock time from the first trial's start on; trials under way then are cut off."""
+    """Wall-clock time of the whole search, from the first trial's start; it cuts off the trials
+    under way."""
     retries: Count = 1
-    """How often a trial whose node failed goes to another node, before it counts as the worst."""
+    """How often a trial goes to another node after its node has failed, before it counts as the
+    worst."""
     return_seconds: NotNegative = 30.0
-    """How long a node that vanished may be away until another goes on with its trial."""
+    """How long a vanished node may take to return to its trial before another node goes on with
+    it."""
     storage: str = ""
-    """Optuna's storage, as `postgresql+psycopg://…`; empty: a SQLite file in the run directory."""
+    """Optuna's storage URL, as `postgresql+psycopg://…`; empty means a SQLite file in the run's
+    directory."""
     space: dict[str, Any] = {}
     """Settings to vary: `{ low, high, log, step }` or a list of choices for each dotted key."""
 

@@ -56,17 +56,19 @@ class Environment(Section, frozen=True):
     options: dict[str, Any] = {}
     """Keyword arguments for the environment."""
     wrappers: tuple[Wrapper, ...] = ()
-    """What is put around it, the innermost first: `{ name = "FrameStackObservation", options = { stack_size = 4 } }`, …."""
+    """Wrappers around it, the innermost first, as `{ name = "FrameStackObservation", options =
+    { stack_size = 4 } }`."""
     vectorized: bool = False
-    """Whether its own vectorized form (ALE has one) is taken, which does the preprocessing: `options` are for that, `wrappers` none."""
+    """Whether to take its own vectorized form (ALE has one). That does the preprocessing:
+    `options` are for it, and there are no `wrappers`."""
     normalize_observations: bool = False
     """Subtract the running mean of the observations and divide by their standard deviation."""
     normalize_rewards: bool = False
     """Divide rewards by the running standard deviation of the discounted return."""
     reward_scale: Positive = 1.0
-    """Every reward is multiplied by this before it is learned from (never in what is reported)."""
+    """Factor of every reward that is learned from; reported returns do not have it."""
     clip_rewards: NotNegative = 0.0
-    """Scaled rewards are cut to ± this before they are learned from; 0 means no limit."""
+    """Scaled rewards that are learned from are cut to ± this; 0 means no limit."""
 
 
 class Network(Section, frozen=True):
@@ -82,7 +84,7 @@ class Network(Section, frozen=True):
     hidden: Annotated[tuple[Natural, ...], Meta(min_length=1)] = (128,)
     """Width of each hidden layer."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
-    """What stands between layers."""
+    """Activation function between layers."""
     shared: bool = False
     """Whether policy and value share their hidden layers."""
     initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
@@ -103,7 +105,7 @@ class Algorithm(Section, frozen=True):
     gae_lambda: Fraction = 1.0
     """λ of generalized advantage estimation; 1 gives n-step returns."""
     batch_size: Natural = 120
-    """Steps a core collects before it learns from them."""
+    """Steps that a core collects before it learns from them."""
     across_episodes: bool = True
     """Whether a batch goes on past an episode's end; false learns at every episode's end, as documented for A3C."""
     pull_steps: Count = 0
@@ -115,7 +117,8 @@ class Algorithm(Section, frozen=True):
     entropy_coefficient: NotNegative = 0.0
     """Weight of the policy's entropy at the start."""
     entropy_schedule: Literal["constant", "linear"] = "constant"
-    """How it goes from `entropy_coefficient` to `final_entropy_coefficient` as the run progresses."""
+    """How the weight goes from `entropy_coefficient` to `final_entropy_coefficient` as the run
+    progresses."""
     final_entropy_coefficient: NotNegative = 0.0
     """Weight of the policy's entropy at the end, with a schedule."""
     reduction: Literal["mean", "sum"] = "mean"
@@ -183,8 +186,8 @@ class ParentSettings(Section, frozen=True):
     alpha: Fraction = 0.5
     """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
     rule: Annotated[str, plug("blend")] = "blend"
-    """How the parent uses a push: `"blend"`, as above, or `"module:Class"`, a rule of one's own
-    (`genkidama.averaging.Rule`)."""
+    """How the parent uses a push: `"blend"`, as above, or `"module:Class"`, a
+    `genkidama.averaging.Rule`."""
     rule_options: dict[str, Any] = {}
     """Keyword arguments for a rule of one's own, which gets `alpha` too."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
@@ -198,15 +201,17 @@ class ParentSettings(Section, frozen=True):
     history_every: Natural = 1
     """Write every n-th exchange to the history."""
     silence_seconds: Positive = 120.0
-    """Close a connection that has said nothing, not even answered a ping, for so long."""
+    """Close a connection that has said nothing for so long, and has answered no ping."""
     max_children: Natural = 1024
     """How many children may be connected at once."""
     max_parameters: Natural = 100_000_000
     """The largest network that is accepted, in numbers; it bounds the size of a message."""
     tokens_file: str = ""
-    """Who may join: a file of lines `NAME TOKEN`, `*` for any name, read again at every handshake; empty lets everybody in."""
+    """Which children may join: a file of lines `NAME TOKEN`, with `*` for any name. It is read
+    at every handshake; empty lets everybody in."""
     certificate_file: str = ""
-    """PEM certificate, and those between it and its authority; with `key_file` the parent speaks `wss://`."""
+    """PEM certificate, and the certificates between it and its authority; with `key_file` the
+    parent speaks `wss://`."""
     key_file: str = ""
     """PEM private key of that certificate."""
 
@@ -225,7 +230,8 @@ class ChildSettings(Section, frozen=True):
     exchange_steps: Count = 0
     """`free`: exchange every so many steps of the child; 0 means by seconds only."""
     cores: Natural | Literal["auto"] = "auto"
-    """Core processes of a child; `"auto"` means one for each CPU core that it may use, as far as they fit into the memory there is."""
+    """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
+    as fit into its memory."""
 
 
 class GA3CSettings(Section, frozen=True):
@@ -250,11 +256,13 @@ class GA3CSettings(Section, frozen=True):
     prediction_batch: Natural = 128
     """Observations of a prediction, at most."""
     training_batch: Count = 0
-    """Steps of an update, at least: rollouts of several agents are grouped until there are so many; 0 means one rollout."""
+    """Steps of an update, at least: rollouts of several agents are grouped until there are so
+    many steps; 0 means one rollout."""
     rollouts: Annotated[int, Meta(ge=2)] = 3
-    """Rollouts of an environment in memory: one is filled, the others wait to be learned from; when all are full, the agent waits."""
+    """Rollouts of an environment in memory. The agent fills one, and the others wait for a
+    trainer; when all are full, the agent waits."""
     dynamic: bool = True
-    """Whether N_P, N_T and N_A are adjusted to what gives the most training batches a second."""
+    """Whether N_P, N_T and N_A adjust themselves to give the most training batches a second."""
     window_seconds: Positive = 20.0
     """`dynamic`: how long each setting is measured."""
     max_predictors: Natural = 4
@@ -277,4 +285,4 @@ class Stop(Section, frozen=True):
     mean_return: Finite | None = None
     """Mean return of the last `window` training episodes of all children."""
     window: Natural = 100
-    """How many episodes that mean is taken over."""
+    """How many episodes that mean covers."""

@@ -36,7 +36,7 @@ from genkidama.events import (
     TrialEnded,
     TrialFailed,
     Warned,
-    as_line,
+    as_lines,
     from_line,
 )
 
@@ -205,12 +205,12 @@ def test_every_kind_is_among_the_lines() -> None:
 
 @pytest.mark.parametrize(("event", "line"), LINES)
 def test_a_line_is_what_it_was_to_the_byte_and_says_the_same_again(event: Event, line: str) -> None:
-    assert as_line(event).decode() == line + "\n"
+    assert as_lines([event]).decode() == line + "\n"
     assert from_line(line) == from_line(json.loads(line)) == event
 
 
 def test_measures_have_a_kind_of_their_own_and_are_read_as_they_were_before() -> None:
-    assert as_line(MEASURED).decode() == NEW_MEASURED + "\n"
+    assert as_lines([MEASURED]).decode() == NEW_MEASURED + "\n"
     assert from_line(NEW_MEASURED) == from_line(OLD_MEASURED) == MEASURED
     old = from_line('{"time":1.5,"event":"evolution:EvolutionStrategy","child":"pi","best":271.0}')
     assert isinstance(old, Measures)
@@ -230,12 +230,12 @@ def test_measures_are_read_as_they_were_written(
     event = Measures(time=1.0, backend="mine:Backend", child="pi", figures=figures)
     if trial is not None:
         event.trial = trial
-    assert from_line(as_line(event)) == event
+    assert from_line(as_lines([event])) == event
 
 
 def test_a_figure_never_hides_a_field() -> None:
     event = Measures(time=1.0, backend="ga3c", child="pi", figures={"backend": 1.0, "pps": 2.0})
-    assert json.loads(as_line(event)) == {
+    assert json.loads(as_lines([event])) == {
         "time": 1.0,
         "event": "measures",
         "backend": "ga3c",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from genkidama.averaging import Contribution, Rule
 from genkidama.errors import ProtocolError
-from genkidama.events import as_line
+from genkidama.events import as_lines
 from genkidama.experiment import Experiment
 from genkidama.messages import (
     PROTOCOL,
@@ -87,7 +87,7 @@ def enter(server: ParameterServer, *names: str, now: float = 0.0, session: str =
 
 def lines(server: ParameterServer) -> list[dict[str, Any]]:
     """What happened since the last call, as the history has it."""
-    return [json.loads(as_line(event)) for event in server.take_events()]
+    return [json.loads(as_lines([event])) for event in server.take_events()]
 
 
 def heard(reply: Reply) -> tuple[Reply, list[float] | None]:

@@ -355,7 +355,7 @@ class Line(RuleBasedStateMachine):
 
     @invariant()
     def events_do_not_pile_up(self) -> None:
-        assert all(event["event"] for event in self.server.take_events())
+        assert all(event.event for event in self.server.take_events())
 
     def teardown(self) -> None:
         """When the line loses nothing any more, nothing that was done is missing."""

@@ -183,7 +183,9 @@ class SingleCore:
         # Everything in this loop costs every step; what can be looked up once is a local name.
         self._rows = rows = self._share.begin(self._length > 0)
         observations, actions, rewards, was_terminated, was_truncated = rows
-        step, outputs, sample = self._environment.step, self._acting(), self._sample
+        step = self._environment.step
+        outputs = self._acting()
+        sample = self._sample
         normalize, to_environment = self.model.normalizer(), self.model.head.to_environment
         observation, across = self._observation, self.algorithm.across_episodes
         was_terminated[:] = 0.0
@@ -211,7 +213,9 @@ class SingleCore:
                     following.append(observation)
                 observation, _ = self._environment.reset()
                 self._line.report(EPISODE, episode_return, length - self._said)
-                episode_return, length, self._said = 0.0, 0, 0
+                episode_return = 0.0
+                length = 0
+                self._said = 0
                 if not across:
                     break
                 self._line.pause()
@@ -220,7 +224,9 @@ class SingleCore:
             following.append(observation)
         self._log_mu = self._looked_back(t)
         self._share.end(t, cuts, following, np.nan if self._log_mu is None else self._log_mu)
-        self._observation, self._return, self._length = observation, episode_return, length
+        self._observation = observation
+        self._return = episode_return
+        self._length = length
         if length - self._said >= REPORT_STEPS:
             self._line.report(PROGRESS, 0.0, length - self._said)
             self._said = length

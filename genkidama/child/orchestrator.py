@@ -102,7 +102,9 @@ class CoreOrchestrator:
 
     def _describe(self) -> tuple[Any, bytes, Layout, int | None]:
         ours, theirs = multiprocessing.Pipe()
-        code, cost, tight = "", None, self._tight()
+        code = ""
+        cost = None
+        tight = self._tight()
         with ours:
             try:
                 with theirs:

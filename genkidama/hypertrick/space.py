@@ -115,7 +115,9 @@ def _collect(
 
 def _problem(dimension: Dimension) -> str:
     """What is wrong with a dimension, and the way out; empty if nothing is."""
-    low, high, step = dimension.low, dimension.high, dimension.step
+    low = dimension.low
+    high = dimension.high
+    step = dimension.step
     if dimension.choices is not None:
         if (low, high, step, dimension.log) != (None, None, None, False):
             return "has choices and a range; give one of them"

@@ -94,7 +94,9 @@ class _InTurn:
         finals.clear()
         for lane, step in self._steps:
             observation, reward, terminated, truncated, _ = step(actions[lane])
-            rewards[lane], terminations[lane], truncations[lane] = reward, terminated, truncated
+            rewards[lane] = reward
+            terminations[lane] = terminated
+            truncations[lane] = truncated
             if terminated or truncated:
                 finals[lane] = observation
                 observation, _ = self._environments[lane].reset()

@@ -142,7 +142,9 @@ class ActorCritic(Network):
             (matrix, x, following[:-1])
             for matrix, x, following in zip(matrices, inputs, inputs[1:], strict=False)
         ]
-        first, (last, last_input) = inputs[0][:-1], (matrices[-1], inputs[-1])
+        first = inputs[0][:-1]
+        last = matrices[-1]
+        last_input = inputs[-1]
         activate: Callable[..., Any] = np.tanh if self._activation == "tanh" else _relu
         dot = np.dot
         deviation = self.log_deviation.detach().numpy() if self._continuous else None
@@ -194,7 +196,9 @@ class Convolutional(Network):
                 *_same(channels, outputs, kernel, stride, (height, width)),
                 _ACTIVATIONS[settings.activation](),
             ]
-            channels, height, width = outputs, -(-height // stride), -(-width // stride)
+            channels = outputs
+            height = -(-height // stride)
+            width = -(-width // stride)
         layers += [
             nn.Flatten(),
             *_perceptron((channels * height * width, *settings.hidden), settings),

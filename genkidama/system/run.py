@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.events import Evaluated, as_line
+from genkidama.events import Evaluated, as_lines
 from genkidama.experiment import Experiment
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.checkpoint import Checkpoint
@@ -177,6 +177,6 @@ class Run:
         path = self.path / HISTORY
         try:
             with path.open("ab") as file:
-                file.write(as_line(event))
+                file.write(as_lines([event]))
         except OSError as error:
             raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None

@@ -22,7 +22,7 @@ from genkidama.events import (
     TrialEnded,
     TrialFailed,
     Warned,
-    as_line,
+    as_lines,
 )
 from genkidama.local.progress import Progress, SearchProgress
 from tests.helpers import small
@@ -64,7 +64,9 @@ def measures(
 
 def lines(*events: Event | dict[str, Any]) -> list[dict[str, Any]]:
     """The events as a run's history gives them."""
-    return [json.loads(as_line(event)) if isinstance(event, Event) else event for event in events]
+    return [
+        json.loads(as_lines([event])) if isinstance(event, Event) else event for event in events
+    ]
 
 
 def told(*events: Event | dict[str, Any], **stop: Any) -> tuple[Progress, io.StringIO]:

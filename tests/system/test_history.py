@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.events import Left, Started, as_line
+from genkidama.events import Left, Started, as_lines
 from genkidama.system import history as module
 from genkidama.system.history import Follower, History, read_lines, whole_length, whole_lines
 
 EVENTS = [Started(time=1.0, run="r", software="0"), Left(time=2.0, child="pi", reason="tired")]
-LINES = b"".join(map(as_line, EVENTS))
+LINES = as_lines(EVENTS)
 
 
 @given(st.binary())
@@ -62,7 +62,7 @@ def test_lines_are_written_together(tmp_path: Path) -> None:
     history.add(EVENTS[:1])
     history.flush()
     history.close()
-    assert path.read_bytes() == LINES + as_line(EVENTS[0])
+    assert path.read_bytes() == LINES + as_lines([EVENTS[0]])
 
 
 def test_what_cannot_be_written_stays_for_the_next_time(

@@ -12,7 +12,7 @@ import pytest
 
 from genkidama.events import PhaseReported
 from genkidama.experiment import Experiment
-from genkidama.hypertrick.rule import HyperTrick, Verdict
+from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
 from genkidama.messages import (
     PROTOCOL,
     Goodbye,
@@ -913,8 +913,8 @@ def test_a_trial_that_was_stopped_and_whose_end_was_not_written_stays_stopped() 
         metric=0.0,
         order=4,
         worse=0,
-        mode="selection",
-        verdict="stop",
+        mode=Mode.SELECTION,
+        verdict=Verdict.STOP,
         steps=10,
         episodes=1,
         report=0,

@@ -174,7 +174,9 @@ class Agent:
     def _submit(self, i: int, steps: int, bootstrap: float, cut: bool) -> None:
         """Gives the full slot to the trainers."""
         slots, slot = self._slots, self._full[i]
-        slots.lengths[slot], slots.bootstraps[slot], slots.cut[slot] = steps, bootstrap, cut
+        slots.lengths[slot] = steps
+        slots.bootstraps[slot] = bootstrap
+        slots.cut[slot] = cut
         slots.busy[slot] = True
         self._full[i] = -1
         put(self._training, (slot,))
