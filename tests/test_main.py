@@ -250,14 +250,6 @@ def test_a_search_that_cannot_be_is_one_line(
     assert not (tmp_path / "runs").exists()
 
 
-def test_errors_of_several_lines_become_one(capsys: pytest.CaptureFixture[str]) -> None:
-    from genkidama.errors import EnvironmentFailure
-    from genkidama.system.console import fail
-
-    assert fail(EnvironmentFailure("ValueError: the cable\nis loose")) == 1
-    assert capsys.readouterr().err == "error: ValueError: the cable is loose\n"
-
-
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     found = command(tmp_path, "genkidama")
     assert found.code == 2

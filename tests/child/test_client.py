@@ -1,4 +1,4 @@
-"""A Child that exchanges over real sockets: with a real Parent, or with one that talks nonsense.
+"""A Child from its first word to its end, over real sockets.
 
 Most tests run in one event loop. Their backend learns nothing, so weights are compared by value.
 """
@@ -6,8 +6,6 @@ Most tests run in one event loop. Their backend learns nothing, so weights are c
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import signal
 import socket
 import threading
@@ -20,103 +18,20 @@ import numpy as np
 import pytest
 
 from genkidama.child import client, uplink
-from genkidama.child.backend import Work, make_backend
+from genkidama.child.backend import make_backend
 from genkidama.child.client import Child
-from genkidama.child.ga3c.backend import GA3C
-from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.experiment import Experiment
-from genkidama.local.progress import Progress
-from genkidama.messages import (
-    PROTOCOL,
-    Goodbye,
-    Hello,
-    Join,
-    Leave,
-    Push,
-    Refusal,
-    Request,
-    Weights,
-    Welcome,
-)
-from genkidama.parent import Parent
+from genkidama.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, Welcome
 from genkidama.role import Role
-from genkidama.system import checkpoint as checkpoints
 from genkidama.weights import DTYPE, Signature
-from tests.helpers import (
-    Answer,
-    ConstantBackend,
-    FakeParent,
-    Serving,
-    constant,
-    eventually,
-    history,
-    running,
-    small,
-    url,
-)
+from tests.child.talking import Said, Scripted, child_of
+from tests.helpers import Serving, constant, eventually, history, running, url
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uplink, "BACKOFF_SECONDS", (0.01, 0.05))
     monkeypatch.setattr(uplink, "REPLY_SECONDS", 0.3)
-
-
-def child_of(parent: Parent, name: str = "pi", **options: Any) -> Child:
-    return Child(url(parent.address), name=name, **options)
-
-
-def blended(ours: float, theirs: float, share: float) -> float:
-    return (1.0 - share) * ours + share * theirs
-
-
-# The exchange, by value.
-
-
-async def test_after_each_push_both_hold_what_alpha_and_beta_say(tmp_path: Path) -> None:
-    alpha, beta = 0.25, 0.5
-    async with running(constant(parent={"alpha": alpha}, child={"beta": beta}), tmp_path) as parent:
-        async with Serving(child_of(parent)) as serving:
-            await serving.exchanged(5)
-        blends = serving.backend.blends
-    sent, answered, after = blends[0]
-    assert (sent, answered, after) == (
-        1.0,
-        1.0,
-        1.0,
-    )  # the parent had no weights and took the child's
-    for sent, new, mine in blends[1:]:
-        assert sent == (
-            after if (sent, new, mine) == blends[-1] else after + 1.0
-        )  # nothing is learned before the farewell's push
-        assert new == pytest.approx(blended(answered, sent, alpha))
-        assert mine == pytest.approx(blended(sent, new, beta))
-        answered, after = new, mine
-    np.testing.assert_allclose(
-        checkpoints.load(max((tmp_path / "checkpoints").glob("version*"))).vector, answered
-    )
-
-
-async def test_two_children_blend_into_one_parent_in_the_order_of_its_history(
-    tmp_path: Path,
-) -> None:
-    alpha, beta = 0.5, 0.25
-    async with running(constant(parent={"alpha": alpha}, child={"beta": beta}), tmp_path) as parent:
-        async with Serving(child_of(parent, "a")) as a, Serving(child_of(parent, "b")) as b:
-            await a.exchanged(5)
-            await b.exchanged(5)
-        blends = {"a": iter(a.backend.blends), "b": iter(b.backend.blends)}
-    theta: float | None = None
-    lines = history(tmp_path, "exchange")
-    assert {line["child"] for line in lines} == {"a", "b"}
-    for version, line in enumerate(lines, start=1):
-        assert line["version"] == version
-        sent, answered, after = next(blends[line["child"]])
-        theta = sent if theta is None else blended(theta, sent, alpha)
-        assert answered == pytest.approx(theta)
-        assert after == pytest.approx(blended(sent, answered, beta))
-    assert all(next(rest, None) is None for rest in blends.values())
 
 
 async def test_a_child_starts_from_the_parents_weights(tmp_path: Path) -> None:
@@ -129,28 +44,6 @@ async def test_a_child_starts_from_the_parents_weights(tmp_path: Path) -> None:
         async with Serving(child_of(parent, "second")) as second:
             await second.exchanged(1)
         assert second.backend.blends[0] == (7.0, 7.0, 7.0)
-
-
-async def test_all_work_is_counted_once(tmp_path: Path) -> None:
-    async with running(constant(), tmp_path) as parent:
-        async with Serving(child_of(parent)) as serving:
-            await serving.exchanged(5)
-        assert parent.server.trial.steps == 10 * serving.backend.exchanges
-        assert parent.server.trial.episodes == serving.backend.exchanges
-        assert list(parent.server.trial.returns) == [
-            float(n) for n in range(serving.backend.exchanges)
-        ]
-    assert [line["reason"] for line in history(tmp_path, "leave")] == ["stopped"]
-
-
-async def test_a_large_network_fits_through(tmp_path: Path) -> None:
-    size = 1 << 20  # 4 MiB, four times what a handshake may hold
-    async with running(constant(network={"options": {"size": size}}), tmp_path) as parent:
-        async with Serving(child_of(parent)) as serving:
-            await serving.exchanged(3)
-        assert parent.server.trial.vector is not None
-        assert parent.server.trial.vector.shape == (size,)
-        assert parent.server.trial.version >= 2
 
 
 # The end of a run.
@@ -186,78 +79,6 @@ async def test_a_run_that_ends_between_hello_and_join_starts_nothing() -> None:
         assert child.backend.ended  # type: ignore[union-attr]
 
 
-async def test_the_close_code_1000_ends_a_child_whose_next_exchange_is_far_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("genkidama.parent.server.LEAVE_SECONDS", 0.1)
-    settings = constant(stop={"seconds": 0.2}, network={"options": {"seconds": 3600.0}})
-    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
-    await parent.startup()
-    task = asyncio.create_task(child_of(parent).serve())
-    await parent.serve()
-    await parent.shutdown()
-    async with asyncio.timeout(10):
-        await task
-
-
-# A parent that goes away.
-
-
-async def test_cut_off_it_trains_on_and_then_brings_its_weights_back(tmp_path: Path) -> None:
-    settings = constant()
-    async with running(settings, tmp_path) as parent:
-        address = url(parent.address)
-        serving = Serving(Child(address, name="pi"))
-        await serving.__aenter__()
-        await serving.exchanged(3)
-    version = history(tmp_path, "checkpoint")[-1]["version"]
-    before, blends = serving.backend.exchanges, len(serving.backend.blends)
-    await serving.exchanged(5)
-    assert serving.backend.exchanges >= before + 5
-    assert len(serving.backend.blends) == blends  # nobody answered, and it went on all the same
-    async with running(settings, tmp_path, address.removeprefix("ws://")) as parent:
-        assert parent.server.trial.version == version
-        await eventually(lambda: parent.server.trial.version >= version + 3)
-        sent = serving.backend.blends[blends][0]
-        assert (
-            sent > serving.backend.blends[blends - 1][2] + 5.0
-        )  # it pushed its own weights, which had moved on
-        await serving.__aexit__(None, None, None)
-        # A push that the first parent took but could not answer is counted by the second one, too.
-        assert parent.server.trial.steps - 10 * serving.backend.exchanges in (0, 10)
-    assert [line["version"] for line in history(tmp_path, "resume")] == [version]
-
-
-async def test_a_parent_that_has_lost_everything_takes_the_childs_weights(tmp_path: Path) -> None:
-    async with running(constant(), tmp_path / "before") as parent:
-        address = url(parent.address)
-        serving = Serving(Child(address, name="pi"))
-        await serving.__aenter__()
-        await serving.exchanged(5)
-    kept = serving.backend.blends[-1][2]
-    count = len(serving.backend.blends)
-    async with running(constant(), tmp_path / "after", address.removeprefix("ws://")):
-        await eventually(lambda: len(serving.backend.blends) > count)
-        sent, answered, after = serving.backend.blends[count]
-        assert sent == answered == after
-        assert sent > kept
-        await serving.__aexit__(None, None, None)
-
-
-async def test_a_parent_that_now_runs_another_experiment_is_left(tmp_path: Path) -> None:
-    async with running(constant(), tmp_path / "before") as parent:
-        address = url(parent.address)
-        serving = Serving(Child(address, name="pi"))
-        await serving.__aenter__()
-        await serving.exchanged(2)
-    async with running(
-        constant(algorithm={"gamma": 0.5}), tmp_path / "after", address.removeprefix("ws://")
-    ):
-        with pytest.raises(GenkidamaError, match=r"another experiment \(\[algorithm\] differs\)"):
-            await serving.task
-    assert serving.backend.ended
-
-
 async def test_a_parent_that_is_lost_while_the_network_is_built_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,209 +102,6 @@ async def test_a_parent_that_is_lost_while_the_network_is_built_is_found_again(
     async with running(constant(), tmp_path, address.removeprefix("ws://")) as parent:
         await eventually(lambda: parent.server.trial.version >= 2)
         await serving.__aexit__(None, None, None)
-
-
-async def test_a_push_whose_reply_got_lost_is_sent_again_under_its_number() -> None:
-    async with Scripted(push=[None, None]) as parent, Serving(Child(parent.url, name="pi")):
-        pushes = parent.of(Push)
-        await eventually(lambda: len(pushes()) >= 4)
-    first, second, third, fourth = pushes()[:4]
-    assert (
-        (first.sequence, first.steps, first.returns)
-        == (second.sequence, second.steps, second.returns)
-        == (1, 10, [0.0])
-    )
-    assert (third.sequence, third.steps) == (1, 10)
-    assert fourth.sequence == 2
-    assert fourth.steps >= 10  # everything since, the time without an answer included
-    assert len(parent.connections) == 3
-
-
-# The measures of a backend.
-
-
-class MeasuringBackend(ConstantBackend):
-    """Reports `number`, how often it was asked, `pps`, `lag`, and what `network.options.strange`
-    says."""
-
-    asked = 0
-
-    def take_work(self) -> Work:
-        work = super().take_work()
-        self.asked += 1
-        strange = self.experiment.network.options.get("strange", {})
-        work.measures = {
-            "number": self.asked,
-            "pps": np.float32(250.0),
-            "lag": float("nan"),
-            **strange,
-        }
-        return work
-
-
-def measuring(**sections: dict[str, Any]) -> Experiment:
-    return constant(**sections, child={"backend": f"{__name__}:MeasuringBackend"})
-
-
-async def test_measures_end_up_in_the_history_and_in_the_progress_line(tmp_path: Path) -> None:
-    settings = measuring()
-    async with running(settings, tmp_path) as parent:
-        async with Serving(child_of(parent, "a")) as a, Serving(child_of(parent, "b")) as b:
-            await a.exchanged(5)
-            await b.exchanged(5)
-        assert not parent.server.refusals
-    lines = history(tmp_path, "measures")
-    for child in "ab":
-        exchanges = [line for line in history(tmp_path, "exchange") if line["child"] == child]
-        assert [line for line in lines if line["child"] == child] == [
-            {
-                "time": exchange["time"],
-                "event": "measures",
-                "backend": settings.child.backend,
-                "child": child,
-                "number": number,
-                "pps": 250.0,
-            }
-            for number, exchange in enumerate(exchanges, start=1)
-        ]
-        assert len(exchanges) >= 5
-    progress = Progress(settings, io.StringIO())
-    shown = set()
-    for line in history(tmp_path):
-        progress(line)
-        if line["event"] == "measures":
-            shown.add(progress.line().partition(" · PPS ")[2].partition(" · ")[0])
-    assert "500" in shown and "PPS" not in progress.line()  # both have left
-
-
-async def test_a_run_goes_on_in_a_history_that_holds_measures(tmp_path: Path) -> None:
-    settings = measuring()
-    for _ in range(2):
-        async with running(settings, tmp_path) as parent, Serving(child_of(parent)) as serving:
-            await serving.exchanged(2)
-    assert len(history(tmp_path, "resume")) == 1
-    assert len(history(tmp_path, "measures")) == len(history(tmp_path, "exchange")) >= 4
-
-
-async def test_a_push_that_is_sent_again_carries_its_measures_and_the_next_the_newest() -> None:
-    async with (
-        Scripted(measuring(), push=[None, None]) as parent,
-        Serving(Child(parent.url, name="pi")),
-    ):
-        pushes = parent.of(Push)
-        await eventually(lambda: len(pushes()) >= 4)
-    first, second, third, fourth = pushes()[:4]
-    assert first.measures == second.measures == third.measures == {"number": 1.0, "pps": 250.0}
-    assert fourth.measures["number"] == 1 + fourth.steps / 10 >= 4
-
-
-async def test_measures_wait_for_the_next_push_if_there_are_no_newer_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def take_work(backend: MeasuringBackend) -> Work:
-        backend.asked += 1
-        return Work(steps=1, measures={"number": 2.0} if backend.asked == 2 else {})
-
-    monkeypatch.setattr(MeasuringBackend, "take_work", take_work)
-    async with (
-        Scripted(measuring(), push=[None, None]) as parent,
-        Serving(Child(parent.url, name="pi")),
-    ):
-        pushes = parent.of(Push)
-        await eventually(lambda: len(pushes()) >= 5)
-    assert [push.measures for push in pushes()[:5]] == [{}, {}, {}, {"number": 2.0}, {}]
-
-
-async def test_measures_that_are_not_permitted_are_left_out_and_spoken_of_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    strange = {"time": 1.0, "PPS": 1.0, "large": 1e31, "infinite": float("inf")}
-    async with running(measuring(network={"options": {"strange": strange}}), tmp_path) as parent:
-        async with Serving(child_of(parent)) as serving:
-            await serving.exchanged(4)
-        assert not parent.server.refusals
-    assert all(
-        line.keys() == {"time", "event", "child", "number", "pps"}
-        for line in history(tmp_path, measuring().child.backend)
-    )
-    said = [
-        json.loads(line) for line in capsys.readouterr().err.splitlines() if "not permit" in line
-    ]
-    assert [line["measures"] for line in said] == [["time", "PPS", "large"]]
-
-
-def test_a_backend_is_made_by_its_name() -> None:
-    assert type(make_backend(small(), 1, "pi")) is CoreOrchestrator
-    assert type(make_backend(small(child={"backend": "ga3c"}), 1, "pi")) is GA3C
-    assert type(make_backend(measuring(), 1, "pi")) is MeasuringBackend
-
-
-# A parent that talks nonsense.
-
-
-class Scripted(FakeParent):
-    """A parent that follows the rules, but gives these answers to the first messages of a kind."""
-
-    def __init__(
-        self, experiment: Experiment | None = None, **answers: Answer | list[Answer]
-    ) -> None:
-        super().__init__(self._next)
-        self.experiment = experiment or constant()
-        self._answers = {
-            kind: list(given) if isinstance(given, list) else [given]
-            for kind, given in answers.items()
-        }
-
-    def _next(self, request: Request) -> Answer:
-        given = self._answers.get(type(request).__name__.lower())
-        if given:
-            return given.pop(0)
-        match request:
-            case Hello():
-                return Welcome(protocol=PROTOCOL, experiment=self.experiment.to_dict())
-            case Leave():
-                return Goodbye()
-            case Push():
-                return Weights(version=request.version + 1, vector=request.vector)
-        return Weights(version=0, vector=np.zeros(4, DTYPE))
-
-    def of(self, kind: type[Any]) -> Callable[[], list[Any]]:
-        return lambda: [request for request in self.requests if isinstance(request, kind)]
-
-
-NONSENSE: dict[str, Answer] = {
-    "garbage": b"\x07\x00\x00\x00garbage",
-    "nothing": b"",
-    "a text": "hello",
-    "the wrong reply": Goodbye(),
-    "too many numbers": Weights(version=1, vector=np.zeros(5, DTYPE)),
-    "too few numbers": Weights(version=1, vector=np.zeros(3, DTYPE)),
-    "NaN": Weights(version=1, vector=np.full(4, np.nan, DTYPE)),
-    "infinity": Weights(version=1, vector=np.full(4, np.inf, DTYPE)),
-    "silence": None,
-    "more than was agreed on": bytes(1 << 20),
-}
-
-
-@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE.keys())
-@pytest.mark.parametrize("to", ["hello", "join", "push"])
-async def test_it_trains_on_whatever_the_parent_answers(to: str, answer: Answer) -> None:
-    async with (
-        Scripted(**{to: [answer]}) as parent,
-        Serving(Child(parent.url, name="pi")) as serving,
-    ):
-        await eventually(lambda: len(parent.connections) == 2 and len(parent.of(Push)()) >= 3)
-        assert not serving.task.done()
-        assert all(np.isfinite(blend).all() for blend in serving.backend.blends)
-
-
-async def test_a_parent_that_never_answers_is_left_alone_and_tried_again() -> None:
-    async with (
-        Scripted(push=[None] * 3) as parent,
-        Serving(Child(parent.url, name="pi")) as serving,
-    ):
-        await eventually(lambda: len(parent.connections) >= 4)
-        assert serving.backend.exchanges >= 3
 
 
 # Refusals.
@@ -569,44 +187,6 @@ async def test_children_without_a_name_are_called_after_their_machine(
 async def test_an_address_that_is_none_is_the_users_mistake(address: str) -> None:
     with pytest.raises(ConfigurationError, match="expected ws://HOST:PORT"):
         await Child(address, name="pi").serve()
-
-
-# Weights that are no numbers any more.
-
-
-async def test_weights_that_are_not_finite_are_replaced_by_the_parents(tmp_path: Path) -> None:
-    async with running(
-        constant(network={"options": {"gain": 0.0, "first": 2.0}}), tmp_path
-    ) as parent:
-        async with Serving(child_of(parent)) as serving:
-            await serving.exchanged(2)
-            serving.backend.weights[1] = np.nan
-            await eventually(lambda: serving.backend.resets)
-            await serving.exchanged(2)
-        assert serving.backend.resets == [2.0]
-        assert parent.server.refusals == {"finite": 1}
-        np.testing.assert_array_equal(parent.server.trial.vector, np.full(4, 2.0, DTYPE))
-        assert parent.server.trial.steps == 10 * serving.backend.exchanges
-
-
-async def test_weights_that_are_not_finite_from_the_start_end_the_child(tmp_path: Path) -> None:
-    async with running(constant(network={"options": {"first": float("inf")}}), tmp_path) as parent:
-        with pytest.raises(
-            EnvironmentFailure,
-            match="pushes NaN or infinity, and the parent has no weights to fall back to",
-        ):
-            await child_of(parent).serve()
-
-
-async def test_returns_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
-    async with running(constant(), tmp_path) as parent, Serving(child_of(parent)) as serving:
-        await serving.exchanged(1)
-        serving.backend.work.returns += [float("nan"), float("inf"), 1e31, -7.0]
-        await eventually(lambda: -7.0 in parent.server.trial.returns)
-        await serving.exchanged(2)
-        assert np.isfinite(list(parent.server.trial.returns)).all()
-        assert not parent.server.refusals
-        assert not serving.backend.resets
 
 
 # The end of a child, at any moment.
@@ -780,3 +360,38 @@ async def test_auto_takes_every_core_that_may_be_used(
         async with Serving(child) as serving:
             await serving.exchanged(1)
         assert serving.backend.cores == 6
+
+
+# What people are told.
+
+
+@pytest.mark.usefixtures("_patient")
+async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "parent not reachable, still trying")
+    settings = constant()
+    async with running(settings, tmp_path / "run") as parent:
+        where = url(parent.address)
+        child = Child(where, name="pi")
+        assert child.status == f"waiting for {where}"
+        serving = Serving(child)
+        await serving.__aenter__()
+        await serving.exchanged(3)
+        await eventually(
+            lambda: (
+                child.status == "training CartPole-v1 on 1 core, "
+                f"version {parent.server.trial.version}, last exchange 0 s ago"
+            )
+        )
+        version = parent.server.trial.version
+    await eventually(lambda: "nobody listens" in child.status)
+    assert child.status.startswith("training CartPole-v1 on 1 core, version ")
+    assert f", waiting for {where}: nobody listens at {where}: " in child.status
+    assert int(child.status.split("version ")[1].split(",")[0]) >= version
+    async with running(settings, tmp_path / "run", where.removeprefix("ws://")):
+        await eventually(lambda: child.status.endswith("last exchange 0 s ago"))
+    await eventually(lambda: "nobody listens" in child.status)
+    await serving.__aexit__(None, None, None)
+    assert (
+        said.reasons()
+        == [f"nobody listens at {where}: is the parent started, and are host and port right?"] * 2
+    )

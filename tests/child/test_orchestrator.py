@@ -179,19 +179,6 @@ class TestContract:
             await successor.shutdown()
 
 
-@pytest.mark.parametrize("name", ["tests.helpers:nothing", "no_such_module:Backend"])
-def test_a_backend_that_is_not_there_is_the_users_mistake(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"child.backend = '{name}'"):
-        make_backend(small(child={"backend": name}), 1, "pi")
-
-
-def test_a_backend_that_is_no_class_is_the_users_mistake() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"child.backend = 'tests.helpers:ROOT': is no class"
-    ):
-        make_backend(small(child={"backend": "tests.helpers:ROOT"}), 1, "pi")
-
-
 # Exchanges.
 
 

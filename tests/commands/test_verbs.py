@@ -9,25 +9,9 @@ import pytest
 
 import genkidama
 from genkidama.commands import verbs
-from genkidama.commands.parser import VERBS, make_parser
-from genkidama.commands.verbs import RUN, summary
+from genkidama.commands.verbs import summary
 from genkidama.errors import ConfigurationError
 from tests.helpers import small, untrained
-
-
-def test_every_verb_has_a_function_and_an_explanation_of_each_option() -> None:
-    assert list(VERBS) == list(RUN)
-    for verb in VERBS.values():
-        assert verb.description.endswith(".")
-        assert all(more["help"] for _, more in verb.options)
-
-
-def test_a_parsed_verb_knows_its_function() -> None:
-    parser = make_parser(RUN)
-    options = parser.parse_args(["train", "cart.toml", "--updates", "3", "--set", "seed=1"])
-    assert options.command is RUN["train"]
-    assert (options.file, options.children, options.episodes) == (Path("cart.toml"), 2, 500)
-    assert (options.updates, options.set, options.json) == (3, ["seed=1"], False)
 
 
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:

@@ -22,73 +22,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import genkidama
-from genkidama.__main__ import main
-from genkidama.errors import ConfigurationError
-from genkidama.launch import launch
 from genkidama.system.run import Run
 from tests.helpers import ROOT, constant, history, small, until
 
 VERSION = genkidama.__version__
-
-
-# What a user gets wrong.
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"children": 0}, "children = 0: at least 1 is needed"),
-        ({"cores": 0}, "cores = 0: at least 1 is needed"),
-        ({"gpus": -0.5}, "gpus = -0.5: at least 0 is needed"),
-        ({"episodes": -1}, "episodes = -1: at least 0 is needed"),
-    ],
-)
-def test_options_are_checked_before_anything_is_made(
-    tmp_path: Path, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        launch(constant(), out=tmp_path / "out", **options)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[ray\]'"):
-        launch(constant())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "error: which experiment? give FILE.toml, or --resume DIR"),
-        (
-            ["cart.toml", "--episodes", "-1"],
-            "error: --episodes -1: at least 1 is needed, or 0 for no evaluation",
-        ),
-        (
-            ["search.toml", "--json"],
-            "error: --json: small has a [search], which ends with a report; leave --json out",
-        ),
-        (["cart.toml", "--resume", "nowhere"], "error: nowhere: holds no run (no experiment.toml)"),
-    ],
-)
-def test_a_wrong_command_is_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "cart.toml").write_text(small().to_toml())
-    (tmp_path / "search.toml").write_text(searching().to_toml())
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        assert main(["launch", "--ray", *arguments]) == 2
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    assert capsys.readouterr().err == f"{words}\n"
-    assert not (tmp_path / "runs").exists()
 
 
 def searching(**settings: Any) -> genkidama.Experiment:

@@ -25,7 +25,7 @@ from genkidama.child.ga3c.slots import Count
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.weights import Vector
-from tests.child.test_hogwild import bandit_solved, corridor_solved
+from tests.child.problems import bandit_solved, corridor_solved
 from tests.helpers import eventually, shared_memory, starting, until
 
 

@@ -1,0 +1,33 @@
+"""A backend by its name.
+
+The promise that every backend keeps is in `tests/child/test_orchestrator.py`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from genkidama.child.backend import make_backend
+from genkidama.child.ga3c.backend import GA3C
+from genkidama.child.orchestrator import CoreOrchestrator
+from genkidama.errors import ConfigurationError
+from tests.helpers import ConstantBackend, constant, small
+
+
+def test_a_backend_is_made_by_its_name() -> None:
+    assert type(make_backend(small(), 1, "pi")) is CoreOrchestrator
+    assert type(make_backend(small(child={"backend": "ga3c"}), 1, "pi")) is GA3C
+    assert type(make_backend(constant(), 1, "pi")) is ConstantBackend
+
+
+@pytest.mark.parametrize("name", ["tests.helpers:nothing", "no_such_module:Backend"])
+def test_a_backend_that_is_not_there_is_the_users_mistake(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"child.backend = '{name}'"):
+        make_backend(small(child={"backend": name}), 1, "pi")
+
+
+def test_a_backend_that_is_no_class_is_the_users_mistake() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"child.backend = 'tests.helpers:ROOT': is no class"
+    ):
+        make_backend(small(child={"backend": "tests.helpers:ROOT"}), 1, "pi")

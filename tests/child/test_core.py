@@ -1,0 +1,605 @@
+"""One core, in this process: what it collects and what it does with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from genkidama.child.core import SingleCore
+from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.process import EPISODE, PROGRESS, RECORD, Line
+from genkidama.child.replay import ReplayTensor
+from genkidama.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.learning.optimizers import STATE_ROWS
+from genkidama.learning.rollout import Rollout
+from genkidama.settings import Algorithm
+from tests.child.problems import FREE, a3c, experiment
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cores import the tests' environments by name, however pytest was started."""
+    monkeypatch.syspath_prepend(ROOT)
+
+
+@contextmanager
+def single(
+    settings: Experiment, index: int = 0, cores: int = 1
+) -> Iterator[tuple[SingleCore, SharedMemory, Any]]:
+    """A core, the memory it works on and the orchestrator's end of its pipe."""
+    environment = make_environment(settings.environment)
+    model = Model(settings, environment)
+    memory = SharedMemory(
+        Layout(
+            cores=cores,
+            steps=ReplayTensor.rows(settings.replay.steps, settings.algorithm.batch_size),
+            columns=ReplayTensor.columns(
+                model.observation_size, model.head.columns, settings.replay.steps > 0
+            ),
+            size=model.signature.size,
+            trainable=model.trainable,
+            state_rows=STATE_ROWS[settings.optimizer.name],
+            state_sets=1 if settings.optimizer.shared else cores,
+        )
+    )
+    memory.weights[:] = model.numbers
+    ours, theirs = multiprocessing.Pipe()
+    line = Line(theirs, memory.stop, None)
+    core = SingleCore(index, settings, memory, line, (1, 2, 3))
+    core._observation, _ = core._environment.reset(seed=0)
+    core.pull()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a core's process has it
+    try:
+        yield core, memory, ours
+    finally:
+        torch.set_num_threads(threads)
+        ours.close()
+        theirs.close()
+        memory.close()
+
+
+def records(line: Any) -> list[tuple[int, float, int]]:
+    found = []
+    while line.poll():
+        found.append(RECORD.unpack(line.recv_bytes()))
+    return found
+
+
+def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:
+    with single(
+        experiment("Endless", {"limit": 4}, algorithm=a3c(batch_size=10), child=FREE),
+        index=1,
+        cores=3,
+    ) as (core, memory, line):
+        steps, cuts, following = core.collect()
+        assert (steps, cuts) == (10, [3, 7, 9])
+        assert [observation.tolist() for observation in following] == [
+            [4.0],
+            [4.0],
+            [2.0],
+        ]  # not the next episode's first one
+        share = memory.replay[1]
+        assert share[:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+        assert share[:, 2].tolist() == [1.0] * 10
+        assert not share[:, 3].any() and np.flatnonzero(share[:, 4]).tolist() == [3, 7]
+        assert memory.filled.tolist() == [0, 10, 0] and not memory.replay[[0, 2]].any()
+        assert records(line) == [(EPISODE, 4.0, 4), (EPISODE, 4.0, 4)]
+        # The next batch starts where this one stopped, and nothing of this one is left in it.
+        steps, cuts, following = core.collect()
+        assert (steps, cuts) == (10, [1, 5, 9])
+        assert [observation.tolist() for observation in following] == [[4.0], [4.0], [4.0]]
+        assert np.flatnonzero(share[:, 4]).tolist() == [1, 5, 9]
+        assert records(line) == [(EPISODE, 4.0, 4)] * 3
+
+
+def test_the_step_that_terminates_is_part_of_the_batch_with_its_reward_and_nothing_follows_it() -> (
+    None
+):
+    with single(
+        experiment(
+            "Endless", {"limit": 4, "terminates": True}, algorithm=a3c(batch_size=10), child=FREE
+        )
+    ) as (core, memory, _):
+        steps, cuts, following = core.collect()
+        assert (steps, cuts) == (10, [9])
+        assert [observation.tolist() for observation in following] == [[2.0]]
+        assert (
+            np.flatnonzero(memory.replay[0, :, 3]).tolist() == [3, 7]
+            and not memory.replay[0, :, 4].any()
+        )
+        assert memory.replay[0, :, 2].tolist() == [1.0] * 10
+        assert core.collect()[:2] == (10, [])
+        assert np.flatnonzero(memory.replay[0, :, 3]).tolist() == [1, 5, 9]
+
+
+@pytest.mark.parametrize(("terminates", "cuts"), [(False, [3]), (True, [])])
+def test_as_documented_for_a3c_a_batch_ends_with_its_episode(
+    terminates: bool, cuts: list[int]
+) -> None:
+    settings = experiment(
+        "Endless",
+        {"limit": 4, "terminates": terminates},
+        algorithm=a3c(batch_size=10, across_episodes=False),
+        child=FREE,
+    )
+    with single(settings) as (core, memory, line):
+        for _ in range(2):
+            assert core.collect()[:2] == (4, cuts)
+            assert memory.filled.tolist() == [4] and memory.replay[0, :4, 0].tolist() == [
+                0,
+                1,
+                2,
+                3,
+            ]
+            assert records(line) == [(EPISODE, 4.0, 4)]
+
+
+def test_an_episode_longer_than_the_batch_is_learned_from_in_parts() -> None:
+    settings = experiment(
+        "Endless", {"limit": 4}, algorithm=a3c(batch_size=3, across_episodes=False), child=FREE
+    )
+    with single(settings) as (core, _, line):
+        assert core.collect()[:2] == (3, [2])
+        assert records(line) == []
+        assert core.collect()[:2] == (1, [0])
+        assert records(line) == [(EPISODE, 4.0, 4)]
+        assert core.collect()[:2] == (3, [2])
+
+
+def test_of_a_long_episode_there_is_a_word_now_and_then_and_each_step_is_told_once() -> None:
+    settings = experiment("Endless", {"limit": 5000}, algorithm=a3c(batch_size=500), child=FREE)
+    with single(settings) as (core, _, line):
+        for _ in range(10):
+            core.collect()
+        assert records(line) == [(PROGRESS, 0.0, 500)] * 9 + [(EPISODE, 5000.0, 500)]
+
+
+def test_the_replay_tensor_holds_the_environments_numbers_and_learners_get_scaled_ones() -> None:
+    settings = experiment(
+        "Endless",
+        {"limit": 4},
+        environment={"reward_scale": 0.25},
+        algorithm=a3c(batch_size=6),
+        child=FREE,
+    )
+    with single(settings) as (core, memory, line):
+        rollout = core._rollout(*core.collect())
+        assert rollout.rewards.tolist() == [0.25] * 6
+        assert rollout.ends.tolist() == [
+            False,
+            False,
+            False,
+            True,
+            False,
+            True,
+        ] and rollout.cuts.tolist() == [3, 5]
+        assert rollout.observations.tolist() == [
+            [0],
+            [1],
+            [2],
+            [3],
+            [0],
+            [1],
+        ] and rollout.cut_observations.tolist() == [[4], [2]]
+        assert memory.replay[0, :, 2].tolist() == [1.0] * 6
+        assert records(line) == [(EPISODE, 4.0, 4)]
+
+
+def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_return() -> None:
+    settings = experiment(
+        "Endless",
+        {"limit": 4},
+        environment={"normalize_rewards": True, "reward_scale": 3.0},
+        algorithm=a3c(batch_size=6),
+        child=FREE,
+    )
+    with single(settings) as (core, memory, _):
+        rollout = core._rollout(*core.collect())
+        assert rollout.rewards.tolist() == [3.0] * 6  # no data yet
+        # γ = ½: 1, 1½, 1¾, 1⅞ | 1, 1½ and in the next batch 1¾, 1⅞ | 1, 1½, 1¾, 1⅞.
+        part = core.model.signature.slices["statistics.returns"]
+        returns = np.array([1, 1.5, 1.75, 1.875, 1, 1.5])
+        assert memory.weights[part].tolist() == pytest.approx(
+            [6, returns.sum(), np.square(returns).sum()]
+        )
+        core.pull()
+        rollout = core._rollout(*core.collect())
+        assert rollout.rewards.tolist() == pytest.approx([3.0 / returns.std()] * 6, rel=1e-4)
+        returns = np.array([1, 1.5, 1.75, 1.875] * 3)
+        assert memory.weights[part].tolist() == pytest.approx(
+            [12, returns.sum(), np.square(returns).sum()]
+        )
+
+
+def test_rewards_are_cut_once_scaled_but_neither_where_kept_nor_where_reported() -> None:
+    settings = experiment(
+        "Endless",
+        {"limit": 4},
+        environment={"reward_scale": 3.0, "clip_rewards": 0.5},
+        algorithm=a3c(batch_size=6),
+        child=FREE,
+    )
+    with single(settings) as (core, memory, line):
+        assert core._rollout(*core.collect()).rewards.tolist() == [0.5] * 6
+        assert memory.replay[0, :, 2].tolist() == [1.0] * 6
+        assert records(line) == [(EPISODE, 4.0, 4)]
+
+
+def test_normalized_observations_are_learned_from_as_they_were_acted_on() -> None:
+    settings = experiment(
+        "Endless",
+        {"limit": 4},
+        environment={"normalize_observations": True},
+        algorithm=a3c(batch_size=8),
+        child=FREE,
+    )
+    with single(settings) as (core, memory, _):
+        core.learn(*core.collect())
+        part = core.model.signature.slices["statistics.observations"]
+        assert memory.weights[part].tolist() == [8.0, 12.0, 28.0]  # 0, 1, 2, 3 twice
+        assert core.model.trainable == part.start and (
+            memory.state.shape[2],
+            memory.gradients.shape[1],
+        ) == (part.start, part.start)
+        core.pull()
+        rollout = core._rollout(*core.collect())
+        expected = (np.array([0, 1, 2, 3, 4]) - 1.5) / np.sqrt(1.25)
+        assert rollout.observations[:4, 0].tolist() == pytest.approx(
+            expected[:4].tolist(), rel=1e-5
+        )
+        assert rollout.cut_observations[:, 0].tolist() == pytest.approx([expected[4]] * 2)
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+@pytest.mark.parametrize("environment", ["Bandit", "Corridor", "Endless"])
+def test_equal_batches_give_equal_gradients_however_often_they_are_learned_from(
+    environment: str, algorithm: str
+) -> None:
+    settings = experiment(
+        environment,
+        algorithm={
+            "name": algorithm,
+            "batch_size": 32,
+            "pull_steps": 10**9,
+            **({"epochs": 1, "minibatch_size": 32} if algorithm == "ppo" else {}),
+        },
+        optimizer={"name": "sgd", "learning_rate": 0.5},
+        child=FREE,
+    )
+    with single(settings) as (core, memory, _):
+        batch, start = core.collect(), memory.weights.copy()
+        gradients = []
+        for times in (1, 2, 3):
+            core.learn(*batch)
+            gradients.append(memory.gradients[0].copy())
+            np.testing.assert_allclose(
+                gradients[-1], gradients[0], rtol=1e-4, atol=1e-6
+            )  # PPO shuffles what it sums up
+            np.testing.assert_allclose(
+                memory.weights, start - 0.5 * times * gradients[0], rtol=1e-3, atol=1e-5
+            )  # applied to θ_O, once
+        assert gradients[0].any()
+        assert (core.model.numbers == start).all()  # θ_L moves only when it is pulled
+        core.pull()
+        assert (core.model.numbers == memory.weights).all()
+
+
+def test_a_gradient_is_cut_to_the_longest_that_is_allowed() -> None:
+    for limit, longest in ((0.0, None), (1e-3, 1e-3)):
+        settings = experiment(
+            "Corridor",
+            algorithm=a3c(batch_size=32, max_gradient_norm=limit, pull_steps=10**9),
+            optimizer={"name": "sgd", "learning_rate": 1.0},
+            child=FREE,
+        )
+        with single(settings) as (core, memory, _):
+            start = memory.weights.copy()
+            core.learn(*core.collect())
+            moved = float(np.linalg.norm(memory.weights - start))
+            assert moved == pytest.approx(longest, rel=1e-2) if longest else moved > 0.01
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.25, 1.0])
+def test_the_learning_rate_follows_the_runs_progress(progress: float) -> None:
+    settings = experiment(
+        "Corridor",
+        algorithm=a3c(batch_size=32, pull_steps=10**9),
+        optimizer={
+            "name": "sgd",
+            "learning_rate": 1.0,
+            "schedule": "linear",
+            "final_learning_rate": 0.2,
+        },
+        child=FREE,
+    )
+    with single(settings) as (core, memory, _):
+        memory.progress[0] = progress
+        start = memory.weights.copy()
+        core.learn(*core.collect())
+        np.testing.assert_allclose(
+            memory.weights,
+            start - (1.0 - 0.8 * progress) * memory.gradients[0],
+            rtol=1e-3,
+            atol=1e-6,
+        )
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+def test_the_entropys_weight_follows_the_runs_progress(algorithm: str) -> None:
+    gradients = []
+    for progress, coefficients in (
+        (
+            0.25,
+            {
+                "entropy_coefficient": 2.0,
+                "final_entropy_coefficient": 1.0,
+                "entropy_schedule": "linear",
+            },
+        ),
+        (0.25, {"entropy_coefficient": 1.75}),
+        (0.25, {"entropy_coefficient": 2.0}),
+    ):
+        settings = experiment(
+            "Corridor",
+            algorithm={"name": algorithm, "batch_size": 32, "pull_steps": 10**9, **coefficients}
+            | ({"epochs": 1, "minibatch_size": 32} if algorithm == "ppo" else {}),
+            network={"hidden": [16], "initialization": "normal", "initial_deviation": 0.7},
+            child=FREE,
+        )
+        with single(settings) as (core, memory, _):
+            memory.progress[0] = progress
+            core.learn(*core.collect())
+            gradients.append(memory.gradients[0].copy())
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
+    assert np.abs(gradients[0] - gradients[2]).max() > 1e-4
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_cores_share_the_optimizers_state_or_have_their_own(shared: bool) -> None:
+    settings = experiment(
+        "Corridor",
+        algorithm=a3c(batch_size=8),
+        optimizer={"name": "adam", "shared": shared},
+        child=FREE,
+    )
+    with single(settings, index=1, cores=2) as (core, memory, _):
+        core.learn(*core.collect())
+        assert memory.clock.tolist() == ([1.0] if shared else [0.0, 1.0])
+        assert [bool(rows.any()) for rows in memory.state] == ([True] if shared else [False, True])
+        assert not memory.gradients[0].any()
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+@pytest.mark.parametrize(
+    ("terminates", "value"),
+    # γ = ½. Cut by the time limit, the rest is bootstrapped: 1/(1−γ). Terminated, there is no rest,
+    # and what is seen of an episode is worth 1⅞, 1¾, 1½ and 1.
+    [(False, 2.0), (True, (1.875 + 1.75 + 1.5 + 1.0) / 4)],
+)
+def test_a_time_limit_costs_nothing_and_a_termination_ends_all(
+    terminates: bool, value: float, algorithm: str
+) -> None:
+    settings = experiment(
+        "Endless",
+        {"limit": 4, "terminates": terminates, "blind": True},
+        algorithm={"name": algorithm, "gamma": 0.5, "batch_size": 20, "value_coefficient": 0.5}
+        | ({"epochs": 1, "minibatch_size": 20} if algorithm == "ppo" else {}),
+        optimizer={"name": "sgd", "learning_rate": 0.05},
+        child=FREE,
+    )
+    with single(settings) as (core, _, line):
+        for _ in range(300):
+            core.learn(*core.collect())
+            records(line)
+        with torch.no_grad():
+            _, values = core.model.network(torch.zeros(1, 1))
+        assert values.item() == pytest.approx(value, abs=0.02)
+
+
+# One core that remembers.
+
+
+class Sampling:
+    """A learner that only looks."""
+
+    reads_replay = True
+    reads_log_mu = True
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None:
+        pass
+
+    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[torch.Tensor]:
+        yield from ()
+
+
+def remembering(name: str = "Endless", steps: int = 20, **settings: Any) -> Experiment:
+    algorithm = {"name": f"{__name__}:Sampling", "batch_size": 7, "gamma": 0.5}
+    return experiment(
+        name,
+        settings.pop("options", {"limit": 4}),
+        algorithm=algorithm | settings.pop("algorithm", {}),
+        replay={"steps": steps},
+        child=FREE,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("across", [True, False])
+@pytest.mark.parametrize("terminates", [True, False])
+def test_what_a_core_remembers_is_what_it_did(terminates: bool, across: bool) -> None:
+    """Endless shows how many steps the episode has had: s′ = s + 1, wherever the batches end."""
+    options = {"limit": 4, "terminates": terminates}
+    settings = remembering(
+        options=options,
+        algorithm={"across_episodes": across},
+        environment={"reward_scale": 0.25},
+    )
+    with single(settings) as (core, _, line):
+        for _ in range(60):
+            replay = core._rollout(*core.collect()).replay
+            records(line)
+            assert replay is not None
+            assert len(replay) >= 1
+            drawn = replay.sample(50)
+            s = drawn.observations[:, 0]
+            assert set(s) <= {0.0, 1.0, 2.0, 3.0}
+            last = s == 3.0
+            assert (drawn.terminated == (last & terminates)).all()
+            assert (drawn.truncated == (last & (not terminates))).all()
+            assert (drawn.following[:, 0] == s + ~drawn.terminated).all()
+            assert drawn.rewards.tolist() == [0.25] * 50
+            assert np.isfinite(drawn.log_mu).all()
+
+
+def test_a_replaced_core_goes_on_where_its_predecessor_was_and_keeps_what_it_had() -> None:
+    with single(remembering()) as (core, memory, line):
+        for _ in range(5):
+            core.collect()
+            successor = SingleCore(0, core.experiment, memory, core._line, (4, 5))
+            successor._observation, _ = successor._environment.reset(seed=0)
+            before = memory.head[0]
+            successor.collect()
+            records(line)
+            assert memory.head[0] > before or memory.filled[0] == before
+            drawn = successor._replay.sample(100)  # type: ignore[union-attr]
+            assert (drawn.following == drawn.observations + 1.0).all()
+            core = successor
+
+
+def test_a_learner_samples_all_shares_or_its_own() -> None:
+    with single(remembering(), index=1, cores=2) as (core, memory, line):
+        sibling = SingleCore(0, core.experiment, memory, core._line, (4, 5))
+        for each in (core, sibling):
+            each._observation, _ = each._environment.reset(seed=0)
+            each.collect()
+        replay = core._rollout(*core.collect()).replay
+        assert replay is not None
+        memory.replay[0, :, 2] = 5.0  # the sibling's rewards
+        assert set(replay.sample(100).rewards) == {1.0, 5.0}
+        assert set(replay.sample(100, own=True).rewards) == {1.0}
+        found = replay.sample(14, own=True, replacement=False)
+        assert sorted(found.observations[:, 0]) == [0.0] * 4 + [1.0] * 4 + [2.0] * 3 + [3.0] * 3
+        records(line)
+
+
+@pytest.mark.parametrize("environment", ["Bandit", "Endless"])
+def test_log_mu_is_what_the_policy_thought_that_acted(environment: str) -> None:
+    with single(remembering(environment, options={})) as (core, _, line):
+        rollout = core._rollout(*core.collect())
+        with torch.no_grad():
+            outputs, _ = core.model.network(rollout.observations)
+            expected = core.model.head.log_probability(outputs, rollout.actions).numpy()
+        assert rollout.log_mu is not None
+        np.testing.assert_allclose(rollout.log_mu, expected, rtol=1e-4, atol=1e-5)
+        # Others act and learn on; what was thought then stays.
+        core.model.vector.mul_(-3.0)
+        drawn = core._replay.sample(100)  # type: ignore[union-attr]
+        assert set(drawn.log_mu.tolist()) <= set(rollout.log_mu.tolist())
+        assert drawn.actions.dtype == core.model.head.dtype
+        records(line)
+
+
+def test_samples_are_normalized_as_a_rollout_would_be_now() -> None:
+    normal = {"normalize_observations": True, "normalize_rewards": True}
+    with single(remembering(environment=normal)) as (core, _, line):
+        for _ in range(3):
+            rollout = core._rollout(*core.collect())
+            core.pull()
+        now = core._rollout(*core.collect())
+        drawn = now.replay.sample(100)  # type: ignore[union-attr]
+        known = now.observations.numpy()
+        assert np.isclose(drawn.observations, known.T, atol=1e-4).any(1).all()
+        assert not np.isclose(drawn.observations, np.round(drawn.observations)).any()
+        assert drawn.rewards.tolist() == pytest.approx([now.rewards[0]] * 100)
+        assert rollout.rewards[0] != now.rewards[0]
+        records(line)
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+def test_who_samples_nothing_learns_the_same_with_a_ring_as_without(algorithm: str) -> None:
+    weights = []
+    for steps in (0, 50):
+        settings = experiment(
+            "Corridor",
+            algorithm={"name": algorithm, "batch_size": 16}
+            | ({"minibatch_size": 8} if algorithm == "ppo" else {}),
+            optimizer={"learning_rate": 0.01},
+            replay={"steps": steps},
+            child=FREE,
+        )
+        with single(settings) as (core, memory, line):
+            for _ in range(20):
+                core.learn(*core.collect())
+                records(line)
+            weights.append(memory.weights.copy())
+            if steps:
+                assert np.isnan(core._replay.sample(10).log_mu).all()  # type: ignore[union-attr]
+    np.testing.assert_array_equal(*weights)
+
+
+class Sides(gymnasium.Env[Any, Any]):
+    """Episodes of one step: an image of bytes with a bright side; naming the side pays 1."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (1, 6, 6), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._side = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._side = int(self.np_random.integers(2))
+        return sides()[self._side], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return sides()[self._side], float(action == self._side), True, False, {}
+
+
+def sides() -> np.ndarray:
+    images = np.zeros((2, 1, 6, 6), np.uint8)
+    images[0, 0, :, :3] = images[1, 0, :, 3:] = 255
+    return images
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+def test_a_core_learns_from_images_what_they_show(algorithm: str) -> None:
+    settings = experiment(
+        "Bandit",
+        environment={"id": f"{__name__}:Sides"},
+        network={
+            "name": "convolutional",
+            "convolutions": [[4, 3, 2], [4, 2, 1]],
+            "hidden": [8],
+            "activation": "relu",
+        },
+        algorithm={"name": algorithm, "batch_size": 32}
+        | ({"minibatch_size": 16} if algorithm == "ppo" else {}),
+        optimizer={"learning_rate": 0.01},
+        child=FREE,
+    )
+    with single(settings) as (core, memory, line):
+        for _ in range(100):
+            core.learn(*core.collect())
+            records(line)
+        assert {row.tobytes() for row in memory.replay[0, :, :36]} == {
+            image.astype(np.float32).tobytes() for image in sides()
+        }
+        with torch.no_grad():
+            outputs, values = core.model.network(torch.from_numpy(sides()))
+    assert (torch.softmax(outputs, 1).diagonal() > 0.9).all()
+    assert values.tolist() == pytest.approx([1.0, 1.0], abs=0.15)

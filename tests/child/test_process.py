@@ -1,0 +1,176 @@
+"""What a core and an agent have in common, with the test in the orchestrator's place."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+
+from genkidama.capacity import GROWTH_BYTES
+from genkidama.child import process
+from genkidama.child.process import (
+    EPISODE,
+    FAILED,
+    GONE,
+    RECORD,
+    RECYCLED,
+    Ended,
+    Line,
+    MemoryGuard,
+    live,
+)
+from genkidama.errors import ConfigurationError
+from tests.helpers import PATIENCE
+
+
+class Yard:
+    """A line, its other end, and the memory that it looks at."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = multiprocessing.Pipe()
+        self.stop = np.zeros(1, np.bool_)
+        self.element = np.zeros(1, np.bool_)
+
+    def line(self, waits: bool = True) -> Line:
+        return Line(self.theirs, self.stop, self.element if waits else None)
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    found = Yard()
+    yield found
+    found.ours.close()
+    found.theirs.close()
+
+
+# The line.
+
+
+def test_a_record_is_sent_as_it_was_reported(yard: Yard) -> None:
+    line = yard.line()
+    line.check()
+    line.report(EPISODE, -1.5, 7)
+    assert RECORD.unpack(yard.ours.recv_bytes()) == (EPISODE, -1.5, 7)
+
+
+def test_nothing_is_reported_once_the_process_should_end(yard: Yard) -> None:
+    yard.stop[0] = True
+    for step in (yard.line().check, lambda: yard.line().report(EPISODE)):
+        with pytest.raises(Ended):
+            step()
+    assert not yard.ours.poll()
+
+
+def test_the_lines_end_is_the_processs_end(yard: Yard) -> None:
+    yard.ours.close()
+    with pytest.raises(Ended):
+        yard.line().check()
+    with pytest.raises(GONE):
+        yard.line().report(EPISODE)
+    with pytest.raises(GONE):
+        yard.line().pause()
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_who_pauses_lights_its_element_says_so_and_sleeps_until_all_are_released(
+    yard: Yard, stop: bool
+) -> None:
+    ended: list[bool] = []
+
+    def pause() -> None:
+        try:
+            yard.line().pause()
+        except Ended:
+            ended.append(True)
+        else:
+            ended.append(False)
+
+    thread = threading.Thread(target=pause, daemon=True)
+    thread.start()
+    assert yard.ours.recv_bytes() == b""
+    assert yard.element[0]
+    assert thread.is_alive()
+    yard.stop[0] = stop
+    yard.ours.send_bytes(b"")
+    thread.join(PATIENCE)
+    assert ended == [stop]
+
+
+def test_who_never_waits_goes_on_at_once(yard: Yard) -> None:
+    yard.line(waits=False).pause()
+    assert not yard.ours.poll()
+    assert not yard.element[0]
+
+
+# The guard.
+
+
+def test_a_process_leaks_once_it_has_grown_too_much_since_the_first_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = 100 << 20
+    sizes = [first, first + GROWTH_BYTES, first + GROWTH_BYTES + 1, first]
+    monkeypatch.setattr(process, "resident_bytes", lambda: sizes.pop(0))
+    guard = MemoryGuard()
+    assert [guard.leaks() for _ in range(4)] == [False, False, True, False]
+
+
+# A life.
+
+
+@pytest.fixture
+def _own_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def ended(pipe: Connection, life: Callable[[], int]) -> object:
+    """The exit code of a process that lives like this."""
+    with pytest.raises(SystemExit) as exit:
+        live(pipe, life)
+    return exit.value.code
+
+
+@pytest.mark.usefixtures("_own_signals")
+def test_a_life_ends_with_its_exit_code_and_ctrl_c_does_not_end_it(yard: Yard) -> None:
+    def life() -> int:
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        return RECYCLED
+
+    assert ended(yard.theirs, life) == RECYCLED
+    assert not yard.ours.poll()
+
+
+@pytest.mark.usefixtures("_own_signals")
+@pytest.mark.parametrize(
+    ("error", "reason", "traced"),
+    [
+        (ZeroDivisionError("by nothing"), b"ZeroDivisionError: by nothing", True),
+        (ConfigurationError("no such game"), b"ConfigurationError: no such game", False),
+        (ValueError("x" * 5000), b"ValueError: " + b"x" * 988, True),
+    ],
+    ids=["a bug", "a mistake", "a long one"],
+)
+def test_what_a_life_raises_is_told_and_only_what_is_no_users_mistake_has_a_traceback(
+    yard: Yard,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    reason: bytes,
+    traced: bool,
+) -> None:
+    def life() -> int:
+        raise error
+
+    assert ended(yard.theirs, life) == 1
+    message = yard.ours.recv_bytes()
+    assert RECORD.unpack(message[: RECORD.size]) == (FAILED, 0.0, 0)
+    assert message[RECORD.size :] == reason
+    assert ("Traceback" in capsys.readouterr().err) == traced
