@@ -22,6 +22,7 @@ NAMES = 2
 TESTED_ELSEWHERE = {
     "__init__.py": "it only hands out names: tests/test_public_surface.py",
     "child/backend.py": "a promise: tests/child/test_orchestrator.py asks every backend to keep it",
+    "decisions.py": "values that a session decides: tests/test_session.py compares them",
     "errors.py": "they are raised where they belong: every test of a message",
     "doctor/__main__.py": "it calls the command: tests/doctor/test_command.py",
     "hypertrick/__init__.py": "it only hands out names: tests/hypertrick/test_rule.py uses them",
