@@ -21,6 +21,7 @@ NAMES = 2
 #: Modules with code of their own and no test file of their own, each with what tests it instead.
 TESTED_ELSEWHERE = {
     "__init__.py": "it only hands out names: tests/test_public_surface.py",
+    "decisions.py": "values that a session decides: tests/test_session.py compares them",
     "errors.py": "they are raised where they belong: every test of a message",
     "doctor/__main__.py": "it calls the command: tests/doctor/test_command.py",
     "hypertrick/__init__.py": "it only hands out names: tests/hypertrick/test_rule.py uses them",

@@ -6,9 +6,8 @@ import asyncio
 import os
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from genkidama.experiment import Experiment
 from genkidama.messages import (
     HANDSHAKE_LIMIT,
     PROTOCOL,
-    Goodbye,
     Hello,
     Join,
     Leave,
@@ -32,7 +30,7 @@ from genkidama.parent import Parent
 from genkidama.parent.connections import Connections
 from genkidama.weights import Signature
 from tests.parent.fake_child import SIGNATURE, FakeChild, vector
-from tests.parent.parents import events, experiment, running, until
+from tests.parent.parents import experiment, running, until
 
 # What children do who keep the rules.
 
@@ -99,18 +97,6 @@ async def test_a_child_leaves_and_returns(parent: Parent) -> None:
     assert parent.server.connected == []
 
 
-async def test_a_lost_connection_is_noted_and_its_name_is_free(parent: Parent) -> None:
-    async with FakeChild(parent.address, session="1") as child:
-        await child.enter()
-        child.connection.transport.abort()
-    await until(lambda: not parent.server.connected)
-    async with FakeChild(parent.address, session="2") as child:
-        await child.enter()
-    parent.stop()
-    await parent.shutdown()
-    assert events(parent.out, "leave")[0]["reason"] == "connection lost"
-
-
 async def test_a_returning_child_takes_its_name_over(parent: Parent) -> None:
     async with FakeChild(parent.address) as old, FakeChild(parent.address) as new:
         await old.enter()
@@ -130,76 +116,6 @@ async def test_a_repeated_push_is_counted_once(parent: Parent) -> None:
         child.sequence -= 1
         np.testing.assert_array_equal(await child.pushed(5.0), vector(1.0))
     assert parent.server.exchanges == 1
-
-
-async def test_a_push_is_answered_where_it_arrives(
-    parent: Parent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That the short way is taken at all: it hangs on what websockets does inside."""
-    short = []
-
-    def observed(*arguments: Any) -> bytes | None:
-        short.append(answer(*arguments))
-        return short[-1]
-
-    answer = Connections._answer_push
-    monkeypatch.setattr(Connections, "_answer_push", observed)
-    async with FakeChild(parent.address) as child:
-        await child.enter()
-        await child.pushed(1.0)
-        await child.join()
-        await child.pushed(2.0)
-        await child.leave()
-    assert [reply is not None for reply in short] == [True, False, True, False]
-
-
-async def test_replies_keep_the_order_of_the_requests(parent: Parent) -> None:
-    async with FakeChild(parent.address) as child:
-        await child.enter()
-        push, join = (
-            encode(Push(version=0, sequence=1, vector=vector())),
-            encode(Join(signature=[("layer.weight", [1])])),
-        )
-        for frame in (push, join, push, push, join, join, push, encode(Leave())):
-            await child.connection.send(frame)
-        replies = [type(await child.hear()) for _ in range(8)]
-        assert replies == [Weights, Refusal, Weights, Weights, Refusal, Refusal, Weights, Goodbye]
-
-
-async def test_a_push_in_fragments(parent: Parent) -> None:
-    async with FakeChild(parent.address) as child:
-        await child.enter()
-        frame = encode(Push(version=0, sequence=1, vector=vector(1.0)))
-        await child.connection.send([bytes(frame[:20]), bytes(frame[20:])])
-        assert isinstance(await child.hear(), Weights)
-        child.sequence = 1
-        np.testing.assert_array_equal(await child.pushed(3.0), vector(2.0))
-
-
-async def test_a_child_that_does_not_read_is_not_read_either(parent: Parent) -> None:
-    large = Signature.of([("weight", (1_000_000,))])
-    async with FakeChild(parent.address, signature=large) as child:
-        await child.enter()
-        child.connection.transport.pause_reading()
-
-        async def send() -> None:
-            for number in range(1, 13):
-                await child.connection.send(
-                    encode(Push(version=0, sequence=number, vector=vector(1.0, large)))
-                )
-
-        sending = asyncio.create_task(send())
-        connection = parent._connections.children["pi"]
-        await until(lambda: connection.recv_messages.paused)
-        assert parent.server.exchanges < 12
-        child.connection.transport.resume_reading()
-        versions = []
-        for _ in range(12):
-            reply = await child.hear()
-            assert isinstance(reply, Weights)
-            versions.append(reply.version)
-        await sending
-        assert versions == list(range(1, 13))
 
 
 # What children do who break them.
@@ -372,21 +288,6 @@ async def test_a_message_over_the_handshakes_limit(parent: Parent) -> None:
         await until(lambda: parent.server.refusals == {"length": 1})
 
 
-async def test_a_message_over_the_networks_limit(parent: Parent) -> None:
-    async with untouched(parent), FakeChild(parent.address) as child:
-        await child.enter()
-        await child.connection.send(
-            bytes(300_000)
-        )  # more than such a small network needs, less than the handshake allows
-        assert (await child.closed())[0] == 1009
-        await until(lambda: parent.server.refusals == {"length": 1})
-    parent.stop()
-    await parent.shutdown()
-    assert [(event["child"], event["code"]) for event in events(parent.out, "refused")] == [
-        ("pi", "length")
-    ]
-
-
 async def test_a_network_as_large_as_the_handshake_does_not_hold(parent: Parent) -> None:
     large = Signature.of([("weight", (1000, 500))])
     async with FakeChild(parent.address, signature=large) as child:
@@ -431,18 +332,6 @@ async def test_a_connection_that_says_no_hello(
         assert isinstance(reply, Refusal)
         assert reply.code == "silent"
         assert (await child.closed())[0] == 1008
-
-
-async def test_a_connection_that_does_not_even_ask_for_the_upgrade(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Connections, "open_seconds", 0.1)
-    async with running(experiment(), tmp_path) as parent, untouched(parent):
-        reader, writer = await asyncio.open_connection(*parent.address)
-        with suppress(ConnectionResetError):
-            assert await reader.read() == b""
-        writer.close()
-        await until(lambda: parent.server.refusals == {"silent": 1})
 
 
 async def test_a_child_that_falls_silent(tmp_path: Path) -> None:

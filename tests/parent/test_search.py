@@ -577,39 +577,6 @@ async def test_a_search_and_a_plain_run_do_not_share_a_directory(tmp_path: Path)
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        (
-            {
-                "space": {
-                    **SPACE,
-                    "optimizer.learning_rate": {"low": 1e-5, "high": 1.0, "log": True},
-                }
-            },
-            "its space had optimizer.learning_rate = {'low': 1e-05, 'high': 0.01, 'log': True}, "
-            "and now has {'low': 1e-05, 'high': 1.0, 'log': True}",
-        ),
-        (
-            {"space": {**SPACE, "algorithm.gamma": [0.9]}},
-            "its space had algorithm.gamma = None, and now has {'choices': [0.9]}",
-        ),
-        ({"phases": 5}, "its phases was 3, and now is 5"),
-        ({"phase_steps": 40}, "its phase_length was 20, and now is 40"),
-    ],
-)
-async def test_a_study_of_another_search_is_refused(
-    tmp_path: Path, changes: dict[str, Any], problem: str
-) -> None:
-    async with running(searching(), tmp_path / "run"):
-        pass
-    text = await refused(searching(**changes), tmp_path / "run")
-    assert problem in text
-    assert text.startswith("the study 'run' in 'sqlite:///") and text.endswith(
-        "choose another directory with --out"
-    )
-
-
 async def test_a_searchs_size_may_change(tmp_path: Path) -> None:
     out = tmp_path / "run"
     async with running(searching(trials=2, phases=1), out) as parent:
@@ -635,18 +602,6 @@ async def test_a_shared_storage_holds_one_study_of_a_name(tmp_path: Path) -> Non
         with study_at(storage, name) as study:
             check(tmp_path / name, study.trials, settings)
     assert not (tmp_path / "run" / "study.db").exists()
-
-
-async def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path) -> None:
-    storage = f"sqlite:///{tmp_path}/all.db"
-    async with running(searching(storage=storage), tmp_path / "first"):
-        pass
-    with study_at(storage, "first") as study:
-        optuna.create_study(storage=study._storage, study_name="mine").ask()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "experiment.toml").write_text(searching(storage=storage).to_toml())
-    text = await refused(searching(storage=storage), tmp_path / "mine")
-    assert "the study 'mine' was not made by Genkidama" in text
 
 
 @pytest.mark.parametrize(
@@ -714,44 +669,6 @@ async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> N
     assert len({trial.params["optimizer.learning_rate"] for trial in trials}) == 8
     if search.get("method") == "random":
         assert {trial.state for trial in trials} == {TrialState.COMPLETE}
-
-
-async def test_the_seed_gives_the_same_configurations_and_a_restart_others(tmp_path: Path) -> None:
-    async def drawn(name: str, seed: int) -> list[float]:
-        settings = searching(trials=4, phases=1).with_settings({"seed": seed})
-        async with running(settings, tmp_path / name) as parent:
-            await node(parent, "one").serve()
-        return [trial.params["optimizer.learning_rate"] for trial in trials_of(tmp_path / name)]
-
-    first = await drawn("first", 1)
-    assert await drawn("second", 1) == first != await drawn("third", 2)
-    settings = searching(trials=8, phases=1).with_settings({"seed": 1})
-    async with running(settings, tmp_path / "first") as parent:
-        await node(parent, "one").serve()
-    assert (
-        len({trial.params["optimizer.learning_rate"] for trial in trials_of(tmp_path / "first")})
-        == 8
-    )
-
-
-@pytest.mark.parametrize(
-    ("search", "problem"),
-    [
-        (
-            {"sampler": "tpe", "sampler_options": {"sed": 1}},
-            "search.sampler = 'tpe' with search.sampler_options = ",
-        ),
-        ({"sampler": "no.such:Sampler"}, "search.sampler = 'no.such:Sampler'"),
-        (
-            {"sampler": "collections:Counter"},
-            "search.sampler = 'collections:Counter': is no sampler of Optuna's",
-        ),
-    ],
-)
-async def test_a_sampler_that_cannot_be_made(
-    tmp_path: Path, search: dict[str, Any], problem: str
-) -> None:
-    assert problem in await refused(searching(**search), tmp_path / "run")
 
 
 class MoodySampler(optuna.samplers.RandomSampler):

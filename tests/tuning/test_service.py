@@ -452,68 +452,6 @@ def test_a_node_that_waits_counts_among_the_children() -> None:
     assert isinstance(other, Refusal) and other.code == "full"
 
 
-def test_a_node_that_returns_in_time_keeps_its_trial_and_its_weights() -> None:
-    server = make()
-    offer(server, 2)
-    a, b = Node(server, "a"), Node(server, "b")
-    a.enter(0.0)
-    a.push(1.0, 5.0, value=3.0, steps=5)
-    a.vanish(6.0)
-    assert b.enter(30.0) == 1
-    assert a.enter(35.9) == 0
-    a.push(1.0, 36.0)
-    assert searching(server).trials[0].phases[0].node == "a"
-    assert not searching(server).roster.absent
-
-
-def test_a_node_that_was_started_again_goes_on_with_its_trial() -> None:
-    server = make()
-    offer(server, 2)
-    a = Node(server, "a")
-    a.enter(0.0)
-    a.push(1.0, 5.0, value=3.0, steps=5)
-    a.vanish(6.0)
-    again = Node(server, "a", "s2")
-    assert again.hello(7.0).trial == 0
-    assert heard(again.join(7.0)) == (Weights(version=1, progress=5 / 30), [3.0] * 3)
-
-
-def test_after_a_while_another_node_goes_on_with_the_trial_and_its_weights() -> None:
-    server = make()
-    offer(server, 2)
-    a, b = Node(server, "a"), Node(server, "b")
-    a.enter(0.0)
-    a.push(1.0, 5.0, value=3.0)
-    a.vanish(6.0)
-    b.hello(36.0)
-    assert b.trial == 0
-    assert heard(b.join(36.0)) == (Weights(version=1, progress=1 / 3), [3.0] * 3)
-    b.push(1.0, 40.0, value=4.0)
-    assert [record.node for record in searching(server).trials[0].phases] == ["a", "b"]
-    assert a.enter(41.0) == 1  # it says that it trains 0, and hears that it does not
-    assert a.push(9.0, 42.0).version == 1
-
-
-def test_a_node_that_leaves_gives_its_trial_up_at_once() -> None:
-    server = make()
-    offer(server, 2)
-    a, b, c = (Node(server, name) for name in "abc")
-    a.enter()
-    a.push(1.0, value=3.0)
-    a.leave()
-    assert b.enter() == 0  # begun trials go before new ones
-    assert c.enter() == 1
-
-
-def test_a_new_trial_that_is_given_up_goes_behind() -> None:
-    server = make()
-    offer(server, 2)
-    a = Node(server, "a")
-    a.enter()
-    a.leave()
-    assert a.enter() == 1
-
-
 def test_a_node_that_fails_gives_its_trial_back_and_gets_another() -> None:
     server = make()
     offer(server, 2)
@@ -540,28 +478,6 @@ def test_a_node_that_fails_gives_its_trial_back_and_gets_another() -> None:
     assert searching(server).judge.decisions[-1].trial == 0 and math.isnan(
         searching(server).judge.decisions[-1].metric
     )
-
-
-def test_the_only_node_gets_a_trial_back_that_it_could_not_train() -> None:
-    server = make(trials=1)
-    offer(server)
-    a = Node(server)
-    a.enter()
-    a.leave(failed=True, reason="once")
-    assert a.enter() == 0
-    a.leave(failed=True, reason="twice")
-    assert server.stop == "all trials are done: 1 failed"
-
-
-def test_a_node_asks_for_a_new_trial_before_it_gets_one_back() -> None:
-    server = make(trials=2)
-    offer(server)
-    a = Node(server)
-    a.enter()
-    a.leave(failed=True)
-    assert a.hello().wait and searching(server).wanted == 1
-    offer(server)
-    assert a.enter() == 1
 
 
 def test_no_retries() -> None:
@@ -842,42 +758,6 @@ def test_a_restored_search_by_values() -> None:
     a2.push(7.0, 1005.0)
     record = search.trials[0].phases[1]
     assert (record.start, record.end, record.report, record.steps) == (11.0, 15.0, 2, 20)
-
-
-def test_a_node_is_with_the_trial_for_which_it_reported_last() -> None:
-    old = make(window=1)
-    offer(old, 2)
-    a, b = Node(old, "a"), Node(old, "b")
-    a.enter(0.0)
-    a.push(5.0, 1.0)
-    a.vanish(2.0)
-    assert b.enter(40.0) == 0  # takes it over, and has not reported yet
-    assert a.enter(41.0) == 1
-    a.push(6.0, 42.0)
-    new = make(window=1)
-    restore(searching(old), new, 1000.0)
-    a2, b2 = Node(new, "a"), Node(new, "b")
-    a2.trial, b2.trial = 1, 0
-    assert (a2.enter(1000.0), b2.enter(1000.0)) == (1, 0)
-    for node in (a2, b2):
-        node.vanish(1001.0)
-    assert {Node(new, "c").enter(1040.0), Node(new, "d").enter(1040.0)} == {0, 1}
-
-
-def test_a_node_keeps_the_trial_that_the_study_believes_to_be_anothers() -> None:
-    old = make(window=1)
-    offer(old, 2)
-    a, b = Node(old, "a"), Node(old, "b")
-    a.enter(0.0)
-    a.push(5.0, 1.0)
-    a.vanish(2.0)
-    assert b.enter(40.0) == 0
-    new = make(window=1)
-    restore(searching(old), new, 1000.0)
-    b2 = Node(new, "b")
-    b2.trial = 0
-    assert b2.enter(1001.0) == 0
-    assert Node(new, "a").enter(1002.0) == 1
 
 
 @pytest.mark.parametrize(

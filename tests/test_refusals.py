@@ -1,0 +1,149 @@
+"""What a parent does not allow, by the words with which it says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.errors import ProtocolError
+from genkidama.messages import LARGEST_RETURN, PROTOCOL, Hello, Push
+from genkidama.refusals import check_hello, check_push, check_returns, check_signature
+from genkidama.trial import Trial
+from genkidama.weights import DTYPE, Signature
+
+SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
+OTHER = "child 'a' has another network: "
+
+
+def refusal(check: Any, *arguments: Any) -> tuple[str, str] | None:
+    """The code and the reason; None if nothing is wrong."""
+    try:
+        check(*arguments)
+    except ProtocolError as error:
+        return error.code, error.reason
+    return None
+
+
+def hello(protocol: int = PROTOCOL) -> Hello:
+    return Hello(protocol=protocol, name="a", session="s1")
+
+
+@pytest.mark.parametrize(
+    ("session", "connected", "code"),
+    [
+        ("", 0, ""),
+        ("", 2, ""),
+        ("", 3, "full"),
+        ("s1", 3, ""),  # it is one of the three
+        ("s2", 1, "name"),
+        ("s2", 3, "name"),
+    ],
+)
+def test_who_may_come_in(session: str, connected: int, code: str) -> None:
+    found = refusal(check_hello, hello(), session, connected, 3)
+    assert (found[0] if found else "") == code
+
+
+def test_another_protocol_is_refused_before_all_else() -> None:
+    assert refusal(check_hello, hello(99), "s2", 3, 3) == (
+        "version",
+        f"child 'a' speaks protocol 99, this parent protocol {PROTOCOL}; "
+        "install the same version on both",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ([], "a network of 0 numbers; 1 to 100 are accepted (parent.max_parameters)"),
+        (
+            [("w", (101,))],
+            "a network of 101 numbers; 1 to 100 are accepted (parent.max_parameters)",
+        ),
+        ([("w", (1,)), ("w", (2,))], "child 'a' gives two parameters the same name"),
+        (
+            [("w", (1,)), ("__rule__.velocity", (1,))],
+            "child 'a' gives a parameter the name '__rule__.velocity'",
+        ),
+        ([("__metadata__", (1,))], "child 'a' gives a parameter the name '__metadata__'"),
+        (
+            [("weight", (2, 1)), ("bias", (1,))],
+            OTHER
+            + "parameter 0 is 'weight' with shape [2, 1], expected 'weight' with shape [1, 2]",
+        ),
+        (
+            [("weight", (1, 2))],
+            OTHER + "parameter 'bias' with shape [1] is missing (1 parameters, expected 2)",
+        ),
+    ],
+)
+def test_a_network_that_does_not_fit(entries: list[Any], reason: str) -> None:
+    trial = Trial(window=1, signature=SIGNATURE)
+    found = refusal(check_signature, "a", Signature.of(entries), trial, 100)
+    assert found == ("signature", reason)
+
+
+def test_the_first_network_only_has_to_be_of_a_size() -> None:
+    other = Signature.of([("w", (100,))])
+    assert refusal(check_signature, "a", other, Trial(window=1), 100) is None
+    assert refusal(check_signature, "a", SIGNATURE, Trial(window=1, signature=SIGNATURE), 3) is None
+
+
+def push(*numbers: float, version: int = 0, trial: int | None = None) -> Push:
+    vector = np.array(numbers, DTYPE)
+    return Push(version=version, sequence=1, trial=trial, vector=vector)
+
+
+@pytest.mark.parametrize(
+    ("message", "owned", "code", "reason"),
+    [
+        (push(1, 2), True, "length", "child 'a' pushes 2 numbers, expected 3"),
+        (push(1, 2, 3, 4), True, "length", "child 'a' pushes 4 numbers, expected 3"),
+        (
+            Push(version=0, sequence=1),
+            True,
+            "length",
+            "child 'a' pushes 0 numbers, expected 3",
+        ),
+        (
+            push(1, 2, 3, version=3),
+            True,
+            "order",
+            "child 'a' starts from version 3, the newest is 2",
+        ),
+        (
+            push(1, 2, 3),
+            False,
+            "trial",
+            "child 'a' pushes for trial None, which it does not own; it has to say hello again",
+        ),
+        (
+            push(1, 2, trial=5),
+            True,
+            "trial",
+            "child 'a' pushes for trial 5, which it does not own; it has to say hello again",
+        ),
+    ],
+)
+def test_a_push_that_does_not_fit(message: Push, owned: bool, code: str, reason: str) -> None:
+    trial = Trial(window=1, version=2)
+    assert refusal(check_push, "a", message, trial, 3, owned) == (code, reason)
+
+
+def test_a_push_that_fits_gives_its_vector_even_with_nan() -> None:
+    message = push(1, float("nan"), 3, version=2, trial=7)
+    trial = Trial(window=1, number=7, version=2)
+    assert check_push("a", message, trial, 3, True) is message.vector
+
+
+@given(st.lists(st.floats()))
+def test_returns_are_numbers_that_can_be_summed(returns: list[float]) -> None:
+    found = refusal(check_returns, "a", returns)
+    assert (found is None) == all(abs(value) <= LARGEST_RETURN for value in returns)
+    if found is not None:
+        reason = "child 'a' reports a return that is NaN, infinite or beyond ±1e+30"
+        assert found == ("finite", reason)
