@@ -400,8 +400,8 @@ def dynamic(options: argparse.Namespace) -> dict[str, Any]:
     for setting, tps in before.items():
         print(f"N_P {setting[0]}, N_T {setting[1]}, N_A {setting[2]:2}: {tps:7.1f} TPS")
     for window in backend.adjustment.trace:
-        accepted_too = "accepted" if window.accepted else ""
-        print(f"  {tuple(window.setting)} {window.rate:7.1f} TPS {accepted_too}")
+        mark = "accepted" if window.accepted else ""
+        print(f"  {tuple(window.setting)} {window.rate:7.1f} TPS {mark}")
     print(f"{share:6.2f}  dynamic, ended at {accepted} / best of the grid, {best}")
     return {
         "grid": [[*setting, tps] for setting, tps in before.items()],
