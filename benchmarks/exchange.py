@@ -1,29 +1,30 @@
 """Exchanges a second at the Parent.
 
-Claim: a Parent carries at least 0.6 times the exchanges of a bare websockets server for a network of
-3,000 numbers, and at least 0.8 times for 250,000 and 4,000,000, with 1, 16 and 64 children; and a
-multiple of Flower's pushes.
+Claim: a Parent carries at least 0.6 times the exchanges of a bare websockets server for a network
+of 3,000 numbers, and at least 0.8 times for 250,000 and 4,000,000, with 1, 16 and 64 children. It
+carries a multiple of Flower's pushes.
 
-Method: the Parent and the bare server (websockets on uvloop, no compression; it receives the same
-bytes, sends as many back as the Parent does, and does nothing else) are processes of their own on
-core 0. This process, on core 1, plays the children of both: raw sockets in lock-step, one push and
-its reply at a time on each, from frames that are built once and differ only in their sequence number,
-so that every exchange is decoded, checked, blended, counted and written to the history (in the end the
-history's count must equal the number of pushes, or there are no figures). What comes back is told apart
-by its length alone and thrown away in the kernel. Windows alternate bare, Parent,
-bare, Parent, …; figures are medians over the windows. A window ends when the last push that began in
-it is answered, and all its exchanges count.
+Method: the Parent and the bare server are processes of their own on core 0. The bare server
+(websockets on uvloop, no compression) receives the same bytes, sends as many back as the Parent
+does, and does nothing else. This process, on core 1, plays the children of both, on raw sockets.
+Each child sends one push and waits for its reply. Its frames are built once and differ only in
+their sequence number, so that every exchange is decoded, checked, blended, counted and written to
+the history. In the end the history's count must equal the number of pushes, or there are no
+figures. A reply is recognized by its length alone, and thrown away in the kernel. Windows alternate
+bare, Parent, bare, Parent, …; figures are medians over the windows. A window ends when its last
+push is answered, and all its exchanges count.
 
-`server` is the server's CPU time an exchange, `busy` the load generator's share of its core: near
-100 % it is the generator that is measured. With one child nothing overlaps, so the ratio includes the
-generator's time, which is the same in both; compare `server` there.
+`server` is the server's CPU time an exchange. `busy` is the load generator's share of its core:
+near 100 % the figures measure the generator. With one child nothing overlaps, so the ratio includes
+the generator's time, which is the same in both; compare `server` there.
 
-Flower (flwr, its legacy gRPC path, the fastest that it has): server on core 0, 16 clients on core 1
-that return what they are given; pushes = rounds × clients. It runs from the peers' environment.
+Flower (flwr) runs from the peers' environment, on its legacy gRPC path, the fastest that it has.
+Its server is on core 0, its 16 clients are on core 1 and return the weights unchanged. Pushes are
+rounds × clients.
 
-    python benchmarks/exchange.py                                  everything, about ten minutes
+    python benchmarks/exchange.py                  everything, about ten minutes
+    python benchmarks/exchange.py --no-parent      the bare server and the generator alone
     python benchmarks/exchange.py --children 16 --sizes 3000 --windows 5 --seconds 3
-    python benchmarks/exchange.py --no-parent                      the bare server and the generator alone
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from genkidama.weights import DTYPE
 
 SERVER_CORE, LOAD_CORE = 0, 1
 
-#: A number whose eight bytes are found in the encoded push, where each sequence number is then written.
+#: A number whose eight bytes show where an encoded push holds its sequence number.
 _SEQUENCE = 0x7EDCBA9876543210
 
 #: Bytes that one `recv` throws away at most.
@@ -98,7 +99,10 @@ class Connection:
     """One child as the server sees it: a websocket on a raw socket, one push in flight."""
 
     def __init__(self, port: int, vector: memoryview, joins: str | None) -> None:
-        """Connects; says hello and joins under the name `joins`, unless it is None (the bare server has no manners)."""
+        """Connects, says hello, and joins under the name `joins`.
+
+        If `joins` is None, it only connects: the bare server knows neither hello nor join.
+        """
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._upgrade(port)
@@ -190,8 +194,10 @@ class Connection:
 
     def _upgrade(self, port: int) -> None:
         self.socket.sendall(
-            f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+            f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            "Upgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+            "Sec-WebSocket-Version: 13\r\n\r\n".encode()
         )
         answer = b""
         while not answer.endswith(b"\r\n\r\n"):
@@ -223,7 +229,10 @@ _bin = bytearray(_DISCARD)
 
 
 def _header(size: int) -> bytearray:
-    """A client's frame header. Its masking key is 0, so that prepared payloads pass unchanged; the server unmasks all the same."""
+    """A client's frame header.
+
+    Its masking key is 0, so that prepared payloads pass unchanged. The server unmasks all the same.
+    """
     if size < 126:
         return bytearray((0x82, 0x80 | size)) + bytes(4)
     if size < 1 << 16:
@@ -290,7 +299,7 @@ def connected(
 
 
 def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Measurement]:
-    """All numbers of children for one size: a bare server and a Parent side by side, driven in turns."""
+    """All numbers of children for one size: drives a bare server and a Parent in turns."""
     vector = memoryview(np.random.default_rng(0).normal(0.0, 0.1, size).astype(DTYPE).tobytes())
     reply = len(encode(Weights(version=1 << 15, vector=np.zeros(size, DTYPE))))
     servers: dict[str, tuple[subprocess.Popen[bytes], int]] = {}
@@ -309,7 +318,7 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
             port = free_port()
             servers["parent"] = start_parent(experiment, out, port, SERVER_CORE), port
         for children in options.children:
-            # 64 clients of a large network take turns of seconds: each shall have a few in a window.
+            # 64 clients of a large network take turns of seconds. Each needs a few in a window.
             seconds = max(options.seconds, children * size * 2.5e-8)
             measurements = [Measurement(name, children, size) for name in servers]
             for turn in range(options.windows + 1):
@@ -352,8 +361,9 @@ def show(measurements: list[Measurement], quiet: bool) -> None:
         low, high = (pick(window.rate for window in measurement.windows) for pick in (min, max))
         spread = f"[{low:,.1f}–{high:,.1f}]"
         print(
-            f"{measurement.parameters:>9,} {measurement.children:>8} {measurement.server:>7} {measurement.median('rate'):>10,.1f} "
-            f"{spread:>21} {ratio:>6.2f} {measurement.median('p50_ms'):>9.3f} {measurement.median('p99_ms'):>9.3f} "
+            f"{measurement.parameters:>9,} {measurement.children:>8} {measurement.server:>7} "
+            f"{measurement.median('rate'):>10,.1f} {spread:>21} {ratio:>6.2f} "
+            f"{measurement.median('p50_ms'):>9.3f} {measurement.median('p99_ms'):>9.3f} "
             f"{measurement.median('server_us'):>10,.1f} {measurement.median('busy'):>6.0%}",
             flush=True,
         )
@@ -400,7 +410,7 @@ def run_flower(size: int, clients: int, seconds: float, directory: Path) -> floa
 
 
 async def serve_bare(port: int, reply_size: int) -> None:
-    """What is compared with: the same bytes both ways and nothing else."""
+    """The server to compare with: it passes the same bytes both ways, and does nothing else."""
     from websockets.asyncio.server import ServerConnection, serve
 
     reply = bytes(reply_size)
@@ -491,7 +501,8 @@ def main() -> None:
                     else ""
                 )
                 print(
-                    f"Flower, {size:,} numbers, {options.flower_clients} clients: {rate:,.0f} pushes/s{multiple}"
+                    f"Flower, {size:,} numbers, {options.flower_clients} clients: "
+                    f"{rate:,.0f} pushes/s{multiple}"
                 )
     if options.json:
         print(

@@ -1,21 +1,28 @@
-"""What GA3C makes of the cores, or the GPU, that it is given.
+"""What GA3C makes of its CPU cores, or of its GPU.
 
-Claims: on two CPU cores with the document's Atari network and 16 agents, at least 0.8 of the predictions a second that its parts
-allow; at least 1.2 times the steps of the Hogwild backend with the same network, and 1.3 times those of Stable-Baselines3's
-A2C with 16 environments. The dynamic adjustment, begun at a bad setting, ends within 10 % of the best fixed one.
+Claims: on two CPU cores with the document's Atari network and 16 agents, GA3C makes at least 0.8 of
+the predictions a second that its parts allow. It makes at least 1.2 times the steps of the Hogwild
+backend with the same network, and 1.3 times the steps of Stable-Baselines3's A2C with 16
+environments. The dynamic adjustment begins at a bad setting and ends within 10 % of the best fixed
+one.
 
-    speed    per round: the environment alone, GA3C, the forward and backward passes alone at the batches that GA3C reached,
-             Hogwild, Stable-Baselines3; ratios of neighbours in time, medians of the rounds. The parts run on all cores at
-             once, as they do in training. Their limit is cores ÷ (environment step + forward pass at the prediction batch
-             reached + forward and backward pass at the training batch); what the optimizer takes is printed beside it.
-    agents   TPS and PPS against the number of agents, and of environments an agent: for a GPU, or to choose.
-    dynamic  the best of a small grid of fixed settings, and the dynamic adjustment from N_A = 32, N_P = N_T = 1.
-    memory   what an agent, the engine and the nursery take.
+    speed    In each round: the environment alone, GA3C, the forward and backward passes alone at
+             the batches that GA3C reached, Hogwild, Stable-Baselines3. Ratios compare neighbours in
+             time; medians of the rounds count. The parts run on all cores at once, as they do in
+             training. Their limit is cores ÷ (environment step + forward pass at the prediction
+             batch reached + forward and backward pass at the training batch). The optimizer's time
+             is printed beside it.
+    agents   TPS and PPS against the number of agents, and of environments an agent: for a GPU, or
+             to choose a setting.
+    dynamic  The best of a small grid of fixed settings, and the dynamic adjustment from N_A = 32,
+             N_P = N_T = 1.
+    memory   The memory of an agent, the engine and the nursery.
 
-Backends are driven as a child drives them, exchanging with nobody. `--width 4` makes each layer four times as wide, `--device
-cuda` uses a GPU; Hogwild and the environment stay on the CPU.
+This script drives the backends as a child does, but exchanges with nobody. `--width 4` makes each
+layer four times as wide. `--device cuda` uses a GPU; Hogwild and the environment stay on the CPU.
 
-    python benchmarks/ga3c.py speed [--rounds 3] [--seconds 20] [--width 1] [--training-batch 80] [--json FILE]
+    python benchmarks/ga3c.py speed [--rounds 3] [--seconds 20] [--width 1] [--training-batch 80]
+                                    [--json FILE]
     python benchmarks/ga3c.py agents --agents 16 32 64 --width 1 4 16 --device cuda
     python benchmarks/ga3c.py dynamic [--windows 40] [--window 3]
 """
@@ -50,7 +57,7 @@ WARM = 6.0
 
 
 def experiment(options: argparse.Namespace, **changes: Any) -> Experiment:
-    """The example with the document's settings, as wide as asked for, without the dynamic adjustment."""
+    """The example with the document's settings, at this width, without the dynamic adjustment."""
     wide = options.wide
     settings = Experiment.load(ROOT / f"examples/atari/{options.example}.toml").with_settings(
         {
@@ -70,7 +77,7 @@ def experiment(options: argparse.Namespace, **changes: Any) -> Experiment:
 
 
 async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
-    """Trains for a while; steps and measures a second after the warm-up."""
+    """Trains for a while. Returns steps and measures a second, from the end of the warm-up on."""
     try:
         await backend.startup()
         await backend.begin(None)
@@ -89,7 +96,8 @@ async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
                     break
             elif now >= warm:
                 began, before = now, cpu_seconds(backend)
-        # Steps are told some hundred at a time: what counts is what was told between the first and the last word.
+        # Steps are reported some hundred at a time. Only the steps between the first and the last
+        # report count.
         told = sum(steps for _, steps in reports[1:])
         result = {
             "steps": told / (reports[-1][0] - reports[0][0]) if len(reports) > 1 else math.nan
@@ -105,7 +113,7 @@ async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
 
 
 def cpu_seconds(backend: Backend) -> dict[str, float]:
-    """User and system time of GA3C's agents and of its engine, as far as they live."""
+    """User and system time of GA3C's agents and of its engine, while they live."""
     if not isinstance(backend, GA3C):
         return {}
     assert backend._engine is not None
@@ -336,7 +344,7 @@ def agents(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def gpu_use(options: argparse.Namespace) -> dict[str, float]:
-    """The GPU's utilization in percent as its driver has it, if there is one."""
+    """The GPU's utilization in percent, as its driver reports it; None without a GPU."""
     if not options.device.startswith("cuda"):
         return {}
     query = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
@@ -384,16 +392,16 @@ def dynamic(options: argparse.Namespace) -> dict[str, Any]:
     asyncio.run(adjust())
     assert backend.adjustment is not None
     accepted = tuple(backend.adjustment.accepted)
-    # The grid's best and what the rule has ended with, once more, in turn: the machine may have drifted meanwhile.
+    # The grid's best and the rule's last setting, once more and in turn: the machine may have
+    # drifted.
     best = max(before, key=lambda setting: before[setting])
     turns = [(fixed(*accepted), fixed(*best)) for _ in range(options.rounds)]
     share = median(ours / theirs for ours, theirs in turns)
     for setting, tps in before.items():
         print(f"N_P {setting[0]}, N_T {setting[1]}, N_A {setting[2]:2}: {tps:7.1f} TPS")
     for window in backend.adjustment.trace:
-        print(
-            f"  {tuple(window.setting)} {window.rate:7.1f} TPS {'accepted' if window.accepted else ''}"
-        )
+        mark = "accepted" if window.accepted else ""
+        print(f"  {tuple(window.setting)} {window.rate:7.1f} TPS {mark}")
     print(f"{share:6.2f}  dynamic, ended at {accepted} / best of the grid, {best}")
     return {
         "grid": [[*setting, tps] for setting, tps in before.items()],

@@ -1,18 +1,20 @@
-"""How soon and how well LunarLander is learned, beside Stable-Baselines3's PPO on the same two cores.
+"""How soon and how well LunarLander is learned, beside Stable-Baselines3's PPO on the same cores.
 
-Claims (`compare`): with `lunarlander.toml`, two children of one core each and a real parent, the mean of
-500 sampled evaluation episodes reaches 200 in each of 5 fresh seeds, in the median after at most a third
-and never after more than half of the wall-clock time of Stable-Baselines3's PPO with the zoo's settings,
-and 250 within two minutes in 4 of the 5. `a3c`: with `a3c.toml` it reaches 200 in each of 5 seeds, however
-long that takes. `thesis`: what `thesis.toml` reaches with 2 x 4 cores after 2,000 updates.
+Claims (`compare`): `lunarlander.toml` trains with two children of one core each and a real parent.
+The mean of 500 sampled evaluation episodes reaches 200 in each of 5 fresh seeds. Beside the
+wall-clock time of Stable-Baselines3's PPO with the zoo's settings, that takes at most a third in
+the median, and never more than half. The mean reaches 250 within two minutes in 4 of the 5 seeds.
+`a3c`: with `a3c.toml` the mean reaches 200 in each of 5 seeds, however long that takes. `thesis`:
+the mean that `thesis.toml` reaches with 2 x 4 cores after 2,000 updates.
 
-Method: runs of ours and of the peer alternate. Neither is evaluated while it trains: snapshots are set
-aside (ours: a checkpoint every 2 s; the peer: at most every 5 s) and judged afterwards by 500 sampled
-episodes each. The time of a snapshot is counted from the start of the training command, imports and
-start-up included. A snapshot is judged from the moment on at which the mean training return comes near
-the goal (within 30), which can only make a first passage later.
+Method: runs of ours and of the peer alternate. Neither is evaluated while it trains. Snapshots are
+set aside (ours: a checkpoint every 2 s; the peer: at most every 5 s) and judged afterwards by 500
+sampled episodes each. The time of a snapshot counts from the start of the training command, imports
+and start-up included. Snapshots are judged as soon as the mean training return comes near the goal
+(within 30), which can only make a first passage later.
 
-Every run is a line in the results file, and runs that are there are not repeated: stop and go on at will.
+Every run is a line in the results file, and is not repeated once it is there. Stop and go on at
+will.
 
     python benchmarks/learning.py compare [--seeds 101 102 103 104 105] [--results FILE]
     python benchmarks/learning.py a3c | thesis | report
@@ -99,7 +101,7 @@ def _first(run: Run, start_up: float, goal: float, seed: int) -> float | None:
         snapshot = checkpoints.load(path).snapshot
         if snapshot.mean_return is not None and snapshot.mean_return >= goal - NEAR:
             if genkidama.evaluate(path, episodes=100, seed=seed + 1).mean < goal - NEAR / 2:
-                continue  # a short look saves a long one; it may only miss a passage, never invent one
+                continue  # a short look saves a long one; it may miss a passage, not invent one
             if genkidama.evaluate(path, episodes=500, seed=seed).mean >= goal:
                 return snapshot.seconds + start_up
     return None
@@ -184,7 +186,7 @@ def main() -> None:
 
 
 def report(rows: list[Row]) -> None:
-    """What the results come to."""
+    """Prints the passages and final means of all runs, and the ratios of ours to the peer."""
     by = {
         what: {row["seed"]: row for row in rows if row["what"] == what}
         for what in ("lunarlander", "peer", "a3c", "thesis")
@@ -197,7 +199,8 @@ def report(rows: list[Row]) -> None:
             )
             (mean, std), (best, spread) = row["final"], row["best"]
             print(
-                f"{what} seed {seed}: final {mean:.1f} ± {std:.1f}, best {best:.1f} ± {spread:.1f}, {row['seconds']:.0f} s; {passages}"
+                f"{what} seed {seed}: final {mean:.1f} ± {std:.1f}, "
+                f"best {best:.1f} ± {spread:.1f}, {row['seconds']:.0f} s; {passages}"
             )
     ratios = []
     for seed, row in by["peer"].items():
@@ -209,7 +212,8 @@ def report(rows: list[Row]) -> None:
             ratios.append(by["lunarlander"][seed]["to_200"] / theirs)
     if ratios:
         print(
-            f"time to 200, ours / peer: median {median(ratios):.3f} (goal 1/3), worst {max(ratios):.3f} (goal 1/2), n = {len(ratios)}"
+            f"time to 200, ours / peer: median {median(ratios):.3f} (goal 1/3), "
+            f"worst {max(ratios):.3f} (goal 1/2), n = {len(ratios)}"
         )
 
 

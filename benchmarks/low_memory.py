@@ -1,22 +1,28 @@
 """What a child does on a machine with little memory.
 
-Claim: with what a Raspberry Pi 3B+ has left (1 GB, less 250 MB for the system) a child trains LunarLander with four cores, without
-swap, and the kernel kills nothing; with what a machine of 512 MB has left, it takes fewer cores by itself, and the same holds.
+Claim: with the free memory of a Raspberry Pi 3B+ (1 GB, less 250 MB for the system) a child trains
+LunarLander with four cores, without swap, and the kernel kills nothing. With the free memory of a
+machine of 512 MB it takes fewer cores by itself, and the same holds.
 
-Method: a Parent outside, and for each limit one Child in a control group that may take no more memory and no swap, with `cores =
-"auto"` and told that its CPU has four cores. It trains for a minute. The group's figures are read ten times a second:
+Method: the Parent runs outside. For each limit one Child runs in a control group that allows no
+more memory and no swap. It has `cores = "auto"` and is told that its CPU has four cores. It trains
+for a minute. The group's figures are read ten times a second:
 
-- *taken*: memory that nothing but the processes' end, or swap, gives back (anonymous pages and shared memory), at its peak.
-- *charged*: what the kernel has charged to the group at its peak, pages of files included. It may reach the limit: such pages are
-  given back when anything else needs memory. Pages that another program has read before are not charged to this one. So give the
-  Child an interpreter with libraries that nobody else uses (`--python`) to have all of them counted; they are put out of the
+- *taken*: the peak of anonymous pages and shared memory. Only the end of the processes, or swap,
+  gives this memory back.
+- *charged*: the peak of all that the kernel has charged to the group, pages of files included. It
+  may reach the limit: the kernel takes such pages back when anything else needs memory. Pages that
+  another program has read before are not charged to this one. To have all of them counted, give the
+  Child an interpreter with libraries of its own (`--python`). The script removes them from the
   kernel's cache first.
 
     sudo .venv/bin/python benchmarks/low_memory.py
     sudo .venv/bin/python benchmarks/low_memory.py --limits 774 --seconds 600
-    python3 -m venv /tmp/mine && /tmp/mine/bin/pip install . && sudo .venv/bin/python benchmarks/low_memory.py --python /tmp/mine/bin/python
+    python3 -m venv /tmp/mine && /tmp/mine/bin/pip install .
+    sudo .venv/bin/python benchmarks/low_memory.py --python /tmp/mine/bin/python
 
-Needs Linux, and the right to make control groups: root, on a machine or in a container that may.
+This needs Linux, and the right to make control groups: root, on a machine or in a container that
+allows it.
 """
 
 from __future__ import annotations
@@ -60,7 +66,7 @@ class Group:
     version: int
 
     def limit(self, size: int) -> None:
-        """So much memory and no swap."""
+        """Allows so many bytes of memory, and no swap."""
         if self.version == 2:
             (self.folder / "memory.max").write_text(str(size))
             with suppress(OSError):  # a kernel without swap has no such file
@@ -71,11 +77,11 @@ class Group:
                 (self.folder / "memory.memsw.limit_in_bytes").write_text(str(size))
 
     def join(self) -> None:
-        """Puts this process in."""
+        """Puts this process into the group."""
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def taken(self) -> int:
-        """Memory that only an end or swap gives back."""
+        """Bytes that only the end of a process, or swap, gives back."""
         statistics = self._numbers("memory.stat")
         names = ("anon", "shmem") if self.version == 2 else ("total_rss", "total_shmem")
         return sum(statistics[name] for name in names)
@@ -87,7 +93,10 @@ class Group:
         return self._numbers("memory.stat").get("total_swap", 0)
 
     def charged(self) -> int:
-        """The most that was ever charged to the group; 0 where the kernel (version 2 before Linux 5.19) does not keep it."""
+        """The largest charge to the group so far; 0 if the kernel keeps no peak.
+
+        Version 2 keeps one since Linux 5.19.
+        """
         path = self.folder / ("memory.peak" if self.version == 2 else "memory.max_usage_in_bytes")
         return int(path.read_text()) if path.exists() else 0
 
@@ -125,16 +134,16 @@ def made_group() -> Iterator[Group]:
             f"{group.folder} cannot be made ({error.strerror}): this needs Linux and root"
         ) from None
     try:
-        if not (
-            group.folder / "memory.stat"
-        ).exists():  # version 2, and nobody has asked for the controller yet
+        # In version 2 the file is missing until somebody asks for the controller.
+        if not (group.folder / "memory.stat").exists():
             with suppress(OSError):
                 (parent / "cgroup.subtree_control").write_text("+memory")
         if not (
             group.folder / ("memory.max" if version == 2 else "memory.limit_in_bytes")
         ).exists():
             raise SystemExit(
-                f"{parent} does not control memory (on a Raspberry Pi: cgroup_enable=memory in cmdline.txt)"
+                f"{parent} does not control memory "
+                "(on a Raspberry Pi: cgroup_enable=memory in cmdline.txt)"
             )
         yield group
     finally:
@@ -214,13 +223,14 @@ def measure(python: str, limit: int, cores: int, seconds: float, directory: Path
 def watch(
     child: subprocess.Popen[bytes], group: Group, history: Path, seconds: float, log: Path
 ) -> int:
-    """The most that the group takes until the child has trained for so long."""
+    """The most memory that the group takes until the child has trained for so long."""
     taken, deadline, begun = 0, time.monotonic() + 300.0, False
     while time.monotonic() < deadline:
         if child.poll() is not None:
             killed = f", {group.killed()} processes killed for want of memory"
             raise SystemExit(
-                f"the child has ended with exit code {child.returncode}{killed}:\n{log.read_text(errors='replace')[-2000:]}"
+                f"the child has ended with exit code {child.returncode}{killed}:\n"
+                f"{log.read_text(errors='replace')[-2000:]}"
             )
         taken = max(taken, group.taken())
         if not begun and exchanges(history):
@@ -239,7 +249,7 @@ def history(path: Path) -> list[dict[str, Any]]:
 
 
 def forget(python: str) -> None:
-    """Puts the libraries of this interpreter out of the kernel's cache, as far as no program uses them."""
+    """Removes this interpreter's libraries from the kernel's cache, unless a program uses them."""
     script = "import sysconfig; print(sysconfig.get_path('platlib'))"
     folder = subprocess.run(
         [python, "-c", script], capture_output=True, text=True, check=True
@@ -293,12 +303,14 @@ def main() -> None:
         print(json.dumps([asdict(result) for result in results]))
         return
     print(
-        f"{'limit':>8} {'cores':>6} {'exchanges':>10} {'steps/s':>8} {'taken':>8} {'charged':>8} {'swapped':>8} {'killed':>7}"
+        f"{'limit':>8} {'cores':>6} {'exchanges':>10} {'steps/s':>8} "
+        f"{'taken':>8} {'charged':>8} {'swapped':>8} {'killed':>7}"
     )
     for result in results:
-        sizes = f"{result.taken:>5.0f} MB {result.charged:>5.0f} MB {result.swapped:>5.0f} MB {result.killed:>7}"
         print(
-            f"{result.limit:>5.0f} MB {result.cores:>6} {result.exchanges:>10} {result.steps_per_second:>8.0f} {sizes}"
+            f"{result.limit:>5.0f} MB {result.cores:>6} {result.exchanges:>10} "
+            f"{result.steps_per_second:>8.0f} {result.taken:>5.0f} MB {result.charged:>5.0f} MB "
+            f"{result.swapped:>5.0f} MB {result.killed:>7}"
         )
         if result.words:
             print(f"         {result.words}")

@@ -1,24 +1,26 @@
 """What a child costs in memory.
 
 Claim: a whole child with four cores takes at most 300 MB, and each further core at most 15 MB that
-nobody shares with it.
+it shares with no other process.
 
-Method: a Parent and one Child with 1, 2 and 4 cores, as users start them, train until a few exchanges
-are in the history; then all processes of the child (its whole tree, and whatever else is in its
-session) are added up from `/proc/PID/smaps_rollup`, a few times, and the largest sum counts.
+Method: a Parent and one Child with 1, 2 and 4 cores, as users start them, train until a few
+exchanges are in the history. Then the script adds up all processes of the child (its whole tree,
+and all else in its session) from `/proc/PID/smaps_rollup`. It does so a few times, and the largest
+sum counts.
 
-- *proportional* set size (PSS): a page shared by k processes counts 1/k in each of them, so the sum
-  over the child is what the child takes, apart from what it shares with strangers: the interpreter and
-  C library that this script and the Parent have open too, a few megabytes.
-- *private*: pages that only this one process has (clean and dirty). What a further core costs is given
-  twice: the private megabytes of a core process, on average over those of the largest child; and the
-  slope of the whole child's sums from the fewest to the most cores, in which noise of the rest counts too.
+- *proportional* set size (PSS): a page shared by k processes counts 1/k in each of them. So the sum
+  over the child is its own share. It leaves out a few megabytes: the interpreter and the C library
+  are open in this script and in the Parent, too.
+- *private*: pages that only this one process has (clean and dirty). The cost of a further core is
+  given twice. One figure is the mean of the private megabytes of the largest child's core
+  processes. The other is the slope of the whole child's sums from the fewest to the most cores; it
+  includes the noise of the rest.
 
     python benchmarks/memory.py
     python benchmarks/memory.py --cores 4 --exchanges 20 --json
     python benchmarks/memory.py --pid 1234       any running process with its children
 
-Needs Linux, and the right to read the processes' smaps_rollup (the same user).
+This needs Linux, and the right to read the processes' smaps_rollup (the same user).
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def pss(pid: int) -> float:
 
 
 def private(pid: int) -> float:
-    """What only this process has in memory, in MB; 0 if it is gone."""
+    """Memory that only this process has, in MB; 0 if it is gone."""
     return _rollup(pid, "Private_Clean", "Private_Dirty")
 
 
@@ -111,7 +113,7 @@ def total(processes: list[Process]) -> float:
 
 
 def core_private(processes: list[Process]) -> float:
-    """Private megabytes of a core process on average. Cores are what the child's small server process has forked."""
+    """Mean of the cores' private megabytes. The child's small server process forks the cores."""
     root = processes[0].pid
     sizes = [
         process.private for process in processes if process.pid != root and process.parent != root
@@ -130,7 +132,7 @@ def exchanges(history: Path) -> int:
 
 
 def measure(experiment: Path, cores: int, wanted: int, directory: Path) -> list[Process]:
-    """A Child with so many cores, looked at five times from its `wanted`-th exchange on; the largest look."""
+    """The largest of five looks at a Child with so many cores, from its `wanted`-th exchange on."""
     port, out = free_port(), directory / f"cores-{cores}"
     parent = start_parent(experiment, out, port)
     log = directory / f"child-{cores}.log"
@@ -151,7 +153,8 @@ def measure(experiment: Path, cores: int, wanted: int, directory: Path) -> list[
         while exchanges(out / "history.jsonl") < wanted:
             if child.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(
-                    f"the child has not exchanged {wanted} times:\n{log.read_text(errors='replace')[-2000:]}"
+                    f"the child has not exchanged {wanted} times:\n"
+                    f"{log.read_text(errors='replace')[-2000:]}"
                 )
             time.sleep(0.2)
         looks = []
@@ -230,7 +233,8 @@ def main() -> None:
     elif further:
         print(f"a core process: {further['core_private']:.1f} MB private")
         print(
-            f"a further core, by slope: {further['private']:.1f} MB private, {further['pss']:.1f} MB proportional"
+            f"a further core, by slope: {further['private']:.1f} MB private, "
+            f"{further['pss']:.1f} MB proportional"
         )
 
 

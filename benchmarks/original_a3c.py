@@ -1,8 +1,9 @@
 """A3C with the two faults of the thesis' own program, to see what they are worth.
 
-Where a batch ends within an episode, that program bootstraps with the value of the last state it has
-stored instead of the one that follows, and an episode that reaches the time limit is treated as if it had
-terminated. `examples/lunarlander/thesis.toml` has neither fault. A plug, as users write them:
+If a batch ends within an episode, that program bootstraps with the value of the last stored state
+instead of the state that follows. It also treats an episode that reaches the time limit as if it
+had terminated. `examples/lunarlander/thesis.toml` has neither fault. This is a plug, as users write
+them:
 
     PYTHONPATH=benchmarks genkidama train examples/lunarlander/thesis.toml --children 2 --cores 4 \
         --set algorithm.name=original_a3c:OriginalA3C

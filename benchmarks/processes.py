@@ -93,6 +93,9 @@ def free_port() -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process with all its threads, those that ended included; in steps of one clock tick (10 ms)."""
+    """User and system time of a process with all its threads, also the ended ones, in seconds.
+
+    It counts in clock ticks of 10 ms.
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS

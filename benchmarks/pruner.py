@@ -2,18 +2,18 @@
 
 Claim: no decision reads the whole study. With 10,000 finished trials in memory HyperTrickPruner
 makes at least 10 times the decisions of SuccessiveHalvingPruner and of MedianPruner, which go
-through all trials; in an SQLite file at least 0.7 of what the storage allows (see `storage alone`).
-There the others may be as fast: Successive Halving writes only at its rungs, Median never, where
-HyperTrick commits every decision.
+through all trials. In an SQLite file it makes at least 0.7 of the decisions that the storage allows
+(see `storage alone`). There the others may be as fast: HyperTrick commits every decision, while
+Successive Halving writes only at its rungs, and Median never.
 
-Method: one study of TRIALS trials that have reported PHASES values and carry the attributes that
-HyperTrick and Successive Halving leave; each pruner has its own copy (in memory, or an SQLite
-file). Eight trials run at a time and report in turn; a trial that is pruned or done makes room for
-a new one. Only `should_prune` is timed, in which HyperTrick and Successive Halving also write what
-they remember. The pruners take turns of `--decisions` decisions, for `--rounds` rounds; a figure is
-the median of the rounds, with the least and the most, and a multiple the median of the rounds'
+Method: one study has TRIALS trials. They have reported PHASES values and carry the attributes that
+HyperTrick and Successive Halving leave. Each pruner has its own copy (in memory, or an SQLite
+file). Eight trials run at a time and report in turn. A pruned or completed trial makes room for a
+new one. Only `should_prune` is timed; in it HyperTrick and Successive Halving also write their
+attributes. The pruners take turns of `--decisions` decisions, for `--rounds` rounds. A figure is
+the median of the rounds, with the least and the most. A multiple is the median of the rounds'
 multiples, which compare neighbours in time. `first` is a pruner's very first decision, in which
-HyperTrick reads the whole study. `storage alone` lists the trials, which all of them do, and writes
+HyperTrick reads the whole study. `storage alone` lists the trials, as all pruners do, and writes
 one attribute to a running trial.
 
     python benchmarks/pruner.py [--trials 10000] [--phases 10] [--rounds 15] [--decisions 40]
@@ -111,7 +111,7 @@ class Search:
         self.done = [0] * NODES
 
     def decide(self, count: int) -> float:
-        """Makes `count` decisions and returns how many a second."""
+        """Makes `count` decisions, and returns their rate a second."""
         spent = 0.0
         for n in range(count):
             node = n % NODES
@@ -129,7 +129,7 @@ class Search:
         return count / spent
 
     def storage_alone(self, count: int) -> float:
-        """Lists the trials and writes an attribute, `count` times; how many a second."""
+        """Lists the trials and writes an attribute, `count` times; returns the rate a second."""
         record = {
             "trial": 0,
             "step": 0,

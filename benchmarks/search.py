@@ -1,19 +1,20 @@
 """What a real search finds: HyperTrick, its improved form and random search, in the same time.
 
-Question: on LunarLander with A3C, over the space of HyperTrick's paper (learning rate, γ, t_max),
-which of them finds the best configuration in the same time? Two seeds are too few to rank them.
+Question: which method finds the best configuration in the same time? The task is LunarLander with
+A3C, over the space of HyperTrick's paper (learning rate, γ, t_max). Two seeds are too few to rank
+the methods.
 
 Method: `examples/lunarlander/search.toml` with real processes, two nodes of one core each. For each
-seed, HyperTrick runs as published to the end of its trials; the others then get just that time.
-`improved` decides after 1 and 3 of 9 phases with a cohort of 16 that collects data and a TPE
-sampler, `random` stops nothing; both begin new trials as long as there is time. HyperTrick and
+seed, HyperTrick runs as published to the end of its trials. The others then get the same time.
+`improved` decides after 1 and 3 of 9 phases, with a cohort of 16 that collects data, and a TPE
+sampler. `random` stops nothing. Both begin new trials as long as there is time. HyperTrick and
 random draw the same configurations in the same order. A trial's score is its mean training return
-over 100 episodes at the end of its last phase. Each search's best trial is that of
-`docs/hypertrick.md`: the best of those that completed. It is then played over 500 episodes,
-sampled, since the best of many noisy scores flatters. At last the best configuration of all is
-trained as a plain run with two children, beside `lunarlander.toml`, for two minutes each.
+over 100 episodes at the end of its last phase. Each search's best trial is the best completed one,
+as `docs/hypertrick.md` defines it. It then plays 500 episodes with sampled actions, since the best
+of many noisy scores flatters. At last the best configuration of all is trained as a plain run with
+two children, beside `lunarlander.toml`, for two minutes each.
 
-Resumable: what is finished under --out is not repeated, what was interrupted goes on.
+A benchmark can be resumed: finished work under --out is not repeated, interrupted work goes on.
 
     python benchmarks/search.py --out runs/search         two seeds, one and a half hours
     python benchmarks/search.py --out runs/quick --seeds 1 --set search.trials=4 \\
@@ -54,7 +55,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def run_search(
     name: str, seed: int, seconds: float | None, changes: dict[str, Any], out: Path
 ) -> dict[str, Any]:
-    """One search, its figures, and an evaluation of what it has found."""
+    """One search, its figures, and an evaluation of its best trial."""
     result = out / "result.json"
     if result.exists():
         return dict(json.loads(result.read_text()))

@@ -1,19 +1,19 @@
 """Reports a second at a Parent that runs a search.
 
-Claim: a Parent answers the reports of 1,000 nodes, each with its decision, its history and its
-record in the study, without any of them waiting for the database.
+Claim: a Parent answers the reports of 1,000 nodes. Each report gets its decision, its line of the
+history and its record in the study, and none waits for the database.
 
-Method: a Parent with a search (`phase_steps = 1`, so that every push ends a phase and asks for a
-decision) and one with a plain run of the same network are processes of their own on core 0. This
-process, on core 1, plays their nodes: websockets clients in one event loop, one push in flight
-each. Windows alternate plain, search, plain, …; figures are medians. `Parent µs` is the Parent's
-CPU time a push, all threads, the study's included, and independent of how fast this process is;
-`ratio` compares the rates of answers. Nodes of the plain run receive the vector back, those of the
-search do not. Before each window a node has its trial: handing one out costs the database some
-milliseconds and is measured by itself (`trials/s`). Afterwards the Parent is told to end: `behind`
-is how many reports the study had not yet got at that moment, and `caught up` how long it took to
-write them. In the end the study's reports must be exactly those that were answered, or there are no
-figures.
+Method: two Parents are processes of their own on core 0. One has a search with `phase_steps = 1`,
+so that every push ends a phase and asks for a decision. The other has a plain run of the same
+network. This process, on core 1, plays their nodes: websockets clients in one event loop, one push
+in flight each. Windows alternate plain, search, plain, …; figures are medians. `Parent µs` is the
+Parent's CPU time a push, of all threads, the study's included. It does not depend on the speed of
+this process. `ratio` compares the rates of answers. Nodes of the plain run receive the vector back,
+nodes of the search do not. Before each window a node has its trial: handing out a trial costs the
+database some milliseconds, and is measured by itself (`trials/s`). Afterwards the Parent is told to
+end. `behind` is the number of reports that the study has not got by then, and `caught up` the time
+that it takes to write them. In the end the study must hold exactly the answered reports, or there
+are no figures.
 
     python benchmarks/service.py                        100 and 1,000 nodes, about two minutes
     python benchmarks/service.py --nodes 100 --windows 1 --seconds 2

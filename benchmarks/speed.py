@@ -1,15 +1,16 @@
-"""How many environment steps a second a child makes while it trains, beside what its environment alone allows.
+"""How many environment steps a second a child makes while it trains, beside its environment alone.
 
-Claims: on two cores, training on LunarLander-v3 with `a3c.toml` and `exchange = "free"`, connected to a
-real parent, a child makes at least 0.7 of the steps of the bare environment loop with random actions on
-the same two cores, at least 0.5 with `lunarlander.toml`; and at least 2.5 times the steps per core of
-Stable-Baselines3's A2C with 8 environments and `render_mode=None`.
+Claims: a child trains on LunarLander-v3 with two cores and `exchange = "free"`, connected to a real
+parent. With `a3c.toml` it makes at least 0.7 of the steps of the bare environment loop with random
+actions on the same two cores, with `lunarlander.toml` at least 0.5. It makes at least 2.5 times the
+steps per core of Stable-Baselines3's A2C with 8 environments and `render_mode=None`.
 
-Method: all are measured in one process tree after another, in turn, for several rounds; a round's ratio
-compares neighbours in time; the median of the rounds counts. The bare loop is two processes, one per
-core, each with an environment made as a core makes it and actions drawn beforehand, so that it does
-nothing but step and reset. A child's steps are those that its parent counted, from its history, after
-a warm-up of WARM seconds. `--parts` says where the rest goes, one core, function by function.
+Method: one process tree after another is measured, in turn, for several rounds. A round's ratio
+compares neighbours in time, and the median of the rounds counts. The bare loop is two processes,
+one per core. Each has an environment made as a core makes it, and actions drawn beforehand, so that
+it only steps and resets. A child's steps are the steps that its parent counted, from its history,
+after a warm-up of WARM seconds. `--parts` says where the rest goes, on one core, function by
+function.
 
     python benchmarks/speed.py [--rounds 3] [--seconds 15] [--json FILE] [--parts]
 """
@@ -56,7 +57,7 @@ def bare_loop(cpu: int, seconds: float, results: Any) -> None:
 
 
 def bare(seconds: float) -> float:
-    """Both cores at once, summed."""
+    """Steps a second of both cores at once, summed."""
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     processes = [
@@ -95,7 +96,7 @@ def child(file: str, seconds: float, *settings: str) -> float:
 
 
 def stable_baselines(seconds: float) -> float:
-    """Two A2C processes, one per core, summed."""
+    """Steps a second of two A2C processes, one per core, summed."""
     python = ROOT / "benchmarks/.venv/bin/python"
     if not python.exists():
         sys.exit("the peers are not installed: make peers")
@@ -117,7 +118,7 @@ def stable_baselines(seconds: float) -> float:
 
 
 def parts() -> None:
-    """Microseconds a step of each thing that a core does, one after another on one core."""
+    """Microseconds a step of each part of a core's work, one after another on one core."""
     import numpy as np
     import torch
 

@@ -3,9 +3,9 @@
 A Parent holds the weights. Each Child trains its own copy with all its cores. Whenever it is ready,
 it exchanges weights with the parent over one websocket. Nobody waits for anybody else.
 
-What is true lives in `genkidama/*.py`, what touches a machine in `genkidama.system`, what learns in
-`genkidama.learning`, what waits in `genkidama.parent` and `genkidama.child`. `docs/design.md` tells
-the rest.
+The rules of the whole are in `genkidama/*.py`. `genkidama.system` touches the machine,
+`genkidama.learning` learns, and `genkidama.parent` and `genkidama.child` wait and talk.
+`docs/design.md` tells the rest.
 
     experiment = genkidama.Experiment.load("examples/lunarlander/lunarlander.toml")
     run = genkidama.train(experiment, children=2, out="runs/first")
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from genkidama.system.run import Run
     from genkidama.weights import Signature
 
-#: Public names and their homes. They are imported when they are first used: a parent must not pay
-#: for torch, and a core must not pay for websockets.
+#: Public names and their homes. A home is imported when its name is first used: a parent must not
+#: pay for torch, and a core must not pay for websockets.
 _HOMES = {
     "ActorCritic": "genkidama.learning.networks",
     "Checkpoint": "genkidama.system.checkpoint",

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from genkidama.doctor.__main__ import main as doctor_alone
 from genkidama.errors import GenkidamaError
 
-#: Why the verbs cannot work; None if they can. The doctor needs nothing of what they import, and
-#: says what is wrong with it.
+#: Why the verbs cannot work; None if they can. The doctor needs none of their imports, and says
+#: what is wrong with them.
 _BROKEN: Exception | None = None
 try:
     from genkidama.commands import verbs
@@ -21,10 +21,10 @@ except Exception as error:  # a package is missing, or too old, or was built for
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command.
+    """Runs the command.
 
     Returns:
-        Its exit code: 0, 1 (this machine cannot), 2 (the user's mistake), 130 (interrupted).
+        The exit code: 0, 1 (this machine cannot), 2 (the user's mistake), 130 (interrupted).
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     if _BROKEN is not None:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return fail(error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # whoever read our output has gone, as `| head` does
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         return 1
 

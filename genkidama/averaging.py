@@ -16,7 +16,7 @@ from genkidama.weights import Vector
 
 __all__ = ["Blend", "Contribution", "Rule", "RuleState", "blend", "diagnose", "speed_factor"]
 
-#: Numbers blended at a time: what is taken of the child stays in a second-level cache, so that a
+#: Numbers blended at a time. The child's share of a block stays in a second-level cache, so that a
 #: large vector crosses the memory bus once. Smaller blocks cost more in calls than they save.
 BLOCK = 65_536
 
@@ -27,7 +27,7 @@ RuleState: TypeAlias = dict[str, npt.NDArray[Any]]
 class Contribution(msgspec.Struct, gc=False):
     """What a push brings to a rule."""
 
-    #: float32, shape (n,), only to be read, and only until `Rule.apply` returns.
+    #: float32, shape (n,). A rule may only read it, and only until `Rule.apply` returns.
     vector: Vector
     #: The version of θ_P that the child started from.
     version: int
@@ -41,7 +41,7 @@ class Contribution(msgspec.Struct, gc=False):
 
 @runtime_checkable
 class Rule(Protocol):
-    """How the parent uses a push. A class of one's own inherits from this one and writes `apply`.
+    """How the parent uses a push. A class of your own inherits from this one and writes `apply`.
 
     It is made once a run, as `Class(parent.alpha, **parent.rule_options)`. One event loop calls it
     for all children in turns. It must not wait, and every push pays for what it does.
@@ -49,8 +49,8 @@ class Rule(Protocol):
     Every rule keeps these promises; `tests/rules.py` checks them:
     - Finite weights and a finite push give finite weights.
     - It is deterministic: the same pushes give the same weights to the bit.
-    - It reads the push and writes θ_P in place; neither array is kept.
-    - What it remembers is in `state`, and `restore` makes a new rule go on like the old one.
+    - It reads the push and writes θ_P in place. It keeps neither array.
+    - `state` holds all that it remembers, and `restore` makes a new rule go on like the old one.
     """
 
     def start(self, push: Contribution) -> Vector | None:
@@ -72,14 +72,14 @@ class Rule(Protocol):
         raise NotImplementedError
 
     def state(self) -> RuleState:
-        """What it remembers; empty if that is nothing. A checkpoint holds it beside the network.
+        """What the rule remembers; empty if nothing. A checkpoint holds it beside the network.
 
         The arrays are copied before the next push.
         """
         return {}
 
     def restore(self, state: RuleState) -> None:
-        """Takes over what `state` of a rule of the same class gave.
+        """Takes over the `state` of another rule of the same class.
 
         Raises:
             ValueError: an array is missing, or does not fit.
@@ -87,7 +87,7 @@ class Rule(Protocol):
         return
 
     def diagnose(self, beta: float, children: int) -> list[str]:
-        """What a user should know about this rule with β and so many children, a sentence each."""
+        """What a user should know of this rule with this β and so many children, in sentences."""
         return []
 
 
@@ -155,7 +155,7 @@ def speed_factor(alpha: float, beta: float) -> float:
 
 
 def diagnose(alpha: float, beta: float, children: int) -> list[str]:
-    """What a user should know about this α and β of `Blend`, a sentence each."""
+    """What a user should know of `Blend` with this α and β, in sentences."""
     found = []
     if alpha == 0.0:
         found.append(

@@ -1,4 +1,4 @@
-"""How many core processes fit into the memory that there is. Pure: it is handed what was measured.
+"""How many core processes fit into the memory that is free. Pure: others measure.
 
 Before a child starts any core, it measures what one costs on its machine and with its experiment.
 The figures here stand in where nothing has been measured yet. They are LunarLander's with two
@@ -27,8 +27,8 @@ CORE_BYTES = 15_000_000
 #: A core that has grown by so much asks to be replaced. Environments leak: Box2D keeps 1.6 KiB of
 #: every LunarLander episode, which is gigabytes a day. All that was learned is in the shared
 #: memory, and a fork of the nursery takes milliseconds, so a replacement costs one unfinished
-#: episode. All of it is set aside for each core, since they start together, leak alike, and come to
-#: the limit together. (Four of them were at 14.4, 14.4, 14.5 and 14.6 MiB after a minute.)
+#: episode. Each core gets all of this room: cores start together, leak alike, and come to the limit
+#: together. (Four of them were at 14.4, 14.4, 14.5 and 14.6 MiB after a minute.)
 GROWTH_BYTES = 24 << 20
 
 #: What stays free. The kernel counts pages of files as available. But a child learns nothing if its
@@ -41,10 +41,10 @@ def cores_that_fit(available: int | None, per_core: int, at_most: int, reserve: 
     """How many cores to run: at least 1, since none would be no child.
 
     Args:
-        available: bytes that may still be taken, which may be less than nothing; None if the system
-            does not say.
-        per_core: bytes that each takes at its most, more than 0.
-        at_most: how many the CPU has, at least 1.
+        available: bytes that are still free, which may be less than 0; None if the system does not
+            say.
+        per_core: bytes that a core takes at most, more than 0.
+        at_most: how many cores the CPU has, at least 1.
         reserve: bytes that stay free.
     """
     if available is None:

@@ -1,6 +1,6 @@
 """What a child's session decides, as values; nothing here decides.
 
-A vector takes no part in comparing two of them.
+Two decisions are compared without their vectors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Train:
-    """Build this experiment, and join with the network that comes of it."""
+    """Build this experiment, and join with its network."""
 
     experiment: Experiment
 
@@ -59,7 +59,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Keep:
-    """The connection stands again: train on with the weights that there are."""
+    """The connection stands again: train on with the present weights."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Over:
     next: bool = False
 
 
-#: What the shell shall do. A `Join` is to be sent at once, on the same connection.
+#: What the shell has to do. It sends a `Join` at once, on the same connection.
 Decision: TypeAlias = Train | Wait | Renamed | Begin | Keep | Blend | Reset | Over | Join
 
 

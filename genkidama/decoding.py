@@ -1,7 +1,7 @@
-"""How plain values from TOML or the wire become checked settings, and how a mistake in them is worded. Pure.
+"""How plain values from TOML or the wire become checked settings, and how errors read. Pure.
 
-Unknown keys are errors and ranges are part of the types. An error names the source, the key as a user
-writes it, the value that stands there, and what is allowed.
+Unknown keys are errors, and ranges are part of the types. An error names the source, the key as a
+user writes it, the value found there, and what is allowed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 def plug(*names: str) -> msgspec.Meta:
-    """One of our own by name, or a plug of the user's: `"package.module:Name"`."""
+    """Allows one of our own by name, or a plug of the user's: `"package.module:Name"`."""
     pattern = "|".join((*names, r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))
     expected = f"one of {', '.join(map(repr, names))}, or an import string 'module:Name'"
     return Meta(pattern=rf"^({pattern})\Z", extra={"expected": expected})
@@ -57,7 +57,7 @@ _Settings = TypeVar("_Settings", bound=Section)
 
 
 def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Settings:
-    """These plain values as a section.
+    """Makes a section of plain values.
 
     Args:
         source: where they come from, as an error names it.
@@ -72,7 +72,7 @@ def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Se
 
 
 def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str) -> str:
-    """msgspec's words, with the key as a user writes it, the value found there and the known keys."""
+    """msgspec's words, with the key as a user writes it, the value found and the known keys."""
     problem, _, place = error.partition(" - at `")
     keys = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place)
     value: Any = settings
@@ -89,9 +89,8 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
     unknown = re.match(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
     if unknown:
         known = sorted(field.encode_name for field in msgspec.structs.fields(owner or kind))
-        name = (
-            unknown[1] if unknown[1].isprintable() else ascii(unknown[1])
-        )  # TOML allows a line break in a quoted key
+        # TOML allows a line break in a quoted key.
+        name = unknown[1] if unknown[1].isprintable() else ascii(unknown[1])
         full = f"{path}.{name}" if path else name
         near = difflib.get_close_matches(unknown[1], known, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -121,7 +120,7 @@ def _section_of(kind: Any) -> Any:
 
 
 def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
-    """`Invalid enum value` and a regex say too little; the field's own type says which words are allowed."""
+    """What is allowed, in msgspec's words; from the field's own type where they say too little."""
     owner = kind
     for name, _ in keys:
         owner = _sections(owner).get(name, owner) if name else owner

@@ -1,7 +1,7 @@
 """What can go wrong, and whose fault it is.
 
-Every error that a user can cause is a `GenkidamaError`: its text is one line that names the thing,
-the value and the way out, and the command line prints that line instead of a traceback.
+Every error that a user can cause is a `GenkidamaError`. Its text is one line that names the thing,
+the value and the way out. The command line prints that line instead of a traceback.
 
     ConfigurationError   the user's file, option or environment        exit code 2
     ProtocolError        the other end of the websocket                refused, counted, never fatal
@@ -26,7 +26,7 @@ class ConfigurationError(GenkidamaError):
 
 
 class EnvironmentFailure(GenkidamaError):
-    """This machine cannot do what was asked: a port in use, a full disk, a directory not writable."""
+    """This machine cannot do what was asked: a port is in use, a disk is full."""
 
 
 class ProtocolError(GenkidamaError):

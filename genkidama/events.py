@@ -69,7 +69,7 @@ class Resumed(Event, kw_only=True):
     software: str
     """The version of the parent's software."""
     file: str | UnsetType = UNSET
-    """Plain run: the checkpoint that it goes on from."""
+    """Plain run: the checkpoint from which it goes on."""
     version: int | UnsetType = UNSET
     """Plain run: the version of θ_P there."""
     update: float | UnsetType = UNSET
@@ -97,7 +97,7 @@ class Joined(Event, kw_only=True):
     parameters: int
     """Numbers of its network."""
     trial: int | UnsetType = UNSET
-    """Search: what it trains."""
+    """Search: the trial that it trains."""
 
 
 class Exchange(Event, kw_only=True):
@@ -105,7 +105,7 @@ class Exchange(Event, kw_only=True):
 
     event: Literal["exchange"] = "exchange"
     child: str
-    """Who pushed."""
+    """The child that pushed."""
     version: int
     """The version of θ_P after it."""
     update: float
@@ -119,7 +119,7 @@ class Exchange(Event, kw_only=True):
     mean_return: float | None
     """Mean return of the last `stop.window` episodes; null before the first has ended."""
     trial: int | UnsetType = UNSET
-    """Search: of which trial all this is."""
+    """Search: the trial that all this is about."""
 
 
 class Measures(Event, kw_only=True):
@@ -129,9 +129,9 @@ class Measures(Event, kw_only=True):
     backend: str
     """`child.backend`."""
     child: str
-    """Who measured."""
+    """The child that measured."""
     trial: int | UnsetType = UNSET
-    """Search: while it trained which trial."""
+    """Search: the trial that it trained then."""
     figures: dict[str, float] = {}
     """In a line they stand beside the other fields: name and value."""
 
@@ -141,7 +141,7 @@ class Refused(Event, kw_only=True):
 
     event: Literal["refused"] = "refused"
     child: str
-    """Who said it: a name, or an address before there is one."""
+    """The speaker's name, or its address before it has a name."""
     code: str
     """The refusal's code."""
     reason: str
@@ -185,7 +185,7 @@ class Warned(Event, kw_only=True):
 
     event: Literal["warning"] = "warning"
     trial: int | UnsetType = UNSET
-    """Search: about which trial."""
+    """Search: the trial that this is about."""
     reason: str
     """What."""
 
@@ -225,7 +225,7 @@ class PhaseReported(Event, kw_only=True):
     phase: int
     """The phase, from 0."""
     node: str
-    """Who trained it."""
+    """The node that trained it."""
     start: float
     """When the phase began, in seconds of the search."""
     end: float
@@ -235,7 +235,7 @@ class PhaseReported(Event, kw_only=True):
     order: int
     """This was the n-th report of its phase."""
     worse: int
-    """How many reports of the phase before it were worse."""
+    """How many earlier reports of the phase were worse."""
     mode: str
     """How the rule decided: `Mode`."""
     verdict: str
@@ -301,14 +301,14 @@ _encoder = msgspec.json.Encoder()
 
 
 def as_lines(events: Sequence[Event]) -> bytes:
-    """Events as lines of the history; together they take half the time of one by one."""
+    """Events as lines of the history. Encoding them together takes half the time."""
     return _encoder.encode_lines(
         [_flat(event) if type(event) is Measures else event for event in events]
     )
 
 
 def _flat(event: Measures) -> dict[str, Any]:
-    """The figures beside the other fields. One with the name of a field loses."""
+    """Puts the figures beside the other fields. A figure with the name of a field is dropped."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
     figures: dict[str, Any] = fields.pop("figures")
     return fields | figures | fields

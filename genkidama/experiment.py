@@ -1,7 +1,7 @@
 """The experiment: every setting of a run, decoded from TOML and checked before anything starts.
 
-The parent owns the experiment and sends it to each child, so a new machine needs no file of its own.
-Pure but for one thing: `read_toml` reads the file that it is given.
+The parent owns the experiment and sends it to each child, so a new machine needs no file of its
+own. Pure but for one thing: `read_toml` reads the file that it is given.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ _PPO_ONLY = ("epochs", "minibatch_size", "clip")
 
 
 class Experiment(Section, frozen=True):
-    """Every setting of a run. Frozen; `msgspec.structs.replace` makes a changed copy, `with_settings` a checked one."""
+    """Every setting of a run.
+
+    It is frozen: `msgspec.structs.replace` makes a changed copy, `with_settings` a checked one.
+    """
 
     name: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", extra={"expected": NAME})
@@ -79,8 +82,8 @@ class Experiment(Section, frozen=True):
         """Reads an experiment from a TOML file.
 
         Raises:
-            ConfigurationError: the file is missing or no TOML, or a key, type or range is wrong; the
-                message names the file, the key, the value and what is allowed.
+            ConfigurationError: the file is missing or no TOML, or a key, type or range is wrong.
+                The message names the file, the key, the value and what is allowed.
         """
         path = Path(path)
         settings = read_toml(path)
@@ -101,7 +104,7 @@ class Experiment(Section, frozen=True):
         return experiment
 
     def to_dict(self) -> dict[str, Any]:
-        """Nested plain values that `from_dict` accepts; settings that are absent are left out."""
+        """Nested plain values that `from_dict` accepts, without the absent settings."""
         settings: dict[str, Any] = msgspec.to_builtins(self)
         for section in ("stop", "search"):
             if settings[section] is not None:
@@ -119,7 +122,7 @@ class Experiment(Section, frozen=True):
         return tomli_w.dumps(self.to_dict())
 
     def with_settings(self, changes: dict[str, Any], source: str = "--set") -> Experiment:
-        """A checked copy with single settings changed; keys are dotted, as `child.exchange`.
+        """A checked copy with single settings changed. Keys are dotted, as `child.exchange`.
 
         Raises:
             ConfigurationError: no such key, or a value that it does not allow.
@@ -160,14 +163,15 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
-    """What no single field's type can say."""
+    """Checks what no single field's type can say."""
     algorithm = experiment.algorithm
     if algorithm.name == "a3c":
         for key in _PPO_ONLY:
             if key in given.get("algorithm", {}):
                 value = given["algorithm"][key]
                 raise ConfigurationError(
-                    f"{source}: algorithm.{key} = {value!r}: only algorithm.name = 'ppo' has this setting"
+                    f"{source}: algorithm.{key} = {value!r}: "
+                    "only algorithm.name = 'ppo' has this setting"
                 )
     if algorithm.name == "ppo" and algorithm.minibatch_size > algorithm.batch_size:
         raise ConfigurationError(
@@ -191,17 +195,19 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             ("algorithm.name", "ppo") if algorithm.name == "ppo" else ("child.backend", "hogwild")
         )
         raise ConfigurationError(
-            f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c, but {key} = {value!r}"
+            f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c, "
+            f"but {key} = {value!r}"
         )
     if algorithm.vtrace and algorithm.epsilon:
         raise ConfigurationError(
-            f"{source}: algorithm.vtrace = True: knows the policy's own actions only; set algorithm.epsilon to 0"
+            f"{source}: algorithm.vtrace = True: knows the policy's own actions only; "
+            "set algorithm.epsilon to 0"
         )
     if experiment.environment.vectorized and experiment.environment.wrappers:
         name = experiment.environment.wrappers[0].name
         raise ConfigurationError(
-            f"{source}: environment.wrappers: {name!r} cannot be put around a vectorized environment; "
-            "take out environment.vectorized or the wrappers"
+            f"{source}: environment.wrappers: {name!r} cannot be put around a vectorized "
+            "environment; take out environment.vectorized or the wrappers"
         )
     ga3c = experiment.ga3c
     for key in ("predictors", "trainers", "agents"):
@@ -212,12 +218,13 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             )
     if child.exchange == "free" and not child.exchange_seconds and not child.exchange_steps:
         raise ConfigurationError(
-            f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, a free child would never exchange; set one of them"
+            f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, "
+            "a free child would never exchange; set one of them"
         )
     if not experiment.parent.checkpoint_updates and not experiment.parent.checkpoint_seconds:
         raise ConfigurationError(
-            f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, nothing would be saved on the way; set one of them"
+            f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
+            "nothing would be saved on the way; set one of them"
         )
-
     if experiment.search is not None:
         check_search(experiment, experiment.search, source)

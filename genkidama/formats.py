@@ -29,6 +29,6 @@ def megabytes(size: int) -> str:
 
 
 def one_line(error: BaseException, length: int = 300) -> str:
-    """What an error says, or else its kind, in one line of about `length` characters at most."""
+    """An error's text, or else its kind, in one line of about `length` characters at most."""
     text = " ".join(f"{error}".split()) or type(error).__name__
     return text if len(text) <= length else f"{text[:length]} …"

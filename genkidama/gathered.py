@@ -9,13 +9,14 @@ from genkidama.messages import LARGEST_RETURN, permitted_measures
 
 __all__ = ["Gathered", "LeftOut"]
 
-#: One push reports the newest returns, at most so many: even a day without a parent fits into it.
+#: One push reports the newest returns, at most so many. Even a day without a parent then fits into
+#: a push.
 _MOST_RETURNS = 4096
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What is not reported: how many returns, and which measures."""
+    """What a push may not report: the number of returns, and the names of measures."""
 
     returns: int = 0
     measures: tuple[str, ...] = ()
@@ -27,22 +28,22 @@ class Gathered:
 
     #: Environment steps.
     steps: int = 0
-    #: Undiscounted return of each finished episode, the newest ones.
+    #: Undiscounted return of each of the newest finished episodes.
     returns: list[float] = field(default_factory=list)
-    #: Figures of the backend's own, of the newest time that has any.
+    #: The backend's own figures, the newest that there are.
     measures: dict[str, float] = field(default_factory=dict)
 
     def add(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
-        """Adds what was done since the last call; what a push may not carry is left out.
+        """Adds the work since the last call, and leaves out what a push may not carry.
 
         Args:
             steps: environment steps.
-            returns: undiscounted, one for each episode that ended. A push carries none that is NaN,
-                infinite or beyond ±1e30.
-            measures: figures of the backend's own; see `genkidama.messages.permitted_measures`.
+            returns: undiscounted, one for each episode that ended. A push carries no return that
+                is NaN, infinite or beyond ±1e30.
+            measures: the backend's own figures; see `genkidama.messages.permitted_measures`.
 
         Returns:
-            What has been left out. A measure that is NaN or infinite stands for none, and is not
+            What has been left out. A NaN or infinite measure means "not measured", and is not
             mentioned.
         """
         reported = [value for value in returns if abs(value) <= LARGEST_RETURN]

@@ -10,7 +10,8 @@ Laws of this file:
       4·n bytes          the vector: n float32, little-endian; absent if the message carries none
 
 - Whatever the bytes are, decoding yields a message or a `ProtocolError`, and nothing is executed.
-- Fields that a reader does not know are ignored; a change that old readers cannot ignore raises `PROTOCOL`.
+- A reader ignores fields that it does not know. A change that old readers cannot ignore raises
+  `PROTOCOL`.
 
 `docs/protocol.md` describes the conversation.
 """
@@ -54,14 +55,16 @@ __all__ = [
 #: The protocol's version. Both ends must agree.
 PROTOCOL = 1
 
-#: Beyond this a return is nonsense, and the sum of a window of them could overflow. A parent refuses a
-#: push with such a return, so a child leaves it out.
+#: Beyond this a return is nonsense, and the sum of a window of them could overflow. A parent
+#: refuses a push with such a return, so a child leaves it out.
 LARGEST_RETURN = 1e30
 
-#: The largest message before a network's size is known: a signature of some ten thousand parameters.
+#: The largest message before a network's size is known. A signature of some ten thousand parameters
+#: fits into it.
 HANDSHAKE_LIMIT = 1 << 20
 
-#: Room beside the vector for the map: 4,096 episode returns are 36 KiB, 32 measures at most 1.4 KiB.
+#: Room beside the vector for the map. 4,096 episode returns take 36 KiB, 32 measures at most
+#: 1.4 KiB.
 _HEADER_LIMIT = 1 << 17
 
 _LENGTH = struct.Struct("<I")
@@ -97,7 +100,8 @@ class Hello(Message):
     protocol: int
     #: How people call this child; unique among the connected ones.
     name: Name
-    #: A random word that a child keeps while its process lives: the same child returning.
+    #: A random word that a child keeps while its process lives. By it the parent knows the child
+    #: that returns.
     session: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     #: The version of the child's software, for the parent's log.
     software: Annotated[str, msgspec.Meta(max_length=64)] = ""
@@ -117,7 +121,8 @@ class Welcome(Message):
     stop: str = ""
     #: In a search, the number of the trial that this experiment is.
     trial: Count | None = None
-    #: In a search, there is no trial at present and no experiment here: ask again in so many seconds.
+    #: In a search, if there is no trial at present: ask again in so many seconds. Then this message
+    #: holds no experiment.
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
 
 
@@ -143,18 +148,19 @@ class Push(Message):
     returns: list[float] = []
     #: In a search, the trial's number.
     trial: Count | None = None
-    #: Figures of the backend's own, for the history; `permitted_measures` says which there may be.
+    #: The backend's own figures, for the history; `permitted_measures` says which are allowed.
     measures: Measures = {}
     vector: np.ndarray | None = None
 
 
 class Weights(Message):
-    """θ_P after the blend. Carries a vector, unless the parent has none and asks for the child's."""
+    """θ_P after the blend. It has no vector if the parent has none, or the child knows it."""
 
     version: Count
     #: How much of the run is done, in [0, 1]; schedules follow it.
     progress: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    #: Why the run is over, or in a search the trial, if it is: the child stops.
+    #: Why the run is over or, in a search, the trial; empty while it goes on. If set, the child
+    #: stops.
     stop: str = ""
     #: In a search, with `stop`: only this trial is over; say hello again for another.
     next: bool = False
@@ -174,7 +180,7 @@ class Goodbye(Message):
 
 
 class Refusal(Message):
-    """What was said is not allowed, and why. A handshake that is refused ends the connection."""
+    """A message was not allowed, and why. A refused handshake ends the connection."""
 
     code: str
     reason: str
@@ -203,8 +209,11 @@ def size_limit(size: int) -> int:
 
 
 def permitted_measures(figures: Mapping[str, float]) -> dict[str, float]:
-    """Those of a backend's figures that a push may carry, the first 32: finite, within ±1e30, and named with a–z, 0–9 and `_`,
-    a letter first, at most 32 characters, but not `time`, `event`, `child` or `trial`."""
+    """The backend's figures that a push may carry, the first 32 of them.
+
+    A figure is within ±1e30. Its name has at most 32 characters of a–z, 0–9 and `_`, a letter
+    first, and is not `time`, `event`, `child` or `trial`.
+    """
     permitted = (
         (name, float(value))
         for name, value in figures.items()
@@ -214,7 +223,7 @@ def permitted_measures(figures: Mapping[str, float]) -> dict[str, float]:
 
 
 def encode(message: Request | Reply) -> bytes:
-    """The message's bytes, its vector copied once: later changes of the vector do not reach them."""
+    """The message's bytes. The vector is copied once, so its later changes do not reach them."""
     vector = getattr(message, "vector", None)
     if vector is None:
         header = _encoder.encode(message)
@@ -268,7 +277,8 @@ def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Re
     if not hasattr(message, "vector"):
         raise ProtocolError(
             "malformed",
-            f"{len(frame) - end} bytes behind a {message.__struct_config__.tag!r}, which carries no vector",
+            f"{len(frame) - end} bytes behind a {message.__struct_config__.tag!r}, "
+            "which carries no vector",
         )
     start = _aligned(end)
     if start > len(frame) or (len(frame) - start) % DTYPE.itemsize:
@@ -280,7 +290,7 @@ def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Re
 
 
 def _explain(header: memoryview, error: Exception) -> ProtocolError:
-    """Whether the bytes are no map at all, or a message of a type that does not exist here."""
+    """Says whether the bytes are no map at all, or a message of a type that does not exist here."""
     words = " ".join(str(error).split())  # they quote what was sent, line breaks included
     try:
         tag = _tag.decode(header).type

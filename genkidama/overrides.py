@@ -16,11 +16,11 @@ _KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
 def parse_setting(text: str) -> tuple[str, object]:
     """`"child.exchange=free"` as `("child.exchange", "free")`.
 
-    The value is read as TOML (`0.5`, `true`, `[64, 64]`, `"free"`); what is no TOML value is taken
-    as a string, so that quotes are seldom needed. So is a date, which no setting is.
+    The value is read as TOML (`0.5`, `true`, `[64, 64]`, `"free"`). Anything else is taken as a
+    string, so that quotes are seldom needed. So is a date, since no setting is a date.
 
     Raises:
-        ConfigurationError: there is no `=`, or what stands before it is no dotted key.
+        ConfigurationError: there is no `=`, or no dotted key before it.
     """
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
@@ -39,5 +39,5 @@ def parse_setting(text: str) -> tuple[str, object]:
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, object]:
-    """Several of them, as `Experiment.with_settings` takes them; of a repeated key the last counts."""
+    """All settings, as `Experiment.with_settings` takes them. A repeated key's last one counts."""
     return dict(map(parse_setting, texts))

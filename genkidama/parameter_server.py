@@ -1,12 +1,12 @@
 """Everything the parent decides, as one pure method: `ParameterServer.handle(child, message, now)`.
 
 Laws of this file:
-- No clock, no socket, no file: the shell passes `now` (seconds, never going back) and writes what
-  `take_events` gives it.
+- No clock, no socket, no file. The shell passes `now` (seconds, never going back) and writes the
+  events that `take_events` gives it.
 - Nothing here waits, so each push is applied at once and whole, without a lock.
 - A refused message changes nothing but a counter: the weights and the run go on untouched.
-- A *trial* is one set of hyperparameters with its vector and history. A `Trials` says who trains
-  which one, how a push is used, and when all is over. Nothing here asks whether it is a search.
+- A *trial* is one set of hyperparameters with its vector and history. A `Trials` says which child
+  trains it, how a push is used, and when all is over. Nothing here asks whether it is a search.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["ChildRecord", "ParameterServer", "Snapshot", "Trial"]
 
 @dataclass
 class ChildRecord:
-    """What the parent knows of one child, connected or not."""
+    """What the parent knows of one child, whether connected or not."""
 
     session: str = ""
     connected: bool = False
@@ -59,14 +59,14 @@ class ChildRecord:
 
 
 class ParameterServer:
-    """The parent's mind: who is there, what θ_P is, what each message is answered.
+    """The parent's mind: which children there are, what θ_P is, how each message is answered.
 
     Args:
         experiment: the settings.
         run: the run's name, told to the children.
-        trials: who trains what; None is a plain run with the documented rule. A search has its own.
+        trials: which child trains what; None is a plain run with the documented rule.
 
-    Not thread-safe and in no need of it: one event loop calls `handle` for all children.
+    It is not thread-safe, and need not be: one event loop calls `handle` for all children.
     """
 
     def __init__(self, experiment: Experiment, run: str = "", trials: Trials | None = None) -> None:
@@ -90,7 +90,7 @@ class ParameterServer:
     # What the shell calls.
 
     def handle(self, child: str, message: Request, now: float) -> Reply:
-        """Answers one message of `child`; one that is not allowed with a `Refusal`.
+        """Answers one message of `child`. The reply is a `Refusal` if the message is not allowed.
 
         Args:
             child: the name under which the connection said hello; for a `Hello` itself, any text.
@@ -111,7 +111,7 @@ class ParameterServer:
             return self.refuse(child, error, now)
 
     def refuse(self, child: str, error: ProtocolError, now: float) -> Refusal:
-        """Counts and notes something that is not allowed, and words the reply."""
+        """Counts and notes a message that is not allowed, and words the reply."""
         self.refusals[error.code] += 1
         self._events.append(Refused(time=now, child=child, code=error.code, reason=error.reason))
         return Refusal(code=error.code, reason=error.reason)
@@ -153,7 +153,7 @@ class ParameterServer:
 
     @property
     def updates(self) -> float:
-        """Exchanges a child: the thesis' count of updates. `Tally` says how it is taken."""
+        """Exchanges a child: the thesis' count of updates. `Tally` says how it counts."""
         return self._tally.updates
 
     def idle(self, child: str) -> bool:
@@ -246,8 +246,8 @@ class ParameterServer:
         if not is_finite(vector):
             return self._diverged(child, trial, now)
         check_returns(child, message.returns)
-        # A push whose reply got lost is answered again and counted once. What a run that is over
-        # came to stays as it is.
+        # A push whose reply got lost is answered again and counted once. The result of a run that
+        # is over stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
             self._apply(child, message, vector, trial)
             self._count(child, record, trial, message, now)
@@ -300,7 +300,7 @@ class ParameterServer:
                 )
             )
         if message.measures and not record.exchanges % every:
-            # Every n-th of each child, so that children that push in turns are all in the sample.
+            # Every n-th of each child: otherwise children that push in turns would be left out.
             self._events.append(
                 Measures(
                     time=now,
@@ -325,7 +325,7 @@ class ParameterServer:
         return record, record.trial
 
     def _weights(self, trial: Trial, now: float, answer: bool = False) -> Weights:
-        """θ_P; only its version where it answers a push of what nobody else has any share in."""
+        """θ_P. Without its vector if it answers the push of a trial that no other child shares."""
         return Weights(
             version=trial.version,
             progress=self.trials.progress(trial, now),

@@ -11,10 +11,10 @@ __all__ = ["PlainRun"]
 
 
 class PlainRun:
-    """The trivial `Trials`: all children train the one trial that there is, until `[stop]` ends it.
+    """The trivial `Trials`: all children train the same trial, until `[stop]` ends it.
 
     Args:
-        rule: how a push is used; None takes the documented one, `Blend` with `parent.alpha`.
+        rule: how a push is used. None takes the documented rule, `Blend` with `parent.alpha`.
     """
 
     shared = True

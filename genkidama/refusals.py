@@ -1,4 +1,4 @@
-"""What a parent does not allow. Each check raises a `ProtocolError` or finds no fault. Pure."""
+"""What a parent refuses. Each check raises a `ProtocolError` or finds no fault. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["check_hello", "check_push", "check_returns", "check_signature"]
 
 
 def check_hello(message: Hello, session: str, connected: int, limit: int) -> None:
-    """Whether this child may come in.
+    """Checks that this child may come in.
 
     Args:
-        session: that of the child connected under this name; empty if there is none.
+        session: the session of the child connected under this name; empty if there is none.
         connected: how many children are connected.
         limit: `parent.max_children`.
     """
@@ -34,7 +34,7 @@ def check_hello(message: Hello, session: str, connected: int, limit: int) -> Non
 
 
 def check_signature(child: str, signature: Signature, trial: Trial, limit: int) -> None:
-    """Whether a child with this network may train the trial.
+    """Checks that a child with this network may train the trial.
 
     Args:
         limit: `parent.max_parameters`.
@@ -62,11 +62,14 @@ def _is_reserved(name: str) -> bool:
 
 
 def check_push(child: str, message: Push, trial: Trial, size: int, owned: bool) -> Vector:
-    """Whether this push fits the trial; its vector, which may yet hold NaN.
+    """Checks that this push fits the trial.
 
     Args:
         size: how many numbers the trial's vector has.
-        owned: whether the trial is the child's to train.
+        owned: whether the child may train the trial.
+
+    Returns:
+        The push's vector, which may still hold NaN.
     """
     if not owned or message.trial != trial.number:
         raise ProtocolError(
@@ -87,7 +90,7 @@ def check_push(child: str, message: Push, trial: Trial, size: int, owned: bool) 
 
 
 def check_returns(child: str, returns: list[float]) -> None:
-    """Whether all returns are numbers that can be summed."""
+    """Checks that all returns are numbers that can be summed."""
     for value in returns:
         if not -LARGEST_RETURN <= value <= LARGEST_RETURN:
             raise ProtocolError(

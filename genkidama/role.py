@@ -27,13 +27,17 @@ class Role(Section, frozen=True):
     ] = ""
     """What this child is called; empty means the machine's name, numbered if that is taken."""
     cores: Natural | Literal["auto", "experiment"] = "experiment"
-    """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU core, as far as memory allows."""
+    """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU
+    core, as many as fit into the memory."""
     state: str = ""
-    """A directory for this child's own weights and optimizer state, so that it resumes after a restart; empty means none."""
+    """A directory for this child's own weights and optimizer state, so that it resumes after a
+    restart; empty means none."""
     token_file: str = ""
-    """A file with the token by which the parent knows this child; the environment variable GENKIDAMA_TOKEN goes before it."""
+    """A file with the token by which the parent knows this child. The environment variable
+    GENKIDAMA_TOKEN takes precedence."""
     ca_file: str = ""
-    """PEM certificates of the authority that signed the parent's certificate; empty means those that this machine trusts."""
+    """PEM certificates of the authority that signed the parent's certificate; empty means those
+    that this machine trusts."""
 
     @classmethod
     def load(cls, path: str | Path) -> Role:

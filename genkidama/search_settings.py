@@ -1,4 +1,4 @@
-"""`[search]`: what makes a run a search, and what no field alone can say. Pure."""
+"""`[search]`: the settings of a search, and the checks that take more than one field. Pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SearchSettings(Section, frozen=True):
 
     @property
     def unit(self) -> Literal["steps", "episodes", "seconds"]:
-        """What a phase is measured in."""
+        """The unit of a phase's length."""
         return "steps" if self.phase_steps else "episodes" if self.phase_episodes else "seconds"
 
     @property
@@ -85,15 +85,15 @@ class SearchSettings(Section, frozen=True):
         )
 
 
-#: What a trial cannot have its own value of: it belongs to the run, or to all trials.
+#: A trial cannot have its own value of these: they belong to the run, or to all trials.
 _NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
 
 
 def check_search(experiment: Experiment, search: SearchSettings, source: str) -> None:
-    """That the search has a length, and a space of which every trial could be run.
+    """Checks that the search has a length, and that every trial of its space could run.
 
     Raises:
-        ConfigurationError: it does not.
+        ConfigurationError: it has no length, or a value of its space is not allowed.
     """
     lengths = {
         key: value
@@ -131,6 +131,6 @@ def check_search(experiment: Experiment, search: SearchSettings, source: str) ->
                 plain.with_settings({key: value}, source=prefix)
             except ConfigurationError as error:
                 problem = str(error).removeprefix(prefix)
-                # If another dimension is named, a value of its may make this one fit.
+                # If another dimension is named, one of its values may make this one fit.
                 if not any(f" {other} = " in problem for other in space if other != key):
                     raise

@@ -1,15 +1,14 @@
-"""Everything that a child makes of its parent, as one pure object: requests out, replies in.
+"""A child's side of the conversation with its parent, as one pure object: requests out, replies in.
 
 Laws of this file:
-- No clock, no socket, no file. The shell sends what `hello`, `join`, `push` and `leave` give, hands
-  each reply to `hear` together with its request, and does what the decision says.
-- A reply is checked before anything is taken from it. One that makes no sense is a `ProtocolError`
-  and changes nothing.
-- A push without a reply is sent again: the same number and the same work, with the weights of now.
+- No clock, no socket, no file. The shell sends the requests that `hello`, `join`, `push` and
+  `leave` give. It hands each reply to `hear` together with its request, and follows the decision.
+- A reply is checked before anything is taken from it. A senseless reply is a `ProtocolError` and
+  changes nothing.
+- A push without a reply is sent again, with the same number, the same work and the present weights.
   So the parent counts it once.
-- What a child does without a parent is gathered and goes with the next push that has a number of
-  its own.
-- A session speaks for one vector. It knows neither who trains it nor how.
+- A child's work without a parent is gathered, and goes with the next push that has a new number.
+- A session speaks for one vector. It does not know what trains it, or how.
 
 `ParameterServer` is the other end of the conversation; `docs/protocol.md` describes both.
 """
@@ -53,7 +52,7 @@ __all__ = ["Session"]
 #: So many characters of a reason fit into a `Leave`.
 _LONGEST_REASON = 200
 
-#: A parent closes with this code when the run is over, with any other if it may come back.
+#: A parent closes with this code when the run is over, and with another code if it may come back.
 _RUN_OVER = 1000
 
 #: The sections of an experiment that a child has built its network and its learner from.
@@ -69,8 +68,8 @@ class Session:
     Args:
         name: unique among the parent's children.
         word: a random word that tells this process from another one with the same name.
-        numbered: whether the name gets a number if it is taken; False if people have chosen it.
-        parent: what errors call the parent, its address for example.
+        numbered: whether the name gets a number if it is taken; False if a person has chosen it.
+        parent: the parent's name in errors, its address for example.
     """
 
     def __init__(self, name: str, word: str, *, numbered: bool = False, parent: str) -> None:
@@ -93,7 +92,7 @@ class Session:
         self._gathered = Gathered()
         self._unanswered: Gathered | None = None
         self._begun = False
-        #: Why the parent has refused weights that are NaN or infinite, until it has given others.
+        #: Why the parent has refused NaN or infinite weights, until it has given others.
         self._diverged = ""
         self._told_of_measures = False
 
@@ -116,11 +115,12 @@ class Session:
         return _join(signature)
 
     def push(self, vector: Vector) -> Push:
-        """The weights and all work that has been gathered. If the last push has no reply, its
-        number and its work again.
+        """The weights and all gathered work.
+
+        If the last push has no reply, this one has its number and its work.
 
         Args:
-            vector: float32, shape (signature.size,); not to be changed until the reply is heard.
+            vector: float32, shape (signature.size,). It must not change until the reply is heard.
         """
         if self._unanswered is None:
             self._unanswered = self._gathered
@@ -148,7 +148,7 @@ class Session:
     # What has happened.
 
     def gather(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
-        """Adds what was done since the last call to the work of the next push; see `Gathered.add`.
+        """Adds the work since the last call to that of the next push; see `Gathered.add`.
 
         Returns:
             What has been left out. Measures are mentioned only the first time.
@@ -160,18 +160,18 @@ class Session:
         return left_out
 
     def hear(self, request: Request, reply: Reply) -> Decision:
-        """What is to be done about a reply.
+        """Decides what follows from a reply.
 
         Args:
-            request: the one that is answered. A reply that comes after its request was given up
+            request: the request that is answered. A reply that comes after its request was given up
                 must not be handed in.
             reply: as `decode_reply` gives it.
 
         Raises:
             ProtocolError: the reply makes no sense here, or the parent no longer knows this
-                conversation: the connection is of no use any more, and nothing has changed.
+                conversation. The connection is of no use any more, and nothing has changed.
             Refused: the parent does not want this child.
-            GenkidamaError: there is no going on with this parent.
+            GenkidamaError: the child cannot go on with this parent.
         """
         match request:
             case Push():
@@ -224,7 +224,7 @@ class Session:
         return Train(self.experiment)
 
     def _resume(self, welcome: Welcome) -> Decision:
-        """The parent may be another one now, or may have given the trial to another child."""
+        """The parent may have been replaced, or may have given the trial to another child."""
         assert self.signature is not None
         if self.trial is not None and welcome.stop:
             return self._end(welcome.stop)
@@ -260,7 +260,7 @@ class Session:
             self._diverged = reply.reason
             return _join(self.signature)
         if isinstance(reply, Refusal) and reply.code == "trial":
-            # The next hello will tell what is to be trained.
+            # The reply to the next hello will tell what to train.
             raise ProtocolError("trial", reply.reason)
         weights = self._check(_expect(Weights, reply, "a push"))
         self._unanswered = None
@@ -270,7 +270,7 @@ class Session:
         return Blend(weights.progress, push.vector, weights.vector)
 
     def _check(self, weights: Weights) -> Weights:
-        """The same weights, unless their vector cannot be one of this network's."""
+        """The same weights, if their vector can belong to this network."""
         vector = weights.vector
         size = self.signature.size if self.signature is not None else 0
         if vector is not None and len(vector) != size:
@@ -282,7 +282,7 @@ class Session:
         return weights
 
     def _end(self, reason: str, next: bool = False) -> Over:
-        """The first reason stays. Whether there may be another trial, the last word decides."""
+        """Keeps the first reason. The last call decides whether there may be another trial."""
         self.over = Over(self.over.reason if self.over else reason, next)
         return self.over
 

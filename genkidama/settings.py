@@ -1,6 +1,7 @@
 """The sections of an experiment: every setting with its type, its range and its default. Pure.
 
-The line below each field is its documentation. The sections' names are public and stay.
+The text below each field is its documentation, and its comment in `parent/parent.toml`. The
+sections' names are public and stay.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Network(Section, frozen=True):
     """`[network]`: what acts and values."""
 
     name: Annotated[str, plug("actor-critic", "convolutional")] = "actor-critic"
-    """`"actor-critic"` (for vectors), `"convolutional"` (for images, channels first), or `"module:Class"`, a subclass of `Network`."""
+    """`"actor-critic"` (for vectors), `"convolutional"` (for images, channels first), or
+    `"module:Class"`, a subclass of `Network`."""
     convolutions: Annotated[tuple[tuple[Natural, Natural, Natural], ...], Meta(min_length=1)] = (
         (16, 8, 4),
         (32, 4, 2),
@@ -88,7 +90,8 @@ class Network(Section, frozen=True):
     shared: bool = False
     """Whether policy and value share their hidden layers."""
     initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
-    """`"orthogonal"` (gain √2, policy head 0.01, value head 1), `"normal"`; biases 0. Or `"uniform"`, all within ±1/√inputs."""
+    """`"orthogonal"` (gain √2, policy head 0.01, value head 1), `"normal"`; biases 0. Or
+    `"uniform"`, all within ±1/√inputs."""
     initial_deviation: Positive = 0.1
     """Standard deviation of the weights with `"normal"`."""
     options: dict[str, Any] = {}
@@ -96,7 +99,7 @@ class Network(Section, frozen=True):
 
 
 class Algorithm(Section, frozen=True):
-    """`[algorithm]`: how a core learns from what it saw."""
+    """`[algorithm]`: how a core learns from its steps."""
 
     name: Annotated[str, plug("a3c", "ppo")] = "ppo"
     """`"a3c"`, `"ppo"`, or `"module:Class"`."""
@@ -107,9 +110,11 @@ class Algorithm(Section, frozen=True):
     batch_size: Natural = 120
     """Steps that a core collects before it learns from them."""
     across_episodes: bool = True
-    """Whether a batch goes on past an episode's end; false learns at every episode's end, as documented for A3C."""
+    """Whether a batch goes on past an episode's end; false learns at every episode's end, as
+    documented for A3C."""
     pull_steps: Count = 0
-    """A core takes the child's weights every so many steps; 0 means after each of its own updates."""
+    """A core takes the child's weights every so many steps; 0 means after each of its own
+    updates."""
     epsilon: Fraction = 0.0
     """Probability of a uniformly random action."""
     value_coefficient: NotNegative = 0.5
@@ -158,7 +163,8 @@ class Optimizer(Section, frozen=True):
     learning_rate: Positive = 3e-4
     """Step size at the start."""
     schedule: Literal["constant", "linear"] = "constant"
-    """How the learning rate goes from `learning_rate` to `final_learning_rate` as the run progresses."""
+    """How the learning rate goes from `learning_rate` to `final_learning_rate` as the run
+    progresses."""
     final_learning_rate: NotNegative = 0.0
     """Step size at the end, with a schedule."""
     momentum: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
@@ -175,7 +181,8 @@ class Optimizer(Section, frozen=True):
     epsilon: Positive = 1e-8
     """`rmsprop`, `adam`: added to the denominator."""
     epsilon_inside: bool = False
-    """`rmsprop`: whether `epsilon` is added under the root, as in Mnih et al. 2016 and TensorFlow, or to the root, as in torch."""
+    """`rmsprop`: whether `epsilon` is added under the root, as in Mnih et al. 2016 and
+    TensorFlow, or to the root, as in torch."""
     shared: bool = True
     """Whether the cores of a child share the optimizer's state; false gives each core its own."""
 
@@ -222,9 +229,11 @@ class ChildSettings(Section, frozen=True):
     beta: Fraction = 0.5
     """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P."""
     backend: Annotated[str, plug("hogwild", "ga3c")] = "hogwild"
-    """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or `"module:Class"`."""
+    """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or
+    `"module:Class"`."""
     exchange: Literal["episode", "free"] = "episode"
-    """`"episode"`: once per episode of the whole child, its cores waiting; `"free"`: nobody waits."""
+    """`"episode"`: once per episode of the whole child, its cores waiting; `"free"`: nobody
+    waits."""
     exchange_seconds: NotNegative = 1.0
     """`free`: exchange every so many seconds; 0 means by steps only."""
     exchange_steps: Count = 0
@@ -235,7 +244,10 @@ class ChildSettings(Section, frozen=True):
 
 
 class GA3CSettings(Section, frozen=True):
-    """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model. `algorithm.batch_size` is its t_max."""
+    """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model.
+
+    `algorithm.batch_size` is its t_max.
+    """
 
     device: Annotated[
         str,
@@ -274,10 +286,11 @@ class GA3CSettings(Section, frozen=True):
 
 
 class Stop(Section, frozen=True):
-    """`[stop]`: the run ends when the first of these is reached; absent ones never are."""
+    """`[stop]`: the run ends when the first of these limits is reached. An absent one never is."""
 
     updates: Natural | None = None
-    """Exchanges a child: each counts 1/n while n children take part, so the count never goes back."""
+    """Exchanges a child: each counts 1/n while n children take part, so the count never goes
+    back."""
     episodes: Natural | None = None
     """Episodes of all children."""
     seconds: Positive | None = None

@@ -1,9 +1,11 @@
 """Who may join: tokens, and what a tokens file says.
 
 Laws of this file:
-- A token is a secret. No message of ours holds one, nor any word of a line that cannot be read: it may be one.
-- A token belongs to one name. A name may have several tokens, so that a new one can be given out before the old one is withdrawn.
-- How long a comparison takes says nothing about where two tokens differ.
+- A token is a secret. No message of ours holds one. Nor does it hold any word of a line that
+  cannot be read, since the word may be a token.
+- A token belongs to one name. A name may have several tokens, so that a new one can be given out
+  before the old one is withdrawn.
+- The time that a comparison takes tells nothing about where two tokens differ.
 """
 
 from __future__ import annotations
@@ -44,13 +46,15 @@ def is_token(text: str) -> bool:
 
 
 def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
-    """The entries of a tokens file: a line `NAME TOKEN` each, `*` for any name; `#` begins a comment.
+    """The entries of a tokens file: each is a line `NAME TOKEN`, with `*` for any name.
+
+    A `#` begins a comment.
 
     Args:
         source: the file's name, for the errors.
 
     Raises:
-        ConfigurationError: a line is none of these, or two lines have the same token.
+        ConfigurationError: a line has another form, or two lines have the same token.
     """
     entries: list[Entry] = []
     lines: dict[str, int] = {}
@@ -80,7 +84,7 @@ def find_name(token: str, entries: Iterable[Entry]) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent to this host, a name or an IP address, stays on this machine, where nobody reads it on its way."""
+    """Whether the host, a name or an IP address, is this machine: nobody reads on the way."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -91,5 +95,8 @@ def _problem(words: list[str]) -> str:
     if len(words) != 2:
         return f"expected NAME TOKEN, found {len(words)} word{'s'[: len(words) > 1]}"
     if words[0] != ANY and _NAME.fullmatch(words[0]) is None:
-        return "the first word is no name: expected 1 to 64 letters, digits, '.', '_' and '-', a letter or digit first, or * for any name"
+        return (
+            "the first word is no name: expected 1 to 64 letters, digits, '.', '_' and '-', "
+            "a letter or digit first, or * for any name"
+        )
     return "" if is_token(words[1]) else f"the second word is no token: expected {TOKEN}"

@@ -1,8 +1,8 @@
 """A trial: one set of hyperparameters with its weights, and how far it has come. Pure.
 
-A plain run has one, shared by all children. In a search each child trains one of its own. A
-`Trials` says who trains which, and what follows from a push: `PlainRun`, or the `Search` of
-`genkidama.tuning.service`.
+A plain run has one trial, shared by all children. In a search each child trains a trial of its own.
+A `Trials` says which child trains which trial, and what follows from a push. It is a `PlainRun`, or
+the `Search` of `genkidama.tuning.service`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from genkidama.weights import Signature, Vector
 
 __all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
 
-#: What the names of a rule's arrays begin with where they stand beside a network's parameters.
+#: The names of a rule's arrays begin with this, where they stand beside a network's parameters.
 STATE_PREFIX = "__rule__."
 
 
 @dataclass
 class Trial:
-    """θ_P of one set of hyperparameters, what it means, and how far it has come."""
+    """θ_P of one set of hyperparameters, its signature, and how far it has come."""
 
-    #: Over so many of the last episodes `mean_return` is taken.
+    #: `mean_return` covers so many of the last episodes.
     window: int
     #: In a search, its number in the order of starting; None in a plain run.
     number: int | None = None
-    #: The experiment with this trial's settings, as a child is told it.
+    #: The experiment with this trial's settings, as a child receives it.
     experiment: dict[str, Any] = field(default_factory=dict)
     signature: Signature | None = None
     vector: Vector | None = None
@@ -57,7 +57,7 @@ class Trial:
                 self._sum -= kept.popleft()
         self._unchecked += len(returns)
         if self._unchecked >= self.window:
-            # Now and then the running sum is taken anew, which throws its rounding errors away.
+            # Now and then the running sum is computed anew, which drops its rounding errors.
             self._sum = fsum(kept)
             self._unchecked = 0
 
@@ -68,7 +68,7 @@ class Trial:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean return of the last `window` episodes, or of all there are; None without any."""
+        """Mean return of the last `window` episodes, or of all so far; None before the first."""
         return self._sum / len(self.returns) if self.returns else None
 
     def snapshot(
@@ -79,7 +79,7 @@ class Trial:
         seconds: float,
         children: dict[str, dict[str, int]] | None = None,
     ) -> Snapshot:
-        """What a checkpoint says beside the vector. The arguments are what it does not know."""
+        """What a checkpoint says beside the vector. A trial does not know the arguments itself."""
         return Snapshot(
             version=self.version,
             exchanges=exchanges,
@@ -124,16 +124,16 @@ class Snapshot(msgspec.Struct, kw_only=True):
     experiment: dict[str, Any] = {}
 
 
-#: Updates of a checkpoint are taken for a fraction with at most this denominator, if they are one.
+#: The updates of a checkpoint are read as a fraction with at most this denominator, if they can be.
 _LARGEST_DENOMINATOR = 1_000_000
 
 
 class Tally:
     """How far a run has come: exchanges, updates, and seconds of training.
 
-    An exchange is 1/n of an update, where n is how many children take part at that moment. While
-    the same children take part, updates are the thesis' count: exchanges divided by children. They
-    never go back, whoever comes or goes.
+    An exchange is 1/n of an update while n children take part. As long as the same children take
+    part, updates are the thesis' count: exchanges divided by children. Updates never go back when
+    children come or go.
     """
 
     def __init__(self) -> None:
@@ -150,7 +150,7 @@ class Tally:
         self._began: float | None = None
 
     def count(self, children: int) -> None:
-        """Counts an exchange while so many children take part, the one that pushes among them."""
+        """Counts an exchange while so many children take part, including the one that pushes."""
         if children != self._children:
             self._divide_by(children)
         self.exchanges += 1
@@ -187,34 +187,34 @@ class Tally:
 
 
 class Trials(Protocol):
-    """Who trains which trial, and what follows from a push.
+    """Which child trains which trial, and what follows from a push.
 
     A plain run has a trivial one, `PlainRun`. A search has `genkidama.tuning.service.Search`.
     """
 
     #: The trial of a plain run. In a search nobody trains it: it tells a child that all is over.
     trial: Trial
-    #: Whether children share a trial. If not, a child that pushes knows what the trial has become.
+    #: Whether children share a trial. If not, a child that pushes knows θ_P without being told.
     shared: bool
     #: How a push is used.
     rule: Rule
     tally: Tally
-    #: What happened, oldest first. The `ParameterServer` adds what it sees, and hands them out.
+    #: What happened, oldest first. The `ParameterServer` adds its own events, and hands all out.
     events: list[Event]
 
     @property
     def wait(self) -> float:
-        """In how many seconds a child that `assign` gave nothing should ask again."""
+        """How many seconds a child waits before it asks again, if `assign` gave it nothing."""
 
     def assign(self, child: str, now: float, training: int | None) -> Trial | None:
-        """The trial that this child shall train; None if there is none at present.
+        """The trial that this child has to train; None if there is none at present.
 
         Args:
             training: the trial that the child says it is training already.
         """
 
     def owns(self, child: str, trial: Trial) -> bool:
-        """Whether what this child says of that trial counts."""
+        """Whether this child may train and report that trial."""
 
     def joined(self, trial: Trial, now: float) -> None:
         """A child takes part in this trial from now on."""
@@ -223,7 +223,7 @@ class Trials(Protocol):
         """A push to this trial has been applied and counted."""
 
     def diverged(self, trial: Trial, now: float) -> None:
-        """A push brings NaN or infinity. Where trials are shared the push is refused instead."""
+        """A push brings NaN or infinity. If trials are shared, the push is refused instead."""
 
     def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
         """The child goes for good; `failed` says that it could not train its trial."""
@@ -239,7 +239,7 @@ class Trials(Protocol):
 
     @property
     def version(self) -> int | UnsetType:
-        """The version of θ_P, where there is one that all share."""
+        """The version of θ_P, if all children share one."""
 
     def describe(self, connected: int, now: float) -> str:
-        """How the run stands with so many children connected, in a few words for people."""
+        """How the run goes with so many children connected, in a few words for people."""

@@ -2,14 +2,15 @@
 
 Laws of this file:
 - A weight vector is one-dimensional, float32, little-endian, of exactly `signature.size` numbers.
-- Two vectors may be blended only if their signatures are equal; equal signatures have equal digests.
+- Two vectors may be blended only if their signatures are equal. Equal signatures have equal
+  digests.
 - The trainable parameters come first, running statistics (normalization) last.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, prod
@@ -18,15 +19,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK", "DTYPE", "Signature", "Vector", "flatten", "is_finite", "unflatten"]
+__all__ = ["BLOCK", "DTYPE", "Signature", "Vector", "is_finite", "unflatten"]
 
 #: The type of every number in memory, on the wire and on disk.
 DTYPE = np.dtype("<f4")
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
-#: Numbers worked on at a time: what is computed from them on the way stays in a second-level cache, so
-#: that a large vector crosses the memory bus once; and below 10,000 OpenBLAS starts no threads.
+#: Numbers worked on at a time. Intermediate results stay in a second-level cache, so that a large
+#: vector crosses the memory bus once. Below 10,000 numbers OpenBLAS starts no threads.
 BLOCK = 8_192
 
 
@@ -50,7 +51,7 @@ class Signature:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the text `name:d0,d1,...` of every entry, one line each, ended by `\\n`."""
+        """SHA-256 (hex) of a text with a line `name:d0,d1,...` for each entry, ended by `\\n`."""
         text = "".join(f"{name}:{','.join(map(str, shape))}\n" for name, shape in self.entries)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -67,36 +68,28 @@ class Signature:
         """The first entry in which `other` differs from this one, as a sentence; None if equal."""
         for position, (mine, theirs) in enumerate(zip(self.entries, other.entries, strict=False)):
             if mine != theirs:
-                return f"parameter {position} is {theirs[0]!r} with shape {list(theirs[1])}, expected {mine[0]!r} with shape {list(mine[1])}"
+                return (
+                    f"parameter {position} is {theirs[0]!r} with shape {list(theirs[1])}, "
+                    f"expected {mine[0]!r} with shape {list(mine[1])}"
+                )
         here, there = len(self.entries), len(other.entries)
         if there > here:
             name, shape = other.entries[here]
-            return f"parameter {name!r} with shape {list(shape)} is not expected ({there} parameters, expected {here})"
+            return (
+                f"parameter {name!r} with shape {list(shape)} is not expected "
+                f"({there} parameters, expected {here})"
+            )
         if there < here:
             name, shape = self.entries[there]
-            return f"parameter {name!r} with shape {list(shape)} is missing ({there} parameters, expected {here})"
+            return (
+                f"parameter {name!r} with shape {list(shape)} is missing "
+                f"({there} parameters, expected {here})"
+            )
         return None
 
 
-def flatten(parts: Mapping[str, npt.ArrayLike], signature: Signature) -> Vector:
-    """Copies named arrays into a new vector in the signature's order.
-
-    Raises:
-        ValueError: a part is missing or has another shape.
-    """
-    vector = np.empty(signature.size, DTYPE)
-    for name, shape in signature.entries:
-        if name not in parts:
-            raise ValueError(f"{name!r} is missing")
-        array = np.asarray(parts[name])
-        if array.shape != shape:
-            raise ValueError(f"{name!r} has shape {list(array.shape)}, expected {list(shape)}")
-        vector[signature.slices[name]] = array.reshape(-1)
-    return vector
-
-
 def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
-    """Named views into `vector` (no copy: writing to a view writes to the vector).
+    """Named views into `vector`. Nothing is copied: writing to a view writes to the vector.
 
     Raises:
         ValueError: the vector's length is not the signature's size.
@@ -109,11 +102,11 @@ def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
 
 
 def is_finite(vector: Vector) -> bool:
-    """Whether no number of the vector is NaN or infinite."""
+    """Whether the vector is free of NaN and infinity."""
     if len(vector) <= BLOCK:
         return bool(np.count_nonzero(np.isfinite(vector)) == len(vector))
-    # A NaN or an infinity survives in a dot product with itself, which is cheaper than a look at each
-    # number. Large finite numbers overflow there too, so only the slow look condemns.
+    # A NaN or an infinity survives in the dot product of a block with itself, which is cheaper than
+    # a look at each number. Large finite numbers overflow there too, so only the slow look decides.
     with np.errstate(over="ignore", invalid="ignore"):
         blocks = (vector[start : start + BLOCK] for start in range(0, len(vector), BLOCK))
         return all(isfinite(block.dot(block)) or np.isfinite(block).all() for block in blocks)

@@ -29,6 +29,7 @@ from genkidama.settings import (
     Stop,
 )
 from genkidama.system.systemd import STATUS_SECONDS
+from tests.texts import texts
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTIONS = {
@@ -45,27 +46,37 @@ SECTIONS = {
 }
 
 
-def settings_in(text: str) -> dict[str, list[str]]:
-    """The keys of each section in their order, comments included; the top level has no name."""
-    found: dict[str, list[str]] = {"": []}
+def settings_in(text: str) -> dict[str, list[tuple[str, str]]]:
+    """The settings of each section in their order, the ones that are off included.
+
+    Each is a key and its comment, the comment's lines joined. The top level has no name.
+    """
+    found: dict[str, list[tuple[str, str]]] = {"": []}
     section = ""
     for line in text.splitlines():
         if header := re.match(r"(?:# )?\[(\w+)\]$", line):
             section = header[1]
             found[section] = []
-        elif key := re.match(r"(?:# )?(\w+) = .*# \S", line):
-            found[section].append(key[1])
+        elif setting := re.match(r"(?:# )?(\w+) = .*# (\S.*)", line):
+            found[section].append((setting[1], setting[2]))
+        elif more := re.match(r"#?\s+# (.+)", line):
+            key, comment = found[section].pop()
+            found[section].append((key, f"{comment} {more[1]}"))
     return found
 
 
-def fields(kind: type[msgspec.Struct]) -> list[str]:
-    return [field.encode_name for field in msgspec.structs.fields(kind)]
+def settings_of(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """The settings of a section in their order: each is a key and its docstring."""
+    written = texts(kind)
+    names = [field.encode_name for field in msgspec.structs.fields(kind)]
+    return [(name, written.get(name, "")) for name in names]
 
 
-def test_the_parents_file_shows_every_setting_with_a_comment() -> None:
+def test_the_parents_file_shows_every_setting_with_its_docstring() -> None:
     found = settings_in((ROOT / "parent/parent.toml").read_text(encoding="utf-8"))
-    assert found.pop("") == [name for name in fields(Experiment) if name not in SECTIONS]
-    assert found == {name: fields(kind) for name, kind in SECTIONS.items()}
+    top = [(name, text) for name, text in settings_of(Experiment) if name not in SECTIONS]
+    assert found.pop("") == top
+    assert found == {name: settings_of(kind) for name, kind in SECTIONS.items()}
 
 
 def test_the_parents_file_is_the_best_experiment_let_into_the_network() -> None:
@@ -79,9 +90,9 @@ def test_the_parents_file_is_the_best_experiment_let_into_the_network() -> None:
     )
 
 
-def test_the_childs_file_shows_every_setting_with_a_comment_and_its_default() -> None:
+def test_the_childs_file_shows_every_setting_with_its_docstring_and_its_default() -> None:
     path = ROOT / "child/child.toml"
-    assert settings_in(path.read_text(encoding="utf-8")) == {"": fields(Role)}
+    assert settings_in(path.read_text(encoding="utf-8")) == {"": settings_of(Role)}
     assert Role.load(path) == Role()
 
 

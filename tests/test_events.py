@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import re
@@ -39,6 +38,7 @@ from genkidama.events import (
     as_lines,
     from_line,
 )
+from tests.texts import texts
 
 PAGE = Path(__file__).parents[1] / "docs" / "history.md"
 
@@ -271,18 +271,6 @@ def test_what_is_no_line_of_a_history_is_an_error(line: str) -> None:
 
 
 # The page.
-
-
-def texts(kind: type[Event]) -> dict[str, str]:
-    """The text below each field of a struct, and that of the struct under the name `""`."""
-    (tree,) = ast.parse(inspect.getsource(kind)).body
-    assert isinstance(tree, ast.ClassDef)
-    found = {"": " ".join((ast.get_docstring(tree) or "").split())}
-    for field, text in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            assert isinstance(field.target, ast.Name)
-            found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return found
 
 
 def kind_of_value(annotation: Any) -> str:

@@ -78,7 +78,7 @@ def hypertrick(rule: HyperTrick, *, endless: bool = False) -> Independent:
 
 
 def random_search(phases: int, trials: int | None = None) -> Independent:
-    """Random search, or grid search: what is tried is the problem's matter. Nothing is stopped."""
+    """Random search, or grid search: the problem says what is tried. Nothing is stopped."""
     return Independent(phases, lambda trial, phase, metric: False, trials)
 
 

@@ -53,11 +53,11 @@ class Problem(Protocol):
 
 
 class Method(Protocol):
-    """Who runs what, and who goes on."""
+    """Which trial each node runs, and which trials go on."""
 
     @property
     def trials(self) -> int | None:
-        """How many trials are started at most; None if there is no end to them."""
+        """How many trials are started at most; None if there is no limit."""
 
     def next_task(self, node: int) -> Task | None:
         """What the free node `node` runs now.
@@ -66,7 +66,7 @@ class Method(Protocol):
         """
 
     def report(self, node: int, task: Task, metric: float) -> bool:
-        """Takes in the metric of what `node` has run. False if the trial is certain to be over."""
+        """Takes in the metric of a phase that `node` has run. False if its trial must be over."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,13 @@ class Outcome:
 
     @property
     def leading_score(self) -> float:
-        """The metric of `leader`; NaN if there is none."""
+        """The metric of `leader`; NaN if there is no leader."""
         found = self.leader
         return math.nan if found is None or found.metric is None else found.metric
 
     @property
     def time_to_lead(self) -> float:
-        """When `leader` was reported; infinite if there is none."""
+        """When the leader's metric was reported; infinite if there is no leader."""
         return math.inf if self.leader is None else self.leader.end
 
 

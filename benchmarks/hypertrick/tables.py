@@ -162,7 +162,7 @@ def overshoot(seeds: int) -> str:
 
 
 def lower_bounds() -> str:
-    """Equation 8 and its correction against the worst case: each report is below all before it."""
+    """Equation 8 and its correction in the worst case: each report is below all earlier ones."""
     lines = [
         "The least that can be run: every report is below all before it, "
         "so a trial that data collection does not let through is stopped.",

@@ -1,12 +1,12 @@
 """Flower as a peer: pushes a second on its legacy gRPC path, which is the fastest that it has.
 
-A push is one client's answer in a round of federated averaging: the client receives the weights,
-returns them unchanged, and the server averages. Evaluation is off, logging is cut to warnings and
-telemetry is off, none of which belongs to an exchange. The clients are threads of one process, which
-on one core is faster than a process each.
+A push is one client's answer in a round of federated averaging: the client receives the weights
+and returns them unchanged, and the server averages. Evaluation and telemetry are off, and logging
+is cut to warnings, since none of them belongs to an exchange. The clients are threads of one
+process, which on one core is faster than a process each.
 
-`benchmarks/exchange.py` starts both roles, the clients once the server listens (they try only once);
-by hand, with benchmarks/.venv/bin/python:
+`benchmarks/exchange.py` starts both roles. It starts the clients once the server listens, since
+they try only once. By hand, with benchmarks/.venv/bin/python:
 
     benchmarks/peers/flower.py server 8080 3000 16 --seconds 3 --result result.json
     benchmarks/peers/flower.py clients 8080 16

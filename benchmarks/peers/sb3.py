@@ -4,15 +4,16 @@
 its second rollout on.
 
 `learn`: PPO trains by the clock. At most every `--every` seconds its policy is set aside, when a
-rollout begins, so as soon as those weights exist; the time that takes does not count. Training ends
-when the mean return of its last 100 episodes reaches `--until-mean`, or at the time limit. Then the
-policies are judged in their order by 500 episodes with sampled actions, spread over the cores, and
-the first ones whose mean is at least 200 and 250 are what is asked for: the clock when they existed.
-Policies from before the training mean came within `--scan-margin` of a goal are not judged for it.
+rollout begins, which is as soon as its weights exist. The time for this does not count. Training
+ends when the mean return of its last 100 episodes reaches `--until-mean`, or at the time limit.
+Then the policies are judged in their order by 500 episodes with sampled actions, spread over the
+cores.
+The result is the clock when the first policies with a mean of at least 200 and 250 existed. A
+policy is not judged for a goal if the training mean had not come within `--scan-margin` of it.
 
-The clock starts when training does; start-up is reported beside it. `render_mode=None` is said
-explicitly: `make_vec_env` asks for rendering otherwise, which makes LunarLander five to eight times
-slower. The policies are judged by NumPy, which gives the same distribution as their torch modules.
+The clock starts when training starts; start-up is reported beside it. `render_mode=None` is
+explicit: otherwise `make_vec_env` asks for rendering, which makes LunarLander five to eight times
+slower. NumPy plays the policies, with the same distribution as their torch modules.
 
 Run with the peers' environment (`make peers`); one JSON object is printed:
 
@@ -42,7 +43,8 @@ import numpy.typing as npt
 
 ENVIRONMENT = "LunarLander-v3"
 
-#: rl-baselines3-zoo, hyperparams/a2c.yml and ppo.yml, LunarLander-v2 (v3 differs only in mended physics; the zoo has no other).
+#: From rl-baselines3-zoo, hyperparams/a2c.yml and ppo.yml. The zoo has LunarLander-v2 alone; v3
+#: differs only in mended physics.
 A2C_SETTINGS: dict[str, Any] = {"gamma": 0.995, "n_steps": 5, "ent_coef": 1e-5}
 A2C_ENVIRONMENTS, A2C_RATE = 8, 0.00083
 PPO_SETTINGS: dict[str, Any] = {
@@ -141,7 +143,11 @@ def measure_speed(seconds: float, seed: int, threads: int) -> dict[str, Any]:
 
 
 def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
-    """Trains by the clock. The policies set aside, the last one included, and what is known of the training."""
+    """Trains by the clock.
+
+    Returns:
+        The policies set aside, the last one included, and figures of the training.
+    """
     import stable_baselines3
     import torch
     from stable_baselines3 import PPO
@@ -187,7 +193,8 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         def _on_step(self) -> bool:
             if not self.locals["dones"].any():
                 return True
-            # The episodes that end with this step are noted only after it; it is one step in sixteen thousand late.
+            # The episodes that end with this step are noted only after it. That is one step in
+            # sixteen thousand late.
             episodes = self.model.ep_info_buffer
             if len(episodes) == episodes.maxlen:
                 self.mean = float(np.mean([episode["r"] for episode in episodes]))
@@ -240,7 +247,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
 
 
 def acting_layers(policy: Any) -> list[tuple[Array, Array]]:
-    """Copies the policy half of SB3's `MlpPolicy`: linear layers with tanh between them, then the logits."""
+    """Copies the policy half of SB3's `MlpPolicy`: linear layers with tanh between, then logits."""
     from torch import nn
 
     linear = [
@@ -264,7 +271,8 @@ def play(
 ) -> list[float]:
     """The undiscounted return of one episode for each seed, with sampled actions.
 
-    Every episode that begins is counted, however long it takes: taking the first so many that end would prefer short ones.
+    Every episode that begins counts, however long it takes. The first ones to end would be mostly
+    short.
     """
     rng = np.random.default_rng(seeds[0])
     left = list(seeds)
@@ -295,7 +303,10 @@ def play(
 
 
 def judge(policies: list[Policy], options: argparse.Namespace) -> dict[str, Any]:
-    """The first policies that reach the goals, and the last one, by `--episodes` sampled episodes each."""
+    """The first policies that reach the goals, and the last one.
+
+    Each is judged by `--episodes` sampled episodes.
+    """
     cores = len(os.sched_getaffinity(0))
     known: dict[int, tuple[float, float]] = {}
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -1,8 +1,10 @@
 """Stable-Baselines3's A2C on Atari as a peer: environment steps a second while it trains.
 
-The zoo's settings for Atari (hyperparams/a2c.yml: 16 environments, 5 steps, entropy 0.01, value 0.25, RMSprop as TensorFlow's) with
-GA3C's network (`--width` times as wide) and Gymnasium's preprocessing in `SubprocVecEnv`, a process for each environment.
-Run with the peers' environment (`make peers`); one JSON object is printed:
+The settings are the zoo's for Atari (hyperparams/a2c.yml: 16 environments, 5 steps, entropy 0.01,
+value 0.25, RMSprop as TensorFlow's). The network is GA3C's, `--width` times as wide. Gymnasium's
+preprocessing runs in `SubprocVecEnv`, a process for each environment.
+
+Run it with the peers' environment (`make peers`). It prints one JSON object:
 
     benchmarks/.venv/bin/python benchmarks/peers/sb3_atari.py --game Pong --seconds 20 --threads 1
 """
