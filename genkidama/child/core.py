@@ -166,6 +166,7 @@ class SingleCore:
         self._memory.gradients[:] = 0.0
         self._memory.state[:] = 0.0
         forget_peak()
+        self._log_mu = self._looked_back(n)
         rollout = self._rollout(n, [n - 1], following or [self._observation])
         losses = self._learner.losses(rollout, self._torch_rng)
         limit = self.algorithm.max_gradient_norm

@@ -29,7 +29,7 @@ from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import make_learner
+from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
@@ -50,9 +50,11 @@ def _warm_up(experiment: Experiment) -> None:
     environment.step(model.head.to_environment(action))
     row = torch.from_numpy(np.asarray(observation, np.float32)[None])
     actions = torch.from_numpy(np.asarray(action, model.head.dtype).reshape(1, -1))
-    rollout = Rollout(
-        row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row
-    )
+    zero = np.zeros(1, np.float32)
+    rollout = Rollout(row, actions, zero, np.ones(1, np.bool_), np.zeros(1, np.intp), row)
+    learner = make_learner(experiment.algorithm, model)
+    if reads_log_mu(learner):
+        rollout.log_mu = zero
     if experiment.replay.steps:
         batch = experiment.algorithm.batch_size
         memory = SharedMemory(_layout(experiment, model))
@@ -62,7 +64,7 @@ def _warm_up(experiment: Experiment) -> None:
         rollout.replay = LearnersReplay(replay, model, rng, 0)
         memory.close()
     warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
-    for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
+    for loss in learner.losses(rollout, torch.Generator()):
         if warm:
             loss.backward()
     environment.close()

@@ -309,6 +309,8 @@ class Crew:
     def take_work(self) -> Work:
         """What the processes have done since the last call."""
         work, self._work = self._work, Work()
+        if self._fatal is None:
+            self._wake.clear()  # what these steps have made due meanwhile is this exchange
         return work
 
     def release(self) -> None:

@@ -132,8 +132,8 @@ class CoreOrchestrator:
                     else:
                         self._describer.kill()
         self._describer.join()
-        self._describer.close()
-        self._describer = None
+        describer, self._describer = self._describer, None
+        describer.close()
         if answer[0] == "error":
             raise ConfigurationError(answer[1])
         return answer[1], answer[2], answer[3], cost
@@ -185,11 +185,12 @@ class CoreOrchestrator:
 
         A nursery that was there before lives on.
         """
-        with suppress(ProcessLookupError):
-            if (started := CORES.pid) is not None and started != nursery:
+        if (started := CORES.pid) is not None and started != nursery:
+            with suppress(ProcessLookupError):
                 os.kill(started, signal.SIGKILL)
-            if self._describer is not None and self._describer.pid is not None:
-                os.kill(self._describer.pid, signal.SIGKILL)
+        if (describer := self._describer) is not None:
+            with suppress(ValueError):  # `_describe` has just closed it
+                describer.kill()
 
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self._weights.begin(weights)
