@@ -73,7 +73,7 @@ def _warm_up(experiment: Experiment) -> None:
 def survives_a_fork(work: Callable[[], object]) -> bool:
     """Whether a process that has done this can be forked and do it again.
 
-    That is tried in processes of its own; this one does nothing. Some builds of torch (Debian 13's
+    Forked processes try it, and this one does nothing. Some builds of torch (Debian 13's
     2.6) start threads at the first backward pass, and refuse another one in whatever is forked
     afterwards. With such a build each core takes its first gradient by itself, which costs memory,
     not learning.
@@ -100,8 +100,8 @@ def describe(experiment: Experiment, line: Connection) -> None:
     """Builds the experiment's network once and sends what the orchestrator must know, then ends.
 
     Sends `("ok", signature entries, initial vector, layout for one core)` or `("error", sentence)`.
-    After "ok" follow the bytes that a core takes for itself, or None where the system does not tell
-    them. They may take a while, or never come, as the environment pleases.
+    After "ok" it sends the bytes that a core takes for itself, or None where the system does not
+    tell. They may take a while, or never come: that depends on the environment.
     """
     try:
         entries, vector, layout = _built(experiment)
@@ -123,8 +123,8 @@ def describe(experiment: Experiment, line: Connection) -> None:
 def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
     """How many bytes a core takes for itself at its most, before anything leaks.
 
-    To be called in a fork of the nursery that has done little else and then ends: what it does, a
-    core does.
+    Call it in a fork of the nursery that has done little else, as a core is one, and that ends
+    afterwards.
 
     Args:
         experiment: all settings.

@@ -1,8 +1,8 @@
 """CoreOrchestrator: a child's shared memory and its core processes. The backend `"hogwild"`.
 
-The cores themselves are a `Crew`, which starts, awaits, replaces and counts them. What an exchange
-reads and writes are `SharedWeights`. The orchestrator never computes and imports no torch: what it
-must know of the network, a process tells it.
+The cores themselves are a `Crew`, which starts, awaits, replaces and counts them. An exchange reads
+and writes `SharedWeights`. The orchestrator never computes and imports no torch: a process tells it
+what it must know of the network.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["CoreOrchestrator"]
 #: What a core costs is measured for no longer than this: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
 
-#: What the processes call that are started here.
+#: What the processes that this module starts call first.
 _DESCRIBE = "genkidama.child.core_nursery:describe"
 _CORE = "genkidama.child.core:run_core"
 
@@ -153,7 +153,7 @@ class CoreOrchestrator:
         return f": {reason}"
 
     def _fitting(self, cost: int | None, shared: int) -> int:
-        """How many cores to run, which it says unless all fit.
+        """How many cores to run. If not all fit, it logs why.
 
         Args:
             cost: bytes that a core takes for itself; None if that could not be measured.

@@ -46,7 +46,7 @@ class Learner(Protocol):
         """Yields scalar losses, one an update.
 
         Before the next is asked for, the backend has computed this one's gradient and stepped the
-        shared weights. Unless `pull_steps` says otherwise, the model has the newest of them.
+        shared weights. Unless `pull_steps` says otherwise, the model has the newest weights.
         """
         ...
 

@@ -803,7 +803,7 @@ async def test_a_core_that_hangs_is_waited_for_and_a_dead_one_is_not(tmp_path: P
         os.kill(first, signal.SIGSTOP)
         with pytest.raises(TimeoutError):
             await train(orchestrator, lambda _: False, seconds=0.5)
-        # Its death lights its element. Its successor is held up at the gate; the other goes on alone.
+        # Its death lights its element. Its successor waits at the gate; the other goes on alone.
         os.mkfifo(gate)
         os.kill(first, signal.SIGKILL)
         await train(
