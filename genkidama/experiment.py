@@ -227,4 +227,5 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             "nothing would be saved on the way; set one of them"
         )
     if experiment.search is not None:
-        check_search(experiment, experiment.search, source)
+        plain = msgspec.structs.replace(experiment, search=None)
+        check_search(experiment.search, experiment.stop, plain.with_settings, source)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import msgspec
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from genkidama.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
 from genkidama.errors import ConfigurationError
 from genkidama.hypertrick.equations import geometric_phases
 from genkidama.hypertrick.space import parse_space
-
-if TYPE_CHECKING:
-    from genkidama.experiment import Experiment
+from genkidama.settings import Stop
 
 __all__ = ["SearchSettings", "check_search"]
 
@@ -89,8 +86,20 @@ class SearchSettings(Section, frozen=True):
 _NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
 
 
-def check_search(experiment: Experiment, search: SearchSettings, source: str) -> None:
+def check_search(
+    search: SearchSettings,
+    stop: Stop,
+    attempt: Callable[[dict[str, Any], str], object],
+    source: str,
+) -> None:
     """Checks that the search has a length, and that every trial of its space could run.
+
+    Args:
+        search: the section.
+        stop: the experiment's, which has to be empty.
+        attempt: makes the experiment with these settings changed; its second argument is the
+            source that an error names.
+        source: where the section comes from, as an error names it.
 
     Raises:
         ConfigurationError: it has no length, or a value of its space is not allowed.
@@ -108,17 +117,16 @@ def check_search(experiment: Experiment, search: SearchSettings, source: str) ->
         raise ConfigurationError(
             f"{source}: {given}: give exactly one of phase_steps, phase_episodes and phase_seconds"
         )
-    stop = {
+    limits = {
         key: value
         for key in ("updates", "episodes", "seconds", "mean_return")
-        if (value := getattr(experiment.stop, key)) is not None
+        if (value := getattr(stop, key)) is not None
     }
-    for key, value in stop.items():
+    for key, value in limits.items():
         raise ConfigurationError(
             f"{source}: stop.{key} = {value!r}: "
             "a search ends after search.trials or search.seconds; take this setting out"
         )
-    plain = msgspec.structs.replace(experiment, search=None)
     prefix = f"{source}: search.space"
     space = parse_space(search.space, prefix)
     for key, dimension in space.items():
@@ -128,7 +136,7 @@ def check_search(experiment: Experiment, search: SearchSettings, source: str) ->
             )
         for value in dimension.extremes:
             try:
-                plain.with_settings({key: value}, source=prefix)
+                attempt({key: value}, prefix)
             except ConfigurationError as error:
                 problem = str(error).removeprefix(prefix)
                 # If another dimension is named, one of its values may make this one fit.

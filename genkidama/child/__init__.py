@@ -1,8 +1,9 @@
 """The child's role: trains on this machine and exchanges weights with a parent over one websocket.
 
-What may be done here: wait, open sockets, start processes, share memory, and in the core processes
-compute. What a message means is decided by `genkidama.session`, what a loss is by
-`genkidama.learning`. The process that owns the socket never computes, and imports no torch.
+A module here may wait, open sockets, read and write files, start processes and share memory with
+them. `genkidama.session` decides what a message means, and `genkidama.learning` what a loss is. The
+process that owns the socket never computes and imports no torch. Core processes compute, and open
+no socket.
 
     client.py         Child: its life, trial after trial
     conversation.py   one session with the parent, over one connection after another
@@ -12,7 +13,15 @@ compute. What a message means is decided by `genkidama.session`, what a loss is 
     state.py          the child's own state on disk
     backend.py        the plug `child.backend`, which turns weights into better weights
     crew.py           processes that are started, counted, replaced and dismissed
+    forkserver.py     nurseries, from which processes are forked
+    process.py        what every such process has: a line to its crew, a memory guard, an entry
+    semaphore.py      how the processes of a child wait for each other
+    memory.py         shared memory: one block, and arrays over it
+    shared_weights.py what an exchange reads and writes of it
     orchestrator.py   the backend `hogwild`: a process for each core
+    core.py           such a process: it acts and learns
+    core_nursery.py   where it is born, with torch warm
+    replay.py         the steps that cores keep, and what learners sample of them
     ga3c/             the backend `ga3c`: agents, and one engine
 
 `python -m genkidama.child --parent ws://HOST:PORT` runs one.

@@ -43,9 +43,9 @@ class Backend(Protocol):
     the CPU has. A backend that takes fewer, because more would not fit into the memory, says how
     many after `startup` by an attribute of this name.
 
-    One asyncio loop makes all calls, in the order of the methods below, `due` to `release` over and
-    over. A backend of one's own is a class with these methods and this constructor, named by
-    `child.backend = "module:Class"`.
+    One asyncio loop makes all calls, in the order of the methods below. It repeats the calls from
+    `due` to `release`. A backend of one's own is a class with these methods and this constructor,
+    named by `child.backend = "module:Class"`.
     """
 
     def __init__(self, experiment: Experiment, cores: int, name: str) -> None: ...
@@ -107,7 +107,7 @@ class Backend(Protocol):
         ...
 
     def release(self) -> None:
-        """The exchange is over, or there is no parent to exchange with: all that wait go on."""
+        """The exchange is over, or there is no parent: every process that waits goes on."""
         ...
 
     async def shutdown(self) -> None:

@@ -5,7 +5,7 @@ Laws of this file:
   needs the parent no more: cut off, it keeps training, and reconnects.
 - Reconnected, it keeps its own weights and pushes them. A parent that has lost everything takes
   them.
-- In a search, a child trains one trial after another. A trial that it cannot train it gives back,
+- In a search, a child trains one trial after another. It gives back a trial that it cannot train,
   and asks for the next one.
 
 `genkidama.session` decides what is said and what a reply means; `conversation.py` says it.
@@ -46,10 +46,10 @@ __all__ = ["Child"]
 #: How long an exchange may go on when the child is told to stop.
 _LAST_REPLY_SECONDS = 1.0
 
-#: And how long a last push and a goodbye may take then.
+#: How long a last push and a goodbye may take after that.
 _FAREWELL_SECONDS = 2.0
 
-#: So many trials in a row that could not be trained mean that this machine cannot train any.
+#: After so many failed trials in a row, this machine is taken to be unable to train any.
 _MOST_FAILURES = 3
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Child:
         cores: core processes; None takes what the experiment says, `"auto"` as many as the CPU has
             cores and the memory has room for.
         state: a directory for this child's own state, None for none.
-        token: by which the parent knows this child; empty for none.
+        token: the parent knows this child by it; empty for none.
         ca_file: PEM certificates of the authority that signed the parent's; None means the
             system's.
 
@@ -165,7 +165,7 @@ class Child:
                 self.stop()
 
             with on_signals(stop):
-                notify("READY=1")  # to wait for a parent that is not there yet is nothing wrong
+                notify("READY=1")  # waiting for a parent that is not there yet is no fault
                 await self.serve()
 
     def stop(self) -> None:
@@ -194,7 +194,11 @@ class Child:
     # One trial; a plain run is one.
 
     async def _train_one(self) -> bool:
-        """Trains what the parent has said, to its end. Whether there may be another trial."""
+        """Trains what the parent has said, to its end.
+
+        Returns:
+            Whether there may be another trial.
+        """
         session = self._session
         try:
             if session.over is None:
@@ -288,8 +292,7 @@ class Child:
         return f"{signature.digest}/{session.run}/{session.trial}"
 
     def _as_told(self, experiment: Experiment) -> Experiment:
-        """With what this machine's owner says about its cores, by which a backend knows whether
-        fewer are as good."""
+        """With what this machine's owner says about its cores: if "auto", fewer will do."""
         if self._cores is None:
             return experiment
         return msgspec.structs.replace(

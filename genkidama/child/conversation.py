@@ -1,13 +1,13 @@
 """One session with the parent, over one connection after another.
 
 Laws of this file:
-- The session decides; here its requests are sent, its decisions carried out, and connections
-  opened, watched and closed.
-- A parent that is not there is waited for, with jittered backoff: children that have lost the same
+- The session decides. This file sends its requests, carries out its decisions, and opens, watches
+  and closes connections.
+- It waits for a parent that is not there, with jittered backoff: children that have lost the same
   parent do not all return at once.
-- A parent that does not know the child's token, or whose certificate cannot be verified, is waited
-  for like one that is not there: people and clocks come right later. The reason is said once, with
-  the way out, and again when it is another.
+- It waits in the same way for a parent that does not know the child's token, or whose certificate
+  cannot be verified: people and clocks come right later. It says the reason once, with the way out,
+  and again when the reason has changed.
 - A connection that fails is given up, and training goes on.
 """
 
@@ -66,7 +66,7 @@ class Conversation:
 
         Raises:
             Refused: the parent does not want this child.
-            GenkidamaError: the address is none, the parent speaks another protocol, or its
+            GenkidamaError: the address is invalid, the parent speaks another protocol, or its
                 experiment cannot be read.
         """
         try:

@@ -152,7 +152,7 @@ class SingleCore:
     def rehearse(self) -> None:
         """Does once whatever takes memory.
 
-        For a moment it plays, to an episode's end at most. Then it learns from a full batch.
+        It plays for a moment, to an episode's end at most. Then it learns from a full batch.
         """
         self._shared.copy_(self.model.vector)
         self._observation, _ = self._environment.reset(seed=self._episode_seed)
@@ -166,6 +166,7 @@ class SingleCore:
         self._memory.gradients[:] = 0.0
         self._memory.state[:] = 0.0
         forget_peak()
+        self._log_mu = self._looked_back(n)
         rollout = self._rollout(n, [n - 1], following or [self._observation])
         losses = self._learner.losses(rollout, self._torch_rng)
         limit = self.algorithm.max_gradient_norm
@@ -233,7 +234,10 @@ class SingleCore:
         return t, cuts, following
 
     def _acting(self) -> Callable[[Array], Array]:
-        """What the network says of one observation; noted, if the learner asks for log μ."""
+        """A function from one observation to the policy's outputs.
+
+        It notes them, if the learner asks for log μ.
+        """
         outputs = self.model.network.acting()
         if self._outputs is None:
             return outputs

@@ -29,7 +29,7 @@ from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import make_learner
+from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
@@ -50,9 +50,11 @@ def _warm_up(experiment: Experiment) -> None:
     environment.step(model.head.to_environment(action))
     row = torch.from_numpy(np.asarray(observation, np.float32)[None])
     actions = torch.from_numpy(np.asarray(action, model.head.dtype).reshape(1, -1))
-    rollout = Rollout(
-        row, actions, np.zeros(1, np.float32), np.ones(1, np.bool_), np.zeros(1, np.intp), row
-    )
+    zero = np.zeros(1, np.float32)
+    rollout = Rollout(row, actions, zero, np.ones(1, np.bool_), np.zeros(1, np.intp), row)
+    learner = make_learner(experiment.algorithm, model)
+    if reads_log_mu(learner):
+        rollout.log_mu = zero
     if experiment.replay.steps:
         batch = experiment.algorithm.batch_size
         memory = SharedMemory(_layout(experiment, model))
@@ -62,7 +64,7 @@ def _warm_up(experiment: Experiment) -> None:
         rollout.replay = LearnersReplay(replay, model, rng, 0)
         memory.close()
     warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
-    for loss in make_learner(experiment.algorithm, model).losses(rollout, torch.Generator()):
+    for loss in learner.losses(rollout, torch.Generator()):
         if warm:
             loss.backward()
     environment.close()
@@ -71,7 +73,7 @@ def _warm_up(experiment: Experiment) -> None:
 def survives_a_fork(work: Callable[[], object]) -> bool:
     """Whether a process that has done this can be forked and do it again.
 
-    That is tried in processes of its own; this one does nothing. Some builds of torch (Debian 13's
+    Forked processes try it, and this one does nothing. Some builds of torch (Debian 13's
     2.6) start threads at the first backward pass, and refuse another one in whatever is forked
     afterwards. With such a build each core takes its first gradient by itself, which costs memory,
     not learning.
@@ -98,8 +100,8 @@ def describe(experiment: Experiment, line: Connection) -> None:
     """Builds the experiment's network once and sends what the orchestrator must know, then ends.
 
     Sends `("ok", signature entries, initial vector, layout for one core)` or `("error", sentence)`.
-    After "ok" follow the bytes that a core takes for itself, or None where the system does not tell
-    them. They may take a while, or never come, as the environment pleases.
+    After "ok" it sends the bytes that a core takes for itself, or None where the system does not
+    tell. They may take a while, or never come: that depends on the environment.
     """
     try:
         entries, vector, layout = _built(experiment)
@@ -121,8 +123,8 @@ def describe(experiment: Experiment, line: Connection) -> None:
 def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
     """How many bytes a core takes for itself at its most, before anything leaks.
 
-    To be called in a fork of the nursery that has done little else and then ends: what it does, a
-    core does.
+    Call it in a fork of the nursery that has done little else, as a core is one, and that ends
+    afterwards.
 
     Args:
         experiment: all settings.

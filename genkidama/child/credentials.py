@@ -15,7 +15,7 @@ from genkidama.tokens import TOKEN, is_token
 
 __all__ = ["TOKEN_VARIABLE", "make_context", "read_token"]
 
-#: A token here goes before one in a file.
+#: A token in this variable is taken rather than one in a file.
 TOKEN_VARIABLE = "GENKIDAMA_TOKEN"
 
 log = structlog.get_logger()

@@ -43,8 +43,7 @@ __all__ = ["Crew", "Fork"]
 #: started this time.
 Fork: TypeAlias = Callable[[int, Connection, tuple[int, ...]], ForkServerProcess]
 
-#: So many deaths of one process without a record of what it did between them mean that it will
-#: never live.
+#: A process that has died so many times, with no record of work in between, will never live.
 _FATAL_DEATHS = 3
 
 #: How long to wait after a process could not even be started. A nursery that was killed is only
@@ -101,7 +100,7 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        """The process numbers of those that live."""
+        """The numbers of the processes that live."""
         pids = (member.process.pid for member in self._members.values())
         return [pid for pid in pids if pid is not None]
 
@@ -126,14 +125,14 @@ class Crew:
         """Starts processes, or dismisses those with the highest indices, until there are so many.
 
         A new process takes part in exchanges from when it first comes to the semaphore. The line of
-        one that is dismissed is closed, after what it has said is counted. Nobody waits for it or
-        replaces it any more. If it does not end by itself within a second it is killed.
+        one that is dismissed is closed, after what it has said is counted. It is neither waited for
+        nor replaced any more. If it does not end by itself within a second, it is killed.
 
         Args:
             count: at least 1, at most the semaphore's elements.
 
         Returns:
-            The processes that were dismissed, for the caller to wake at once where they sleep in
+            The processes that were dismissed. The caller wakes them at once where they sleep in
             anything but a read of their line.
         """
         # Starts and dismissals that are under way come first. From here to the new count nothing
@@ -155,7 +154,7 @@ class Crew:
         return list(range(count, before))
 
     async def _start_all(self, indices: range) -> None:
-        # Shielded: a caller that is cancelled leaves no process behind that nobody knows.
+        # Shielded: a caller that is cancelled leaves no unknown process behind.
         # `shutdown` waits for the starts.
         await asyncio.shield(
             asyncio.gather(*(self._change(index, self._start(index)) for index in indices))
@@ -291,8 +290,8 @@ class Crew:
     async def _all_have_played(self) -> None:
         """Returns when all wait at the semaphore and an episode has ended since the last exchange.
 
-        Where all wait but none has ended, there is nothing to exchange and they go on: at the
-        start, or when the only process there was has been replaced.
+        Where all wait and no episode has ended, there is nothing to exchange, and they go on. So it
+        is at the start, and when the only process has been replaced.
         """
         while self._fatal is None:
             # A process lights its element first and then says so, so its word may come late. What
@@ -309,6 +308,8 @@ class Crew:
     def take_work(self) -> Work:
         """What the processes have done since the last call."""
         work, self._work = self._work, Work()
+        if self._fatal is None:
+            self._wake.clear()  # what these steps have made due meanwhile is this exchange
         return work
 
     def release(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explain"]
 
-#: Of OpenSSL's X509_V_ERR codes: a certificate's dates, its names or its authority are wrong.
+#: OpenSSL's X509_V_ERR codes: a certificate's dates, its names or its authority are wrong.
 _NOT_YET_VALID = 9
 _EXPIRED = 10
 _OTHER_NAMES = {62, 64}
@@ -87,7 +87,7 @@ def _explain_certificate(error: ssl.SSLCertVerificationError, host: str, ca_file
         case code if code in _OTHER_NAMES:
             return (
                 f"the parent's certificate is for other names than {host}: "
-                f"use one of those, or make a certificate for {host}"
+                f"use one of those names, or make a certificate for {host}"
             )
         case code if code in _UNKNOWN_AUTHORITY and ca_file:
             return (

@@ -4,8 +4,8 @@ Each is a forkserver of its own: multiprocessing's code, but not its one global 
 may have one that has imported torch and one that has not, and whatever else the program does with
 multiprocessing is not affected by either.
 
-This module relies on parts of multiprocessing that have no documentation. What they are is checked
-in `tests/child/test_forkserver.py`, which also says what to do when a new Python changes them.
+This module relies on parts of multiprocessing that have no documentation.
+`tests/child/test_forkserver.py` checks them, and says what to do when a new Python changes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "ONE_THREAD", "PRELOAD_VARI
 PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
 
-#: What numerical libraries read when they are loaded. One each: more fight for the CPU.
+#: What numerical libraries read when they are loaded. One thread each: more fight for the CPU.
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
@@ -71,7 +71,7 @@ class Nursery:
     Args:
         preload: the module that is imported in it. If it cannot be imported, nothing is warm.
         variables: environment variables, for an experiment, of the nursery and of all that is
-            forked from it, besides those of this program. A nursery keeps those it was born with.
+            forked from it, besides this program's own. A nursery keeps what it was born with.
     """
 
     def __init__(self, preload: str, variables: Callable[[Experiment], Mapping[str, str]]) -> None:
@@ -99,8 +99,8 @@ class Nursery:
             experiment: what a nursery that is born now warms up with.
 
         Raises:
-            EOFError, OSError: the nursery is dead, killed or of what it imports. The next call
-                starts another one.
+            EOFError, OSError: the nursery is dead. It was killed, or something that it imports has
+                ended it. The next call starts another one.
         """
         process = multiprocessing.get_context("forkserver").Process(
             target=_enter, args=(entry, args), daemon=True
@@ -156,6 +156,6 @@ def _enter(entry: str, args: tuple[Any, ...]) -> None:
     getattr(import_module(module), function)(*args)
 
 
-#: Where cores are born, with torch, and where agents are, without.
+#: Where cores are born, with torch, and where agents are born, without it.
 CORES = Nursery("genkidama.child.core_nursery", _of_cores)
 AGENTS = Nursery("genkidama.child.ga3c.agent_nursery", _of_agents)

@@ -1,8 +1,8 @@
 """CoreOrchestrator: a child's shared memory and its core processes. The backend `"hogwild"`.
 
-The cores themselves are a `Crew`, which starts, awaits, replaces and counts them. What an exchange
-reads and writes are `SharedWeights`. The orchestrator never computes and imports no torch: what it
-must know of the network, a process tells it.
+The cores themselves are a `Crew`, which starts, awaits, replaces and counts them. An exchange reads
+and writes `SharedWeights`. The orchestrator never computes and imports no torch: a process tells it
+what it must know of the network.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["CoreOrchestrator"]
 #: What a core costs is measured for no longer than this: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
 
-#: What the processes call that are started here.
+#: What the processes that this module starts call first.
 _DESCRIBE = "genkidama.child.core_nursery:describe"
 _CORE = "genkidama.child.core:run_core"
 
@@ -132,8 +132,8 @@ class CoreOrchestrator:
                     else:
                         self._describer.kill()
         self._describer.join()
-        self._describer.close()
-        self._describer = None
+        describer, self._describer = self._describer, None
+        describer.close()
         if answer[0] == "error":
             raise ConfigurationError(answer[1])
         return answer[1], answer[2], answer[3], cost
@@ -153,7 +153,7 @@ class CoreOrchestrator:
         return f": {reason}"
 
     def _fitting(self, cost: int | None, shared: int) -> int:
-        """How many cores to run, which it says unless all fit.
+        """How many cores to run. If not all fit, it logs why.
 
         Args:
             cost: bytes that a core takes for itself; None if that could not be measured.
@@ -185,11 +185,12 @@ class CoreOrchestrator:
 
         A nursery that was there before lives on.
         """
-        with suppress(ProcessLookupError):
-            if (started := CORES.pid) is not None and started != nursery:
+        if (started := CORES.pid) is not None and started != nursery:
+            with suppress(ProcessLookupError):
                 os.kill(started, signal.SIGKILL)
-            if self._describer is not None and self._describer.pid is not None:
-                os.kill(self._describer.pid, signal.SIGKILL)
+        if (describer := self._describer) is not None:
+            with suppress(ValueError):  # `_describe` has just closed it
+                describer.kill()
 
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self._weights.begin(weights)

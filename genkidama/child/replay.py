@@ -254,8 +254,8 @@ class Share:
         if head > self._filled[0]:
             self._filled[0] = head
         self._head[0] = head
-        # The row of the block before's last stop. It becomes a step only now: a core that dies
-        # before leaves that stop as it was.
+        # This row may be the last stop of the block before. It becomes a step only now: a core that
+        # dies earlier leaves that stop as it was.
         self._following[start] = distances[0]
 
     def rehearse(self) -> None:

@@ -1,4 +1,4 @@
-"""The semaphore vector: how the cores of one child wait for each other. All of it holds for agents.
+"""The semaphore vector: how the cores of one child wait for each other. So do the agents of GA3C.
 
 One boolean a core, in shared memory. A core that has finished its episode lights its own element
 and sleeps. When all elements are lit, the child exchanges weights, darkens the elements and wakes
@@ -52,7 +52,7 @@ class SemaphoreVector:
         return bool(self._elements.all()) and not bool(self._absent.all())
 
     def release(self) -> list[int]:
-        """Darkens the elements of the waiting cores; gives these cores, for the caller to wake."""
+        """Darkens the elements of the waiting cores. The caller wakes these cores."""
         waiting = np.flatnonzero(self._elements & ~self._absent)
         self._elements[waiting] = False
         return [int(core) for core in waiting]

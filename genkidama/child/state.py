@@ -3,8 +3,8 @@
 Laws of this file:
 - The parent's checkpoints hold θ_P. What only the child has (θ_C, momenta) lies here, as
   safetensors.
-- A file is written as atomically as a checkpoint: after a crash or a power cut the old one is there
-  or the new one, whole.
+- A file is written as atomically as a checkpoint: after a crash or a power cut, either the old
+  file is there or the new one, whole.
 - A state that cannot be read, or that belongs to another network or trial, is left alone, and the
   child starts afresh. A state that cannot be written is logged and stops nothing.
 """

@@ -26,8 +26,8 @@ _PING_SECONDS = 60.0
 #: wait for it.
 REPLY_SECONDS = 30.0
 
-#: The first wait before reconnecting, and the longest. Each wait is twice the one before, and a
-#: random part of it is waited.
+#: The first wait before reconnecting, and the longest. Each is twice the one before, and the child
+#: waits a random part of it.
 BACKOFF_SECONDS = (0.5, 30.0)
 
 #: What a connection can fail with. The child trains on, and tries again.
@@ -39,12 +39,12 @@ class Uplink:
 
     Args:
         parent: `ws://HOST:PORT` or `wss://HOST:PORT`.
-        token: by which the parent knows this child; empty for none.
+        token: the parent knows this child by it; empty for none.
         ca_file: PEM certificates of the authority that signed the parent's certificate; None or
             empty means the system's.
 
     Raises:
-        ConfigurationError: the address is none or, with `wss://`, the authority's certificates
+        ConfigurationError: the address is invalid or, with `wss://`, the authority's certificates
             cannot be read.
     """
 
@@ -72,7 +72,7 @@ class Uplink:
 
         Raises:
             OSError, WebSocketException, TimeoutError: there is none; `explain` says why in words.
-            ConfigurationError: the address is none.
+            ConfigurationError: the address is invalid.
         """
         try:
             opening = connect(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.learning.vtrace import vtrace
 from genkidama.schedules import SCHEDULES
 from genkidama.settings import Algorithm
-
-if TYPE_CHECKING:
-    from genkidama.learning.model import Model
 
 __all__ = ["A3C", "a3c_loss", "entropy_coefficient", "evaluated", "normalized"]
 

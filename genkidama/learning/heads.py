@@ -37,7 +37,7 @@ class Head(Protocol):
     outputs: int
     #: Numbers that an action takes in the replay tensor, which holds them as float32.
     columns: int
-    #: What they are in truth, and what learners see.
+    #: The type that they have in truth, and for learners.
     dtype: type[np.generic]
 
     def log_probability(self, outputs: Tensor, actions: Tensor) -> Tensor:
@@ -58,8 +58,8 @@ class Head(Protocol):
     def sample(self, outputs: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:
         """One action for each of a batch of observations.
 
-        With probability `epsilon` an action is uniformly random. All is on one device, that of the
-        outputs and of `generator`. Shapes: outputs (B, outputs); result (B, columns), int64 or
+        With probability `epsilon` an action is uniformly random. All is on the device of
+        `outputs` and `generator`. Shapes: outputs (B, outputs); result (B, columns), int64 or
         float32, without gradients.
         """
         ...

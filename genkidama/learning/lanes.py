@@ -26,7 +26,7 @@ class Lanes(Protocol):
 
     #: How many there are.
     count: int
-    #: Those of a single lane.
+    #: The spaces of a single lane.
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from genkidama.errors import ConfigurationError
-from genkidama.learning.a3c import A3C
+from genkidama.learning.algorithms import learner_class
+from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
-from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
-from genkidama.system.plugs import is_plug, load_plug
-
-if TYPE_CHECKING:
-    from genkidama.learning.model import Model
 
 __all__ = [
-    "LEARNERS",
     "Learner",
-    "learner_class",
     "make_learner",
     "reads_log_mu",
     "reads_replay",
@@ -46,22 +40,9 @@ class Learner(Protocol):
         """Yields scalar losses, one an update.
 
         Before the next is asked for, the backend has computed this one's gradient and stepped the
-        shared weights. Unless `pull_steps` says otherwise, the model has the newest of them.
+        shared weights. Unless `pull_steps` says otherwise, the model has the newest weights.
         """
         ...
-
-
-LEARNERS: dict[str, type[Learner]] = {"a3c": A3C, "ppo": PPO}
-
-
-def learner_class(algorithm: Algorithm) -> Any:
-    """What `algorithm.name` names.
-
-    Raises:
-        ConfigurationError: an import string that leads nowhere.
-    """
-    name = algorithm.name
-    return load_plug(name, "algorithm.name") if is_plug(name) else LEARNERS[name]
 
 
 def make_learner(algorithm: Algorithm, model: Model) -> Learner:

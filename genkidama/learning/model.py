@@ -22,8 +22,8 @@ from torch import Tensor
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
+from genkidama.learning.algorithms import learner_class
 from genkidama.learning.heads import Head, head_for
-from genkidama.learning.learners import learner_class
 from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
 from genkidama.system.plugs import is_plug, load_plug
@@ -55,9 +55,9 @@ class Model:
         environment: for its spaces.
         gradient: memory for the gradients, float32, shape (trainable,), on `device`; a private one
             if absent.
-        vector: memory of the network, float32, on `device`, of which the network becomes a view as
-            it is: its own initial numbers are dropped. `signature.size` numbers, or the `trainable`
-            ones alone. A private vector with the initial numbers if absent.
+        vector: memory of the network, float32, on `device`: `signature.size` numbers, or the
+            `trainable` ones alone. The network becomes a view of it and takes over its numbers. If
+            absent, the network gets a private vector with its initial numbers.
         device: where vector, gradient and network are.
     """
 
@@ -139,7 +139,7 @@ class Model:
     def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
         """The running statistics `"observations"` or `"returns"` within `numbers`.
 
-        Without `numbers`, those of this model's vector. None: they are off.
+        Without `numbers`, the statistics in this model's vector. None if they are off.
         """
         part = self.signature.slices.get(f"statistics.{name}")
         return (
@@ -149,7 +149,7 @@ class Model:
     def normalizer(self, numbers: Array | None = None) -> Callable[[Array], Array] | None:
         """A function that normalizes observations, one or a batch, with the statistics as of now.
 
-        They are within `numbers`, or within this model's vector. None: they are off.
+        They lie in `numbers` or, without it, in this model's vector. None if they are off.
         """
         moments = self.moments("observations", numbers)
         if moments is None:

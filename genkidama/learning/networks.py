@@ -268,7 +268,7 @@ def _initialize(
 ) -> None:
     """Weights and biases as `network.initialization` says.
 
-    `policy` and `value` are the layers that emit these.
+    `policy` and `value` are the layers that emit the policy's outputs and the value.
     """
     if settings.initialization == "uniform":
         return  # ±1/√inputs is how torch builds them

@@ -33,6 +33,7 @@ class Moments:
 
     @staticmethod
     def size(dimension: int) -> int:
+        """How many numbers the memory for d-dimensional data has."""
         return 1 + 2 * dimension
 
     def add(self, data: Array) -> None:

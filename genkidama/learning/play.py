@@ -37,8 +37,8 @@ def play(
 
     Args:
         episodes: their numbers.
-        greedy: whether the most probable action is taken instead of a sampled one. ε is off in
-            both.
+        greedy: whether the most probable action is taken instead of a sampled one. ε is off either
+            way.
     """
     return [play_episode(model, environment, (seed, episode), greedy) for episode in episodes]
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from genkidama.learning.a3c import entropy_coefficient, evaluated, normalized
+from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.settings import Algorithm
-
-if TYPE_CHECKING:
-    from genkidama.learning.model import Model
 
 __all__ = ["PPO", "ppo_loss"]
 

@@ -1,4 +1,4 @@
-"""V-trace: what steps are worth that an older policy has taken."""
+"""V-trace: what the steps of an older policy are worth."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def vtrace(
         cut_values: V of the observations after the cuts, shape (k,).
         gamma: discount of a step.
         gae_lambda: λ.
-        rho_bar: ρ̄, above 0; it decides whose values are learned: those of μ near 0, and those of π
-            at infinity.
+        rho_bar: ρ̄, above 0; it decides whose values are learned: the values of μ near 0, the values
+            of π at infinity.
         c_bar: c̄, above 0; how far differences reach back.
     """
-    # Cut before the power is taken: so it cannot overflow.
+    # Cut before the exponential is taken, so that it cannot overflow.
     rho, c = (np.exp(np.minimum(log_ratio, math.log(limit))) for limit in (rho_bar, c_bar))
     delta = (rho * temporal_differences(rollout, values, cut_values, gamma)).tolist()
     going_on = np.where(rollout.ends, 0.0, gamma)

@@ -160,7 +160,7 @@ async def test_a_child_is_let_in_when_the_certificate_is_right_and_says_what_is_
         "the parent's certificate has expired: "
         f"renew it, if this machine's clock, which says {today}, is right",
         "the parent's certificate is for other names than 127.0.0.1: "
-        "use one of those, or make a certificate for 127.0.0.1",
+        "use one of those names, or make a certificate for 127.0.0.1",
     ]
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = f"127.0.0.1:{free.getsockname()[1]}"

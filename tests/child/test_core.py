@@ -497,17 +497,20 @@ def test_a_learner_samples_all_shares_or_its_own() -> None:
 
 @pytest.mark.parametrize("environment", ["Bandit", "Endless"])
 def test_log_mu_is_what_the_policy_thought_that_acted(environment: str) -> None:
-    with single(remembering(environment, options={})) as (core, _, line):
+    normal = {"normalize_observations": environment == "Endless"}
+    with single(remembering(environment, options={}, environment=normal)) as (core, _, line):
+        first = core._rollout(*core.collect())
+        core.pull()
         rollout = core._rollout(*core.collect())
         with torch.no_grad():
             outputs, _ = core.model.network(rollout.observations)
             expected = core.model.head.log_probability(outputs, rollout.actions).numpy()
-        assert rollout.log_mu is not None
+        assert first.log_mu is not None and rollout.log_mu is not None
         np.testing.assert_allclose(rollout.log_mu, expected, rtol=1e-4, atol=1e-5)
         # Others act and learn on; what was thought then stays.
         core.model.vector.mul_(-3.0)
         drawn = core._replay.sample(100)  # type: ignore[union-attr]
-        assert set(drawn.log_mu.tolist()) <= set(rollout.log_mu.tolist())
+        assert set(drawn.log_mu.tolist()) <= {*first.log_mu.tolist(), *rollout.log_mu.tolist()}
         assert drawn.actions.dtype == core.model.head.dtype
         records(line)
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
-from genkidama.child.core_nursery import survives_a_fork
+import torch
+
+from genkidama.child.core_nursery import _built, _rehearse, _warm_up, survives_a_fork
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Rollout
+from genkidama.settings import Algorithm
+from tests.helpers import small
 
 
 def test_what_can_be_done_again_after_a_fork_is_told_from_what_cannot() -> None:
@@ -22,3 +29,35 @@ def test_what_can_be_done_again_after_a_fork_is_told_from_what_cannot() -> None:
 
 def test_a_work_that_fails_at_once_survives_nothing() -> None:
     assert not survives_a_fork(lambda: 1 / 0)
+
+
+class Asking:
+    """A learner that asks for all there is, and notes the shapes of what it gets."""
+
+    reads_replay = True
+    reads_log_mu = True
+    seen: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None:
+        self._model = model
+
+    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[torch.Tensor]:
+        assert rollout.log_mu is not None and rollout.replay is not None
+        drawn = rollout.replay.sample(30).log_mu
+        self.seen.append((len(rollout.rewards), rollout.log_mu.shape, drawn.shape))
+        yield self._model.network(rollout.observations)[1].sum()
+
+
+def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads() -> None:
+    """Else it would fail there: nothing would be warm, and what a core takes would be unknown."""
+    settings = small(
+        algorithm={"name": f"{__name__}:Asking", "batch_size": 16}, replay={"steps": 40}
+    )
+    Asking.seen.clear()
+    threads = torch.get_num_threads()
+    try:
+        _warm_up(settings)
+        _rehearse(settings, _built(settings)[2])
+    finally:
+        torch.set_num_threads(threads)
+    assert Asking.seen == [(1, (1,), (30,)), (16, (16,), (30,))]

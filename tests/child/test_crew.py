@@ -293,6 +293,18 @@ async def test_steps_of_episodes_that_go_on_make_an_exchange_due() -> None:
             assert done.returns == []
 
 
+async def test_steps_that_an_exchange_has_taken_along_make_no_other_one_due() -> None:
+    settings = {"exchange": "free", "exchange_seconds": 0.0, "exchange_steps": 50}
+    async with begun(1, "progress", **settings) as (crew, _):
+        for _ in range(3):
+            async with asyncio.timeout(PATIENCE):
+                await crew.due()
+            due = crew._work.steps
+            await eventually(lambda due=due: crew._work.steps > due)  # type: ignore[misc]
+            assert crew.take_work().steps > 50
+            crew.release()
+
+
 async def test_who_makes_progress_may_die_again_and_again() -> None:
     async with begun(1, "fall", exchange="free", exchange_seconds=0.01) as (crew, yard):
         steps = 0

@@ -53,7 +53,7 @@ async def test_a_certificate_that_cannot_be_trusted(tmp_path: Path, authority: A
             authority.sign("DNS:parent.local", "IP:127.0.0.2"),
             trusted,
             "is for other names than 127.0.0.1: "
-            "use one of those, or make a certificate for 127.0.0.1",
+            "use one of those names, or make a certificate for 127.0.0.1",
         ),
         (
             authority.sign(here),

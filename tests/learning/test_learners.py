@@ -13,10 +13,10 @@ import torch
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C
+from genkidama.learning.algorithms import ALGORITHMS, learner_class
 from genkidama.learning.environments import make_environment
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import (
-    LEARNERS,
     Learner,
     make_learner,
     reads_log_mu,
@@ -71,8 +71,9 @@ def rollout(model: Model, n: int = 6, cuts: int = 1) -> Rollout:
 
 
 def test_algorithms_are_known_by_name() -> None:
-    assert LEARNERS == {"a3c": A3C, "ppo": PPO}
-    for name, kind in LEARNERS.items():
+    kinds = {name: learner_class(Algorithm(name=name)) for name in ALGORITHMS}
+    assert kinds == {"a3c": A3C, "ppo": PPO}
+    for name, kind in kinds.items():
         ours = model(name)
         assert type(make_learner(ours.experiment.algorithm, ours)) is kind
 
@@ -200,7 +201,7 @@ def odd() -> gymnasium.Env[Any, Any]:
 # What holds for every learner that is built in.
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("space", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize(("n", "cuts"), [(6, 1), (6, 0), (1, 1), (1, 0)])
 def test_any_batch_gives_finite_losses_with_gradients(
@@ -218,7 +219,7 @@ def test_any_batch_gives_finite_losses_with_gradients(
         assert torch.isfinite(ours.gradient).all() and ours.gradient.any()
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
     ours = model(name)
     data, again, before = rollout(ours), rollout(ours), ours.vector.clone()
@@ -234,7 +235,7 @@ def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_on_a_gpu_the_same_is_learned(name: str, given: bool) -> None:
     here = model(name, entropy_coefficient=0.01, minibatch_size=4)
     experiment = msgspec.structs.replace(

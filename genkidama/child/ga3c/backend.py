@@ -43,11 +43,11 @@ __all__ = ["GA3C"]
 #: N_A for each core, if `ga3c.agents` is "auto".
 _AGENTS_PER_CORE = 8
 
-#: So many deaths of the engine without an update between them mean that it will never live.
+#: An engine that has died so many times, with no update in between, will never live.
 _FATAL_DEATHS = 3
 
-#: For this share of a window, what a change has stirred up settles before the window begins: above
-#: all, agents start.
+#: This share of a window passes before the window begins. Meanwhile agents start, and whatever else
+#: a change has stirred up settles.
 _SETTLING = 0.25
 
 log = structlog.get_logger()
@@ -244,7 +244,7 @@ class GA3C:
             self._wake(await self._crew.resize(setting.agents))
 
     def _wake(self, agents: list[int]) -> None:
-        """Has these agents see that they should end."""
+        """Makes these agents see that they should end."""
         self.slots.stop[agents] = True
         for agent in agents:
             ring(self._bells[agent][1].fileno())
@@ -264,7 +264,7 @@ class GA3C:
         return Work(work.steps, work.returns, self._measures())
 
     def _measures(self) -> dict[str, float]:
-        """What was done since the last call, a second, and how long the queues are."""
+        """What was done a second since the last call, and how long the queues are."""
         counters, now = self.slots.counters.sum(0), time.monotonic()
         done, seconds = counters - self._counted, now - self._counted_at
         self._counted, self._counted_at = counters, now

@@ -29,8 +29,8 @@ class EngineProcess:
 
     Args:
         descriptors: what it inherits: the queues' and bells' ends, in the engine's order.
-        lost: called when it says that training cannot go on, or when it is gone without having been
-            told to; with the reason, and whether it is still there.
+        lost: called with a reason, and whether the engine is still there. It is called when the
+            engine says that training cannot go on, or has ended without being told to.
     """
 
     def __init__(self, descriptors: Sequence[int], lost: Callable[[str, bool], None]) -> None:
@@ -65,7 +65,7 @@ class EngineProcess:
 
         Raises:
             ConfigurationError: it cannot build what the experiment names.
-            EnvironmentFailure: it died of it.
+            EnvironmentFailure: it died on the way.
         """
         # In a thread: a whole vector comes, and an event loop has no way to wait for the rest of a
         # message.
@@ -102,7 +102,7 @@ class EngineProcess:
         self._attached = True
 
     def tell(self, *message: Any) -> None:
-        """Has it do something that needs no answer.
+        """Tells it to do something that needs no answer.
 
         Before it is attached, and after its death, which is noticed elsewhere, nothing happens.
         """
@@ -111,7 +111,7 @@ class EngineProcess:
                 self._control.send(message)
 
     async def publish(self) -> None:
-        """Has it copy weights and optimizer state into the shared memory.
+        """Tells it to copy weights and optimizer state into the shared memory.
 
         Returns when that is done, or the engine is gone.
         """
