@@ -146,6 +146,22 @@ async def test_nodes_may_have_to_wait_so_a_search_tells_its_problems_in_the_hist
     assert [event["reason"] for event in events(tmp_path, "warning")] == told
 
 
+async def test_a_search_tells_later_that_its_history_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    opened = records(searching(), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for _ in range(2):
+            await opened.keep()
+    await opened.finish()
+    (warning,) = events(tmp_path, "warning")
+    assert "history.jsonl: cannot be written: No space left on device" in warning["reason"]
+
+
 async def test_an_event_of_its_own_stands_behind_what_happened_before(tmp_path: Path) -> None:
     opened = records(experiment(), tmp_path)
     opened._server.refuse("pi", ProtocolError("malformed", "noise"), 6.0)
