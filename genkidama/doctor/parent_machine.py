@@ -34,7 +34,7 @@ def certificate(settings: ParentSettings | None) -> list[Check]:
     if settings is None or not (settings.certificate_file or settings.key_file):
         found = "no certificate is given, so children come by ws://, which is not encrypted"
         return [Check("certificate", "skipped", found)]
-    from genkidama.parent.admission import make_context
+    from genkidama.parent.admission import make_context  # websockets
 
     try:
         context = make_context(settings.certificate_file, settings.key_file)

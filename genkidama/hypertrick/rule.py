@@ -1,4 +1,4 @@
-"""HyperTrick's rule: who may go on after a phase. Pure: no clock, no socket, no file.
+"""HyperTrick's rule: which trials go on after a phase. Pure: no clock, no socket, no file.
 
 Heinrich and Frosio, "Metaoptimization on a distributed system for deep reinforcement learning"
 (arXiv 1902.02725), §3.2. A search starts W₀ workers (here *trials*), each trains for up to N_p

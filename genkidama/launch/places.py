@@ -38,7 +38,7 @@ def head_of(nodes: list[dict[str, Any]]) -> str | None:
 
 
 def on_node(node: str, soft: bool) -> Any:
-    """What Ray is told of an actor that belongs on this node, or `soft`: rather than elsewhere."""
+    """What Ray is told of an actor that belongs on this node: only or, if `soft`, preferably."""
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     return strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
 

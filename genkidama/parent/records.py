@@ -109,7 +109,11 @@ class Records:
         self._keeper.pushed(now)
 
     def note(self, event: Event) -> None:
-        """Adds an event of the parent's own to the history and the log."""
+        """Adds an event of the parent's own to the history and the log, with the time as it is now.
+
+        While a checkpoint was being written, pushes have come. They stand before it.
+        """
+        event.time = self._now()
         self._take_events(event)
 
     async def keep(self) -> None:
@@ -173,6 +177,7 @@ class Records:
         self._log.error("problem", reason=problem)
         if self._aloud and problem != self._problem:
             self._problem = problem
+            self._take_events()
             self._history.add([Warned(time=self._now(), reason=problem)])
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import structlog
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolError
-from genkidama.events import Stopped
+from genkidama.events import CheckpointWritten, Stopped
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent import Parent, server
@@ -100,10 +102,10 @@ def searching() -> Experiment:
     return experiment(search=SEARCH)
 
 
-def records(settings: Experiment, out: Path) -> Records:
+def records(settings: Experiment, out: Path, now: Callable[[], float] = lambda: 5.0) -> Records:
     trials = Search(settings) if settings.search is not None else PlainRun(settings)
     server = ParameterServer(settings, out.name, trials)
-    return Records(server, out, lambda: 5.0, structlog.get_logger())
+    return Records(server, out, now, structlog.get_logger())
 
 
 @pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
@@ -168,3 +170,20 @@ async def test_an_event_of_its_own_stands_behind_what_happened_before(tmp_path: 
     opened.note(Stopped(time=7.0, reason="SIGTERM", version=0))
     await opened.finish()
     assert [event["event"] for event in history(tmp_path)] == ["start", "refused", "stop"]
+
+
+async def test_times_never_go_back_in_a_history(tmp_path: Path) -> None:
+    clock = itertools.count()
+    opened = records(searching(), tmp_path, lambda: float(next(clock)))
+    noise = ProtocolError("malformed", "noise")
+    written = CheckpointWritten(time=opened._now(), version=1, update=1.0, file="…")
+    opened._server.refuse("pi", noise, opened._now())
+    opened.note(written)
+    opened._server.refuse("pi", noise, opened._now())
+    opened._keeper._complain("no space")  # type: ignore[attr-defined]
+    await opened.finish()
+    told = history(tmp_path)
+    kinds = ["start", "refused", "checkpoint", "refused", "warning"]
+    assert [event["event"] for event in told] == kinds
+    times = [event["time"] for event in told]
+    assert times == sorted(times)
