@@ -21,9 +21,9 @@ Laws of this file:
   is thus never higher than its rank among the written decisions. Of m processes, each can have read
   before and written after the W_p^DCM-th decision was written for one trial at most, so in a phase
   at least W_p^DCM and at most W_p^DCM + m − 1 pass unconditionally. Trials that reported NaN, or
-  that count without having been asked, take places among them. Suppose that all reports were counted
-  instead, asked or not. Then trials that report together would each count all of them, and none
-  might pass. The rule would stop √r of them where it should stop r.
+  that count without having been asked, take places among them. Suppose that all reports were
+  counted instead, asked or not. Then trials that report together would each count all of them, and
+  none might pass. The rule would stop √r of them where it should stop r.
 - Finished trials are read once by each pruner object. A decision costs Optuna's own listing of the
   trials (those that its storage has not cached are read), a look at each unfinished trial, and a
   binary search.
