@@ -12,9 +12,9 @@ Laws of this file:
 - All code that writes or reads one of these uses these names. Studies of older versions can be
   read.
 - A trial's score is its last metric: that of its newest weights. A failed trial has none.
-- The *best* trial is the one with the highest score of those that completed, that is, ran all
-  phases. Only if none did, it is the one with the highest score of all. Of equal ones it is the
-  first that was started. So the noise of early reports, of which there are many more, does not
+- The *best* trial has the highest score of the trials that completed, that is, ran all phases. Only
+  if none did, it has the highest score of all trials. Of equal ones it is the first that was
+  started. So the noise of early reports, of which there are many more, does not
   choose.
 """
 
