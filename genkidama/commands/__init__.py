@@ -1,6 +1,7 @@
 """The verbs of the `genkidama` command: here words become calls, and results become text.
 
-Anything may be imported here but by nobody else, and what is printed is printed here.
+Any folder may be imported here. Only `genkidama.__main__` imports this one. Results are printed
+here.
 
 parser.py   what may be typed, as data
 verbs.py    what each verb does

@@ -181,9 +181,9 @@ def _load(load: Callable[[argparse.Namespace], Any], options: argparse.Namespace
 
 
 def _role(options: argparse.Namespace) -> Role | None:
-    import msgspec
+    import msgspec  # may be missing
 
-    from genkidama.role import Role
+    from genkidama.role import Role  # msgspec
 
     file = None if options.parent_role else options.file
     given: dict[str, Any] = {
@@ -199,7 +199,7 @@ def _role(options: argparse.Namespace) -> Role | None:
 
 
 def _experiment(options: argparse.Namespace) -> Experiment:
-    from genkidama.experiment import Experiment
+    from genkidama.experiment import Experiment  # msgspec
 
     given = {
         f"parent.{key}": getattr(options, key)

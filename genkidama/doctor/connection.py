@@ -255,7 +255,7 @@ def _ask_unverified(target: Target) -> Greeting | None:
 
 def admit(role: Role) -> Check:
     """Whether the parent opens a websocket to this machine, with its token if it has one."""
-    try:
+    try:  # they import websockets and msgspec
         from genkidama.child.credentials import read_token
         from genkidama.child.explanations import explain
         from genkidama.child.uplink import FAILURES, Uplink
@@ -284,7 +284,7 @@ def admit(role: Role) -> Check:
 
 def _explain(error: OSError, role: Role) -> tuple[str, str]:
     """What is wrong with TLS, and the way out."""
-    try:
+    try:  # they import websockets
         from genkidama.child.explanations import explain
         from genkidama.child.uplink import Uplink
     except Exception:
@@ -301,7 +301,7 @@ def _split(sentence: str, between: str) -> tuple[str, str]:
 def our_protocol() -> int | None:
     """The number of our protocol; None if our messages cannot be imported."""
     try:
-        from genkidama.messages import PROTOCOL
+        from genkidama.messages import PROTOCOL  # msgspec and NumPy
     except Exception:
         return None
     return PROTOCOL

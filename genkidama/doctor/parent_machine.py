@@ -12,6 +12,7 @@ from genkidama.doctor.connection import certificate_facts
 from genkidama.doctor.judgements.check import Check
 from genkidama.doctor.judgements.connection import judge_certificate
 from genkidama.errors import ConfigurationError
+from genkidama.tokens import ANY, parse_tokens
 
 if TYPE_CHECKING:
     from genkidama.settings import ParentSettings
@@ -34,7 +35,7 @@ def certificate(settings: ParentSettings | None) -> list[Check]:
     if settings is None or not (settings.certificate_file or settings.key_file):
         found = "no certificate is given, so children come by ws://, which is not encrypted"
         return [Check("certificate", "skipped", found)]
-    from genkidama.parent.admission import make_context
+    from genkidama.parent.admission import make_context  # websockets
 
     try:
         context = make_context(settings.certificate_file, settings.key_file)
@@ -81,8 +82,6 @@ def tokens(settings: ParentSettings | None) -> list[Check]:
     if settings is None or not settings.tokens_file:
         way = "give --tokens-file, lines of NAME TOKEN"
         return [Check("tokens", "warning", "none: whoever reaches the parent may join", way)]
-    from genkidama.tokens import ANY, parse_tokens
-
     path = Path(settings.tokens_file)
     try:
         mode = path.stat().st_mode

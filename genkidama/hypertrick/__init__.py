@@ -1,13 +1,13 @@
-"""Rules that know no experiment may stand here, and what brings them into others' libraries.
+"""Rules of a search that know no experiment stand here, and what brings them to other libraries.
 
-    rule.py        who may go on after a phase; pure
+    rule.py        which trials go on after a phase; pure
     equations.py   the paper's numbers; pure
     space.py       what is searched, as TOML says it; pure
-    pruner.py      HyperTrickPruner: the rule for every user of Optuna
+    pruner.py      HyperTrickPruner: the rule for Optuna
     ray.py         HyperTrickScheduler: the rule for Ray Tune
 
 Heinrich and Frosio, arXiv 1902.02725. `genkidama search FILE.toml` runs a search on real machines
-(`docs/hypertrick.md`); `genkidama.tuning` is what does that, `benchmarks/hypertrick/` simulates.
+(`docs/hypertrick.md`). `genkidama.tuning` does that, and `benchmarks/hypertrick/` simulates it.
 """
 
 from __future__ import annotations

@@ -70,9 +70,9 @@ def expected_runs(
 ) -> list[float]:
     """By phase, how many workers are expected to run it, if metrics say nothing about the next.
 
-    Of those who come to a decision, as many as eq. 2 says pass early, and 1−√r of the rest. With
-    all W₀ in eq. 2 that is eq. 1, and the mean of the result ÷ W₀ is eq. 9. With fewer (a cohort),
-    nearly √r are stopped instead of r.
+    Of the workers that come to a decision, as many pass early as eq. 2 says, and 1−√r of the rest.
+    With all W₀ in eq. 2 that is eq. 1, and the mean of the result ÷ W₀ is eq. 9. With fewer (a
+    cohort), nearly √r are stopped instead of r.
 
     Args:
         workers: W₀.

@@ -1,12 +1,12 @@
-"""HyperTrick for every user of Optuna: `optuna.create_study(pruner=HyperTrickPruner(…))`.
+"""HyperTrick for Optuna: `optuna.create_study(pruner=HyperTrickPruner(…))`.
 
 The rule itself is `genkidama.hypertrick.rule`; here stands what it needs to live in a study that
 many threads, processes and machines share, with any storage and any sampler.
 
 Laws of this file:
 - A trial's report of a phase is the moment at which `should_prune` is asked first after it. Optuna
-  keeps no times of reports, and between a report and the question anything may happen (a checkpoint
-  is written), so the question is what orders. The n-th trial to be asked has the order n.
+  keeps no times of reports, and much may happen between a report and the question (a checkpoint is
+  written). So the questions are put in order: the n-th trial to be asked has the order n.
 - A report whose trial cannot be asked about it any more (it has ended, or has reported a later
   step) counts as well, from then on. One that may still be asked does not count yet: it counts
   itself when it is.
@@ -20,10 +20,10 @@ Laws of this file:
   that other processes have not written yet, and two trials may get the same order. A trial's order
   is thus never higher than its rank among the written decisions. Of m processes, each can have read
   before and written after the W_p^DCM-th decision was written for one trial at most, so in a phase
-  at least W_p^DCM and at most W_p^DCM + m − 1 pass unconditionally; those who reported NaN, or
-  count without having been asked, take places among them. If the holders of a value were counted
-  instead, asked or not, trials that report together would each count all of them, and none might
-  pass: the rule would then stop √r of them where it should stop r.
+  at least W_p^DCM and at most W_p^DCM + m − 1 pass unconditionally. Trials that reported NaN, or
+  that count without having been asked, take places among them. Suppose that all reports were
+  counted instead, asked or not. Then trials that report together would each count all of them, and
+  none might pass. The rule would stop √r of them where it should stop r.
 - Finished trials are read once by each pruner object. A decision costs Optuna's own listing of the
   trials (those that its storage has not cached are read), a look at each unfinished trial, and a
   binary search.
@@ -73,18 +73,19 @@ class _Memory:
 class HyperTrickPruner(BasePruner):
     """Stops trials by HyperTrick's rule (Heinrich and Frosio, arXiv 1902.02725, §3.2).
 
-        study = optuna.create_study(direction="maximize", pruner=HyperTrickPruner(workers=100,
-        phases=10, eviction_rate=0.25)) study.optimize(objective, n_trials=100, n_jobs=4)
+        pruner = HyperTrickPruner(workers=100, phases=10, eviction_rate=0.25)
+        study = optuna.create_study(direction="maximize", pruner=pruner)
+        study.optimize(objective, n_trials=100, n_jobs=4)
 
     where the objective calls `trial.report(value, step)` and then `trial.should_prune()` for the
     steps 0 to 9. Both directions are understood. NaN is worse than any value and prunes at the end
     of any phase.
 
     Each phase ends with one step: phase p (from 0) with the step `first_step + p·interval`. Other
-    steps may be reported and are never pruned at. Who counts steps from 1 sets `first_step=1`; who
-    reports 1000, 2000, … sets `first_step=1000, interval=1000`; who reports 0, 1, 2, … and wants a
-    decision after every ten of them sets `first_step=9, interval=10`. A trial that reports no value
-    for a step is not judged there. After the last phase nothing is decided.
+    steps may be reported, and nothing is pruned there. For steps 1, 2, 3, … set `first_step=1`. For
+    1000, 2000, … set `first_step=1000, interval=1000`. For 0, 1, 2, … with a decision after every
+    ten of them set `first_step=9, interval=10`. A trial that reports no value for a step is not
+    judged there. After the last phase nothing is decided.
 
     Args:
         workers: W₀, how many trials the study will run: `n_trials`, of all processes together.
@@ -254,7 +255,7 @@ def _record(decision: Decision, step: int) -> dict[str, int | str]:
 
 
 def _decision(trial: int, phase: int, metric: float, record: dict[str, Any]) -> Decision:
-    """The reverse."""
+    """What a stored record says: the inverse of `_record`."""
     order, worse = record.get("order", 0), record.get("worse", 0)
     return Decision(
         trial, phase, metric, order, worse, Mode(record["mode"]), Verdict(record["verdict"])

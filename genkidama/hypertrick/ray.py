@@ -1,8 +1,10 @@
 """HyperTrickScheduler: HyperTrick's rule as a scheduler of Ray Tune. Needs the extra `ray`.
 
-    scheduler = HyperTrickScheduler(workers=100, phases=10, eviction_rate=0.25, metric="score",
-    mode="max", phase_length=50) tune.Tuner(train, tune_config=tune.TuneConfig(scheduler=scheduler,
-    num_samples=100)).fit()
+    scheduler = HyperTrickScheduler(
+        workers=100, phases=10, eviction_rate=0.25, metric="score", mode="max", phase_length=50
+    )
+    config = tune.TuneConfig(scheduler=scheduler, num_samples=100)
+    tune.Tuner(train, tune_config=config).fit()
 
 Laws of this file:
 - Trials are numbered in the order in which Ray adds them. The verdict is the reply to the result

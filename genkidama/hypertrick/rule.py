@@ -1,4 +1,4 @@
-"""HyperTrick's rule: who may go on after a phase. Pure: no clock, no socket, no file.
+"""HyperTrick's rule: which trials go on after a phase. Pure: no clock, no socket, no file.
 
 Heinrich and Frosio, "Metaoptimization on a distributed system for deep reinforcement learning"
 (arXiv 1902.02725), §3.2. A search starts W₀ workers (here *trials*), each trains for up to N_p
@@ -21,7 +21,7 @@ Laws of this file. Where the paper leaves room they are readings, with the reaso
   the right share, and the same reports always give the same verdicts.
 - NaN, which is also what a crash counts as, is worse than any number, and stops its trial at once.
 - A report of the same trial and phase is answered again and counted once.
-- Equation 8 sums the workers who *pass* data collection where it should sum those who *run* a
+- Equation 8 sums the workers that *pass* data collection where it should sum all that *run* a
   phase: all W₀ run the first. The least that can be reached is `(1 + Σ_{p<N_p−1} W_p^DCM / W₀) /
   N_p`. That is higher, unless rounding W_p^DCM down takes more: of 2 workers over 100 phases at r =
   1 % one may be stopped at once.

@@ -1,6 +1,6 @@
-"""A run on a Ray cluster: this process keeps others going that are elsewhere, through Ray alone.
+"""A run on a Ray cluster: here processes elsewhere are started and watched, through Ray alone.
 
-It needs the extra `ray`, and imports it only when it launches.
+The extra `ray` is needed, and imported only by a launch.
 
     run = launch(Experiment.load("lunarlander.toml"), address="auto", out="runs/cluster")
 
@@ -10,12 +10,12 @@ Each part of the run is an actor of Ray's that starts one real process, `genkida
 Its laws:
 - What a machine can lose is copied. This process, the driver, keeps the run directory: history and
   checkpoints come to it as they are written, as bytes.
-- The copy of a search's study is kept back until all weights that it tells of are here.
+- The copy of a search's study is kept back until the weights of all its reports are here.
 - A part that is lost with its worker or its node is started again where there is room. A parent
   gets what the driver has copied. A child that is still there is told the new address, and goes on
   with its own weights.
 - The parent takes no CPU of Ray's account, so there is always room for it. It stands on the head
-  node: with that one the whole cluster is lost anyway.
+  node: without that node the cluster is lost anyway.
 - A process ends with its actor, and an actor with the driver. Nothing stays on a node, except its
   directory after a crash.
 - The token that lets children in is drawn for each launch. It is never on a command line.

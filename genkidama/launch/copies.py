@@ -1,8 +1,8 @@
 """The run directory that the driver keeps: what it has of the parent's files, and what is missing.
 
-A report must have its weights. So the copy of a search's study is kept back until all the weights
-are here that it tells of. Until then it is held in memory, and the next look at the parent's files
-says what it waits for.
+A report must have its weights. So the copy of a search's study is kept back until the weights of
+all its reports are here. Until then it is held in memory. The next look at the parent's files says
+what it waits for.
 """
 
 from __future__ import annotations
@@ -139,14 +139,13 @@ class Copies:
         if self._awaited is not None:
             self._awaited.discard(path)
         for old in self._ours.keys() - self._theirs.keys():
-            if (
-                self._run / old
-            ).parent == target.parent:  # a checkpoint that the parent has deleted
+            file = self._run / old
+            if file.parent == target.parent:  # a checkpoint that the parent has deleted
                 del self._ours[old]
-                (self._run / old).unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
 
     def _keep_study(self) -> None:
-        """Writes the study when all the weights are here of which it tells."""
+        """Writes the study when the weights of all its reports are here."""
         if self._study is not None and self._awaited is not None and not self._awaited:
             content, mark = self._study
             self._study = None

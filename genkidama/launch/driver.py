@@ -43,7 +43,7 @@ _PARTING_SECONDS = 10.0
 #: How long it waits for all to end, and for the last copies.
 _END_SECONDS = 120.0
 
-#: Why a parent stops that was told to, rather than because its run is over.
+#: The reasons of a parent that was told to stop, though its run is not over.
 _SIGNALS = ("SIGTERM", "SIGINT")
 
 
@@ -176,9 +176,8 @@ class Driver:
     def _lost(self, part: Part, error: Exception) -> None:
         """An actor is gone with its process, or answers wrongly. There will be another one."""
         part.kill()
-        self._copies.append_log(
-            part.name, f"{error}\n".encode()
-        )  # Ray says at length what it knows
+        # Ray says at length what it knows.
+        self._copies.append_log(part.name, f"{error}\n".encode())
         if "failed to import" in str(error) or "No module named" in str(error):
             found = re.findall(r"^\s*(\w*Error: .*)$", str(error), re.MULTILINE)
             why = found[-1] if found else one_line(error)

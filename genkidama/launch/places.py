@@ -16,10 +16,10 @@ from typing import Any
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.formats import one_line
 
+__all__ = ["connected", "find_ray", "head_of", "layout", "nodes_of", "on_node"]
+
 #: How long a cluster's port may take to open.
 _REACH_SECONDS = 10.0
-
-__all__ = ["connected", "find_ray", "head_of", "layout", "nodes_of", "on_node"]
 
 _HOST_PORT = re.compile(r"([^/:\[\]]+):(\d{1,5})\Z")
 
@@ -38,7 +38,7 @@ def head_of(nodes: list[dict[str, Any]]) -> str | None:
 
 
 def on_node(node: str, soft: bool) -> Any:
-    """What Ray is told of an actor that belongs on this node, or `soft`: rather than elsewhere."""
+    """What Ray is told of an actor that belongs on this node: only or, if `soft`, preferably."""
     strategies = importlib.import_module("ray.util.scheduling_strategies")
     return strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
 

@@ -43,8 +43,8 @@ _PARTING_SECONDS = 60.0
 #: A free port that only this machine reaches.
 _LOOPBACK = "127.0.0.1:0"
 
-#: What a parent on the loopback is told. Nobody else comes there, and what the experiment asks of
-#: machines in a network would keep out the parent's own children.
+#: What a parent on the loopback is told. Only its own children come there. Tokens and certificates,
+#: which the experiment asks of machines in a network, would keep them out.
 _OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", ""]
 
 
@@ -155,7 +155,7 @@ def search(
 
 
 def check_search(experiment: Experiment) -> None:
-    """That there is something to search.
+    """Checks that there is something to search.
 
     Raises:
         ConfigurationError: the experiment has no `[search]`.

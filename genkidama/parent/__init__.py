@@ -1,10 +1,10 @@
-"""The parent's role: what waits for sockets, clocks, signals and disks. Here nothing is decided.
+"""The parent's role: here it waits for sockets, clocks, signals and disks, and decides nothing.
 
-What it decides is in `genkidama.parameter_server`. It needs neither torch nor an environment.
+Its decisions are made in `genkidama.parameter_server`. It needs neither torch nor an environment.
 
     server.py        Parent: its life in verbs
-    admission.py     who is let in: tokens, TLS, and what plain HTTP is answered
-    connections.py   who speaks on which connection
+    admission.py     which connections are let in: tokens, TLS, and what plain HTTP is answered
+    connections.py   which child speaks on which connection
     channel.py       one connection, with a short way for pushes
     records.py       the run's directory
     checkpointer.py  when θ_P is written to the disk

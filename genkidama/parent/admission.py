@@ -1,4 +1,4 @@
-"""Who is let in, before a word of the protocol is said: certificates, tokens, and plain HTTP.
+"""Which connections are let in, before the protocol begins: certificates, tokens, and plain HTTP.
 
 Laws of this file:
 - The tokens file is read at every handshake. Adding a child restarts nothing, and a child whose
@@ -25,7 +25,7 @@ from genkidama.tokens import ANY, Entry, find_name, parse_tokens
 
 __all__ = ["HEALTH", "Admission", "answer", "make_context"]
 
-#: Here a parent answers 200 without a token, for whoever watches whether it lives.
+#: Here a parent answers 200 without a token, so that a monitor can see that it lives.
 HEALTH = "/healthz"
 
 

@@ -34,7 +34,7 @@ __all__ = ["SERVER", "Answer", "Channel"]
 #: Gives the reply to a message, or None if the message must go the ordinary way.
 Answer: TypeAlias = Callable[[bytes], bytes | None]
 
-#: Who answers, in the header `Server` of every HTTP answer.
+#: The software that answers: the header `Server` of every HTTP answer.
 SERVER = f"genkidama/{genkidama.__version__} protocol/{PROTOCOL}"
 
 #: RFC 6455 §5.2: a whole binary message, not masked, with its length in 7, 16 or 64 bits.

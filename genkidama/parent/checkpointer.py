@@ -214,6 +214,9 @@ class Checkpointer:
 
 
 def _restore_rule(rule: Rule, checkpoint: Checkpoint) -> None:
+    if not checkpoint.state:
+        # The rule had nothing to remember yet, or this was a trial, where no rule blends anything.
+        return
     try:
         rule.restore(checkpoint.state)
     except (ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""Who speaks on which connection, and what becomes of one that says something wrong.
+"""Which child speaks on which connection, and how a connection ends that breaks the rules.
 
 Laws of this file:
 - A child that needs a token and shows none that the parent knows gets an HTTP answer and no
@@ -52,7 +52,7 @@ __all__ = ["Connections"]
 #: Refusals after which a child that has joined is not believed to speak our protocol at all.
 _FATAL = frozenset({"malformed", "unknown"})
 
-#: What websockets itself refuses, and what that is called here.
+#: By the close code with which websockets itself refuses something, our code for the same.
 _CLOSED_FOR: dict[int, str] = {
     CloseCode.MESSAGE_TOO_BIG: "length",
     CloseCode.INVALID_DATA: "malformed",
@@ -78,9 +78,9 @@ class Connections:
 
     #: A child says hello as soon as it is connected; a slow network takes a second or two.
     hello_seconds = 10.0
-    #: So long a child may take to answer a ping when another one, with its token, wants its name.
+    #: A child may take so long to answer a ping when another one with its token wants its name.
     pong_seconds = 3.0
-    #: So long the HTTP upgrade may take, for the same reason.
+    #: The HTTP upgrade may take so long, for the reason of the hello.
     open_seconds = 10.0
 
     def __init__(

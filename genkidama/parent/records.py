@@ -81,6 +81,8 @@ class Records:
         self._log = log
         self._events = EventLog(log)
         self._history_error = ""
+        #: Whether the history, too, tells problems; and the one that it has told last.
+        self._aloud = False
         self._problem = ""
         self._history = History(out / HISTORY)
         try:
@@ -107,7 +109,11 @@ class Records:
         self._keeper.pushed(now)
 
     def note(self, event: Event) -> None:
-        """Adds an event of the parent's own to the history and the log."""
+        """Adds an event of the parent's own to the history and the log, with the time as it is now.
+
+        While a checkpoint was being written, pushes have come. They stand before it.
+        """
+        event.time = self._now()
         self._take_events(event)
 
     async def keep(self) -> None:
@@ -154,8 +160,9 @@ class Records:
             return Checkpointer(server, out, self.note, self._complain)
         from genkidama.tuning.study import Study  # Optuna, which a plain run does without
 
+        self._aloud = True
         study = Study(server.experiment, out, resumes=(out / EXPERIMENT).exists())
-        return TrialKeeper(server, server.trials, study, out, self._complain_aloud, self._now)
+        return TrialKeeper(server, server.trials, study, out, self._complain, self._now)
 
     def _take_events(self, *own: Event) -> None:
         events = [*self._server.take_events(), *own]
@@ -166,13 +173,11 @@ class Records:
         self._events.advise(server.trials.rule.diagnose(beta, len(server.joined)))
 
     def _complain(self, problem: str) -> None:
+        """Logs it. The history of a search tells it, too, since nodes may have to wait for it."""
         self._log.error("problem", reason=problem)
-
-    def _complain_aloud(self, problem: str) -> None:
-        """Says it in the history, too: nodes may have to wait, and its reader wants to know why."""
-        self._complain(problem)
-        if problem != self._problem:
+        if self._aloud and problem != self._problem:
             self._problem = problem
+            self._take_events()
             self._history.add([Warned(time=self._now(), reason=problem)])
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # it needs Optuna, which a plain run does without
 
 __all__ = ["TrialKeeper"]
 
-#: Of a trial under way so many checkpoints are kept, beside the best.
+#: So many checkpoints of a trial under way are kept, beside the best.
 _KEEP = 1
 
 #: A trial's weights, what its checkpoint says beside them, and whether a phase has ended with them.
@@ -45,7 +45,7 @@ class TrialKeeper:
     """Keeps the trials of `search` under `out`, and its study up to date.
 
     Args:
-        server: of which `search` is the `trials`.
+        server: its `trials` is `search`.
         complain: called with one line about each file or database that cannot be written or read.
         now: the parent's clock, in seconds.
     """

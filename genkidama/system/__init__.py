@@ -1,4 +1,4 @@
-"""What touches this machine: here files, sockets and the terminal may be used. Nothing decides.
+"""This machine is touched here: files, sockets, the clock, the terminal. Nothing is decided.
 
 files.py        a file is replaced, whole
 checkpoint.py   a weight vector and all that a run needs to go on, as one file

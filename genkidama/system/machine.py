@@ -73,16 +73,16 @@ def resident_bytes() -> int:
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
-    """How many bytes this process and what it starts may still take before something must go.
+    """How many bytes this process and its children may still take before something must go.
 
-    The least counts of what the machine has and what each control group allows that the process is
-    in (a container, a unit with `MemoryMax`).
+    The machine sets a limit, and so does each control group of this process (a container, a unit
+    with `MemoryMax`). The tightest one counts.
 
     Args:
         root: where `/proc` and the control groups are found.
 
     Returns:
-        Bytes, which may be less than nothing; None where the system does not say, as on anything
+        Bytes, which may be below 0; None where the system does not say, as on anything
         but Linux.
     """
     rooms = _machines_room(root) + _groups_rooms(root)

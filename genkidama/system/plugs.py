@@ -168,7 +168,7 @@ def vectorized_spec(settings: Environment) -> Any:
 
 
 def check_environment(experiment: Experiment) -> None:
-    """That the environment and its wrappers exist, before any process starts. Imports no torch.
+    """Checks that environment and wrappers exist, before any process starts. Imports no torch.
 
     Raises:
         ConfigurationError: Gymnasium does not know the id, a vectorized form is asked for and there

@@ -55,7 +55,7 @@ SETTINGS = f"{LOGS}/{EXPERIMENT}"
 
 _EVALUATION = "evaluation.json"
 
-#: As many runs of one name may begin in a second.
+#: So many runs of one name may begin in a second.
 _MOST_IN_A_SECOND = 100
 
 

@@ -1,4 +1,4 @@
-"""A search is led, kept and told here; only its study touches a database, only its figures a file.
+"""A search is led, kept and told here; only study and storage touch a database, figures a file.
 
     records.py      what is kept of a search, and the words for it; pure
     service.py      hands out trials and ends them; pure

@@ -34,7 +34,7 @@ class OrderBias:
     #: that were stopped or completed; negative if early trials came further. NaN if it cannot be
     #: told.
     correlation: float
-    #: So many trials it is of.
+    #: How many trials the correlation is of.
     trials: int
 
 
@@ -96,6 +96,7 @@ def _correlation(trials: list[TrialRecord]) -> float:
     done = [trial.phases_done for trial in trials]
     if len(set(done)) < 2:
         return math.nan
+    # SciPy's statistics take a second to import.
     from scipy.stats import spearmanr  # type: ignore[import-untyped]
 
     return float(spearmanr([trial.number for trial in trials], done).statistic)

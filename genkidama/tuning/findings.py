@@ -165,7 +165,7 @@ class Findings:
         return (1.0 - math.sqrt(self.settings.eviction_rate)) * self.expected_completion_rate
 
     def reports_of(self, phase: int) -> list[tuple[TrialRecord, PhaseRecord]]:
-        """Who reported after phase `phase`, in the order of the reports."""
+        """The trials that reported after phase `phase`, in the order of their reports."""
         found = [
             (trial, report)
             for trial in self.trials

@@ -2,8 +2,8 @@
 
 HyperTrick's paper, §7.2: a forest that maps a configuration to the last score that was reported,
 chosen among several by cross-validation. Optuna's own importances see completed trials only. A
-setting that decides which trials are stopped looks harmless there, as all that are left agree on
-it.
+setting that decides which trials are stopped looks harmless there: all trials that are left agree
+on it.
 
 Laws of this file:
 - A trial counts once it has ended. A failed one counts with the worst score that any trial has
@@ -66,7 +66,7 @@ class Importances:
     #: Cross-validated: 1 is a perfect prediction, 0 no better than the mean. NaN if all scores are
     #: equal.
     r2: float
-    #: So many trials were learned from.
+    #: How many trials the forest has learned from.
     trials: int
     #: Why the shares mean little; empty if they mean something.
     caution: str
@@ -115,7 +115,7 @@ def importances(
 
 def _learned(x: _Array, y: _Array, seed: int) -> tuple[float, _Array]:
     """The R² of the best of a few forests, and by setting what shuffling that setting costs."""
-    try:
+    try:  # scikit-learn takes a second to import
         from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped]
         from sklearn.inspection import permutation_importance  # type: ignore[import-untyped]
         from sklearn.model_selection import KFold  # type: ignore[import-untyped]

@@ -9,12 +9,12 @@
     trial.user_attrs["reason"]        `TrialRecord.reason`
 
 Laws of this file:
-- Whoever writes or reads one of these does it by these names. Studies of older versions can be
+- All code that writes or reads one of these uses these names. Studies of older versions can be
   read.
 - A trial's score is its last metric: that of its newest weights. A failed trial has none.
-- The *best* trial is the one with the highest score of those that completed, that is, ran all
-  phases. Only if none did, it is the one with the highest score of all. Of equal ones it is the
-  first that was started. So the noise of early reports, of which there are many more, does not
+- The *best* trial has the highest score of the trials that completed, that is, ran all phases. Only
+  if none did, it has the highest score of all trials. Of equal ones it is the first that was
+  started. So the noise of early reports, of which there are many more, does not
   choose.
 """
 
@@ -45,8 +45,8 @@ __all__ = [
 #: What a trial does, or how it ended. A waiting trial has no node at the moment.
 State: TypeAlias = Literal["waiting", "running", "completed", "stopped", "failed"]
 
-#: How a trial that has ended is called in an Optuna study. All others are RUNNING there from the
-#: moment at which their settings are drawn; one that is WAITING there was only wished for.
+#: What an Optuna study calls a trial that has ended. All others are RUNNING there as soon as their
+#: settings are drawn. A trial that is WAITING there has only been asked for (`enqueue_trial`).
 OPTUNAS_STATES: dict[State, str] = {"completed": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from genkidama.formats import bar
 from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.system.run import trial_folder
 from genkidama.tuning.bias import order_section
@@ -237,7 +238,7 @@ def _importances(found: Importances | None) -> str:
     rows = [
         [
             key,
-            "█" * round(20 * share) + "░" * (20 - round(20 * share)),
+            bar(share),
             f"{share:.0%}",
             f"{found.optuna[key]:.0%}" if key in found.optuna else "–",
         ]

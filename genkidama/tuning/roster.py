@@ -1,4 +1,4 @@
-"""The trials of a search, and which node trains which: who waits, who is away, who is next. Pure.
+"""Which node trains which trial: which trials wait, which nodes are away, what comes next. Pure.
 
 Laws of this file:
 - A trial belongs to one node at a time, and a node trains one trial at a time.
@@ -85,7 +85,7 @@ class Roster:
 
     @property
     def fresh(self) -> int:
-        """How many trials wait that nobody has tried to train."""
+        """How many of the waiting trials nobody has tried to train yet."""
         waiting = (self.trials[number] for number in self.waiting)
         return sum(not (trial.phases or trial.failed_on) for trial in waiting)
 
@@ -127,7 +127,7 @@ class Roster:
             self.absent[self.owned[child]] = now
 
     def released(self, child: str) -> None:
-        """The node goes for good: whichever comes next goes on with its trial."""
+        """The node goes for good, and the next one that asks goes on with its trial."""
         self.hungry.discard(child)
         if child in self.owned:
             self.orphan(self.trials[self.owned[child]])
@@ -172,7 +172,7 @@ class Roster:
     def _is_free(self, number: int) -> bool:
         """Whether a node may keep a trial that it says it is training.
 
-        It may if nobody has the trial, or somebody has it by the study's word only.
+        It may if nobody has the trial, or if only the study says that another node has it.
         """
         return number in self.waiting or (
             number in self.absent and self.trials[number].heard is None

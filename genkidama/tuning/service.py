@@ -40,15 +40,15 @@ from genkidama.weights import Vector
 
 __all__ = ["PhaseRecord", "Replace", "Search", "SearchTrial"]
 
-#: So soon a node that finds no trial asks again while a configuration is being sampled.
+#: A node that finds no trial asks again so soon, while a configuration is being sampled.
 _SOON_SECONDS = 0.2
 
-#: So late it asks again while only other nodes' trials are under way, which might need it one day.
+#: It asks again so late when other nodes have all trials. One of them may give its trial back.
 _LATER_SECONDS = 2.0
 
 
 class Replace(Rule):
-    """How a search uses a push: what its owner pushes is what the trial has become."""
+    """How a search uses a push: a trial becomes what its owner pushes."""
 
     def apply(self, parent: Vector, push: Contribution) -> None:
         parent[:] = push.vector
@@ -70,7 +70,7 @@ class Search:
         self.rule: Rule = Replace()
         #: Says after each phase which trials go on.
         self.judge = SearchRecord.of(experiment).rule(seed=experiment.seed)
-        #: Nobody trains this one: with it a node hears that the search is over.
+        #: Nobody trains this one. It tells a node that the search is over.
         self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
         self.tally = Tally()
         self.events: list[Event] = []
@@ -150,7 +150,7 @@ class Search:
         self.roster.vanished(child, now)
 
     def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
-        """The node goes for good, and whichever comes next goes on with its trial."""
+        """The node goes for good, and the next one that asks goes on with its trial."""
         if not self.owns(child, trial):
             return
         if failed and child in self.roster.owned:

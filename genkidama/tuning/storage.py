@@ -31,7 +31,7 @@ __all__ = [
     "without_password",
 ]
 
-#: How long SQLite waits for somebody else who writes, a dashboard for instance.
+#: How long SQLite waits for another writer, a dashboard for instance.
 _SQLITE_SECONDS = 60.0
 
 _POSTGRESQL = "for PostgreSQL: pip install 'genkidama[postgresql]'"

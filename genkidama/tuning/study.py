@@ -111,7 +111,7 @@ class Study:
             if known.params.keys() != self._distributions.keys():
                 # A parent was killed while it sampled.
                 self._suggest(optuna.trial.Trial(self._study, known._trial_id))
-        # A trial that is WAITING was only wished for; `sample` will give it.
+        # A trial that is WAITING has only been asked for; `sample` will give it.
         return [
             trial for trial in read_trials(self._study, self._space) if trial.state != "waiting"
         ]

@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from genkidama.formats import duration
+
 __all__ = [
     "clock",
     "counted",
@@ -37,11 +39,7 @@ def show(value: Any) -> str:
 
 def clock(seconds: float) -> str:
     """`42.5 s`, `12:05` (minutes) or `3:07:00`."""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{seconds:.3g} s" if seconds < 60 else duration(seconds)
 
 
 def percent(share: float, digits: int = 1) -> str:

@@ -26,6 +26,7 @@ from genkidama.parent import Parent, server
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.plain_run import PlainRun
 from genkidama.system.checkpoint import CheckpointFolder, load
+from genkidama.tuning.service import Replace
 from genkidama.weights import DTYPE, Vector
 from tests.helpers import ROOT
 from tests.parent.fake_child import FakeChild, vector
@@ -280,6 +281,19 @@ async def test_a_checkpoint_from_before_there_were_rules_goes_on(tmp_path: Path)
     await checkpointer.finish(2.0)
     server, _ = entered(experiment(), tmp_path)
     assert (server.trial.version, server.updates) == (1, 1.0)
+
+
+async def test_a_rule_begins_anew_with_a_trial_of_a_search(tmp_path: Path) -> None:
+    class Strict(Sum):
+        def restore(self, state: RuleState) -> None:
+            self.sum = state["sum"]
+
+    settings = experiment(parent={"rule": "mine:Strict"})
+    server, checkpointer = entered(settings, tmp_path, "a", rule=Replace())
+    exchange(server, checkpointer, "a", 1.0)
+    await checkpointer.finish(2.0)
+    server, _ = entered(settings, tmp_path, rule=Strict())
+    assert server.trial.version == 1
 
 
 async def test_another_rule_is_refused_by_both_names(tmp_path: Path) -> None:

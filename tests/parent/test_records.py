@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import structlog
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolError
-from genkidama.events import Stopped
+from genkidama.events import CheckpointWritten, Stopped
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent import Parent, server
@@ -100,10 +102,10 @@ def searching() -> Experiment:
     return experiment(search=SEARCH)
 
 
-def records(settings: Experiment, out: Path) -> Records:
+def records(settings: Experiment, out: Path, now: Callable[[], float] = lambda: 5.0) -> Records:
     trials = Search(settings) if settings.search is not None else PlainRun(settings)
     server = ParameterServer(settings, out.name, trials)
-    return Records(server, out, lambda: 5.0, structlog.get_logger())
+    return Records(server, out, now, structlog.get_logger())
 
 
 @pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
@@ -146,9 +148,42 @@ async def test_nodes_may_have_to_wait_so_a_search_tells_its_problems_in_the_hist
     assert [event["reason"] for event in events(tmp_path, "warning")] == told
 
 
+async def test_a_search_tells_later_that_its_history_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    opened = records(searching(), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for _ in range(2):
+            await opened.keep()
+    await opened.finish()
+    (warning,) = events(tmp_path, "warning")
+    assert "history.jsonl: cannot be written: No space left on device" in warning["reason"]
+
+
 async def test_an_event_of_its_own_stands_behind_what_happened_before(tmp_path: Path) -> None:
     opened = records(experiment(), tmp_path)
     opened._server.refuse("pi", ProtocolError("malformed", "noise"), 6.0)
     opened.note(Stopped(time=7.0, reason="SIGTERM", version=0))
     await opened.finish()
     assert [event["event"] for event in history(tmp_path)] == ["start", "refused", "stop"]
+
+
+async def test_times_never_go_back_in_a_history(tmp_path: Path) -> None:
+    clock = itertools.count()
+    opened = records(searching(), tmp_path, lambda: float(next(clock)))
+    noise = ProtocolError("malformed", "noise")
+    written = CheckpointWritten(time=opened._now(), version=1, update=1.0, file="…")
+    opened._server.refuse("pi", noise, opened._now())
+    opened.note(written)
+    opened._server.refuse("pi", noise, opened._now())
+    opened._keeper._complain("no space")  # type: ignore[attr-defined]
+    await opened.finish()
+    told = history(tmp_path)
+    kinds = ["start", "refused", "checkpoint", "refused", "warning"]
+    assert [event["event"] for event in told] == kinds
+    times = [event["time"] for event in told]
+    assert times == sorted(times)

@@ -96,7 +96,7 @@ def _drawn(draw: Callable[[Any], Any]) -> list[Axes]:
     """The panels that a function of Optuna's draws. It uses pyplot, which forgets them here."""
     if "matplotlib.pyplot" not in sys.modules:
         matplotlib.use("agg")  # otherwise pyplot opens a way to the screen
-    import matplotlib.pyplot as pyplot
+    import matplotlib.pyplot as pyplot  # after the choice above, as Optuna's figures
     import optuna.visualization.matplotlib as plot
 
     with warnings.catch_warnings():  # the functions are called experimental since Optuna 2

@@ -133,7 +133,7 @@ def _panel(axes: Axes, marks: list[_Mark], colours: dict[str, Any]) -> PathColle
 
 
 def _name_axes(panels: list[Axes], used: int, columns: int, across: str, up: str) -> None:
-    """Names at the left and below; panels without a phase go."""
+    """Names the axes at the left and below, and hides the panels without a phase."""
     for index, axes in enumerate(panels):
         axes.set_visible(index < used)
         if index < used <= index + columns:
