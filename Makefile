@@ -19,7 +19,7 @@ TOGETHER = -n $(WORKERS) --dist loadfile
 # Files with tests that bound a time or count what the whole machine has: nothing runs beside these.
 ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
 SHELF = tests/deploy/test_shelf.py
-DEPLOYED = $(PYTEST) -m deploy --exitfirst -rs -k "$(DEPLOY)"
+DEPLOYED = $(PYTEST) -m deploy --exitfirst -rs --durations=12 -k "$(DEPLOY)"
 # The tests of the modules that the import contract calls pure, and the laws of the house.
 FAST = tests/test_house.py $(shell $(BIN)/python tests/pure.py)
 
