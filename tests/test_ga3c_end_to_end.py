@@ -60,6 +60,7 @@ def test_two_children_learn_what_one_parent_holds_and_their_figures_are_in_its_h
     )  # the dynamic adjustment
 
 
+@pytest.mark.slow  # its parts are shown by the backend's state and by Hogwild's resumed run
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     run = train(ga3c(stop={"updates": 5}), children=1, cores=1, out="runs/on", episodes=0)
     version = Run.open(run.path).load().snapshot.version
