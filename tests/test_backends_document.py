@@ -64,9 +64,9 @@ def test_a_run_with_it_learns(tmp_path: Path) -> None:
     assert exchanges[0]["mean_return"] < 40.0
     assert exchanges[-1]["mean_return"] >= 150.0  # which ends the run long before its 400 updates
     assert len(exchanges) < 400
-    # On a busy machine the run may be over before the second child has anything to tell.
-    assert measures
-    assert {event["child"] for event in measures} <= {"child-1", "child-2"}
+    # Every push has measures. On a busy machine the second child may be too late for any push.
+    assert {event["child"] for event in measures} == {event["child"] for event in exchanges}
+    assert len(measures) == len(exchanges)
     assert {event["backend"] for event in measures} == {EXPERIMENT.child.backend}
     assert all(event["best"] >= event["spread"] > 0.0 for event in measures)
     assert not [path for path in (run.path / "logs").iterdir() if "Traceback" in path.read_text()]
