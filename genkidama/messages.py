@@ -22,7 +22,7 @@ import re
 import struct
 from collections.abc import Mapping
 from itertools import islice
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -142,6 +142,9 @@ class Push(Message):
     version: Count
     #: Numbers the child's pushes 1, 2, …; a repeated number is answered but not counted again.
     sequence: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    #: What the vector is. A child that has nothing to start from pushes its weights, whatever the
+    #: parent's rule takes.
+    kind: Literal["weights", "difference", "gradient"] = "weights"
     #: Environment steps since the last push.
     steps: Count = 0
     #: Undiscounted return of each episode that ended since the last push, within ±1e30.
