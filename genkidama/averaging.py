@@ -8,7 +8,7 @@ one's own.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import numpy.typing as npt
@@ -66,7 +66,7 @@ class Rule(Protocol):
 
     #: What a push's vector is: `"weights"`, θ_C; `"difference"`, θ_C − θ_base, where θ_base is the
     #: θ_P that the child started from; `"gradient"`, the mean of its cores' gradients at θ_base.
-    takes: ClassVar[str] = "weights"
+    takes: ClassVar[Literal["weights", "difference", "gradient"]] = "weights"
 
     def start(self, push: Contribution) -> Vector | None:
         """θ_P of a parent that has none, made from its first push. That holds θ_C, whatever the

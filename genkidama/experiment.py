@@ -16,7 +16,8 @@ import tomli_w
 
 from genkidama.decoding import NAME, Finite, Meta, Section, convert
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.rules.table import RULES, check_push, make_rule
+from genkidama.messages import Kind
+from genkidama.rules.table import RULES, check_push, make_rule, pushes
 from genkidama.search_settings import SearchSettings, check_search
 from genkidama.settings import (
     Algorithm,
@@ -77,6 +78,16 @@ class Experiment(Section, frozen=True):
     ga3c: GA3CSettings = GA3CSettings()
     stop: Stop = Stop()
     search: SearchSettings | None = None
+
+    @property
+    def pushes(self) -> Kind:
+        """What a child pushes: `"weights"`, `"difference"` or `"gradient"`."""
+        return pushes(self)
+
+    @property
+    def pull(self) -> float:
+        """How far a child moves towards θ_P at an exchange: β, or all the way."""
+        return self.child.beta if self.pushes == "weights" else 1.0
 
     @classmethod
     def load(cls, path: str | Path) -> Experiment:

@@ -77,6 +77,9 @@ Name = Annotated[
     str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 ]
 
+#: What a push's vector is: θ_C, θ_C − θ_P as the child last took that over, or a gradient at it.
+Kind: TypeAlias = Literal["weights", "difference", "gradient"]
+
 #: A line of the history has these keys beside the measures.
 _RESERVED = ("time", "event", "child", "trial")
 _MEASURE = re.compile(rf"^(?!(?:{'|'.join(_RESERVED)})\Z)[a-z][a-z0-9_]{{0,31}}\Z")
@@ -144,7 +147,7 @@ class Push(Message):
     sequence: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
     #: What the vector is. A child that has nothing to start from pushes its weights, whatever the
     #: parent's rule takes.
-    kind: Literal["weights", "difference", "gradient"] = "weights"
+    kind: Kind = "weights"
     #: Environment steps since the last push.
     steps: Count = 0
     #: Undiscounted return of each episode that ended since the last push, within ±1e30.

@@ -112,10 +112,13 @@ class Line(RuleBasedStateMachine):
     def new_session(self, name: str) -> Session:
         return Session(name, f"word-{next(self.words)}", parent="the parent")
 
-    @initialize(alpha=st.sampled_from([0.0, 0.5, 1.0]))
-    def start(self, alpha: float) -> None:
+    @initialize(
+        alpha=st.sampled_from([0.0, 0.5, 1.0]),
+        used=st.sampled_from(["blend", "weighted", "difference"]),
+    )
+    def start(self, alpha: float, used: str) -> None:
         self.experiment = Experiment().with_settings(
-            {"parent.alpha": alpha, "stop.window": 100_000}
+            {"parent.alpha": alpha, "parent.rule": used, "stop.window": 100_000}
         )
         self.server = ParameterServer(self.experiment, run="run-1")
 
@@ -191,7 +194,10 @@ class Line(RuleBasedStateMachine):
         if reply is not None:
             decision = session.hear(joining, reply)
             assert isinstance(decision, Keep if node.begun else Begin)
-            assert session.version == self.server.trial.version
+            # A difference goes on from where it began.
+            newest = self.server.trial.version
+            assert session.version <= newest
+            assert session.version == newest or session.pushes == "difference"
             node.begun = node.joined = True
 
     @property

@@ -12,15 +12,17 @@ Laws of this file:
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from genkidama.child.memory import SharedMemory
 from genkidama.child.process import (
@@ -30,6 +32,7 @@ from genkidama.child.process import (
     READY,
     RECYCLED,
     REPORT_STEPS,
+    UPDATE,
     Line,
     MemoryGuard,
     live,
@@ -39,7 +42,7 @@ from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner, reads_log_mu, updates
 from genkidama.learning.model import Model
-from genkidama.learning.optimizers import make_optimizer
+from genkidama.learning.optimizers import leave_gradient, make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
 from genkidama.schedules import SCHEDULES
 from genkidama.system.machine import forget_peak
@@ -89,7 +92,12 @@ class SingleCore:
         self._shared = torch.from_numpy(memory.weights)
         own = 0 if experiment.optimizer.shared else index
         trainable = self.model.trainable
-        self._optimizer = make_optimizer(
+        #: Whether each of its updates is the child's, and all cores wait after it.
+        self._shares_updates = experiment.child.exchange == "update"
+        #: The newest loss.
+        self._loss = math.nan
+        make = leave_gradient if experiment.pushes == "gradient" else make_optimizer
+        self._optimizer = make(
             experiment.optimizer,
             self._shared[:trainable],
             torch.from_numpy(memory.state[own]),
@@ -126,7 +134,7 @@ class SingleCore:
         try:
             self._observation, _ = self._environment.reset(seed=self._episode_seed)
             self._line.report(READY)
-            self._line.pause()
+            self._line.pause("start")
             self.pull()
             batches = 0
             while True:
@@ -266,12 +274,23 @@ class SingleCore:
         rate = SCHEDULES[settings.schedule](
             settings.learning_rate, settings.final_learning_rate, rollout.progress
         )
-        losses = self._learner.losses(rollout, self._torch_rng)
+        losses: Iterable[Tensor] = self._learner.losses(rollout, self._torch_rng)
+        if self._shares_updates:
+            losses = self._noted(losses)
         for _ in updates(
             losses, self.model, self._optimizer, rate, self.algorithm.max_gradient_norm
         ):
-            if not self.algorithm.pull_steps:
+            if self._shares_updates:
+                self._line.report(UPDATE, self._loss)
+                self._line.pause("update")
+            if self._shares_updates or not self.algorithm.pull_steps:
                 self.pull()
+
+    def _noted(self, losses: Iterable[Tensor]) -> Iterator[Tensor]:
+        """The same losses, each of which is noted."""
+        for loss in losses:
+            self._loss = loss.item()
+            yield loss
 
     def pull(self) -> None:
         """θ_L ← θ_O."""
@@ -330,8 +349,9 @@ def run_core(
 
     def life() -> int:
         torch.set_num_threads(1)
-        waits = experiment.child.exchange == "episode"
-        line = Line(pipe, memory.stop, memory.semaphore[index : index + 1] if waits else None)
+        after = experiment.child.exchange
+        element = None if after == "free" else memory.semaphore[index : index + 1]
+        line = Line(pipe, memory.stop, element, after)
         return SingleCore(index, experiment, memory, line, seed).run()
 
     live(pipe, life)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from genkidama.settings import Optimizer as OptimizerSettings
 
-__all__ = ["STATE_ROWS", "Optimizer", "make_optimizer"]
+__all__ = ["STATE_ROWS", "Optimizer", "leave_gradient", "make_optimizer"]
 
 #: How many vectors of state each rule keeps.
 STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adagrad": 1, "adam": 2}
@@ -142,6 +142,20 @@ def make_optimizer(
         case "adam":
             rule = Adam(settings, weights, state, clock)
     return _WeightDecay(rule, weights, settings.weight_decay) if settings.weight_decay else rule
+
+
+class _Left:
+    """Makes no step: the gradient stays where it is, for whatever steps elsewhere."""
+
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        pass
+
+
+def leave_gradient(
+    settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]
+) -> Optimizer:
+    """In the place of `make_optimizer` where the parent makes the steps."""
+    return _Left()
 
 
 def clip_gradient(gradient: Tensor, limit: float) -> None:

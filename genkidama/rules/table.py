@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from genkidama.averaging import Blend, Rule
 from genkidama.errors import ConfigurationError
+from genkidama.messages import Kind
 from genkidama.rules.difference import Difference
 from genkidama.rules.gradient import Gradient
 from genkidama.rules.weighted import Weighted
@@ -51,7 +52,7 @@ def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
     return rule
 
 
-def pushes(experiment: Experiment) -> str:
+def pushes(experiment: Experiment) -> Kind:
     """What the children of this experiment push: `"weights"`, `"difference"` or `"gradient"`."""
     if experiment.child.push != "auto":
         return experiment.child.push
