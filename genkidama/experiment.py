@@ -174,6 +174,28 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise EnvironmentFailure(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def _check_lanes(experiment: Experiment, source: str) -> None:
+    lanes, algorithm = experiment.environment.lanes, experiment.algorithm
+    if lanes == 1:
+        return
+    key = f"{source}: environment.lanes = {lanes}"
+    if experiment.child.backend == "ga3c":
+        raise ConfigurationError(
+            f"{key}: the backend ga3c has ga3c.environments instead; take environment.lanes out"
+        )
+    if not algorithm.across_episodes:
+        raise ConfigurationError(
+            f"{key}: episodes in several lanes do not end together, "
+            "but algorithm.across_episodes = False ends a batch with its episode; set it to true"
+        )
+    if algorithm.batch_size % lanes:
+        fitting = max(1, algorithm.batch_size // lanes) * lanes
+        raise ConfigurationError(
+            f"{key}: does not divide algorithm.batch_size = {algorithm.batch_size}; "
+            f"set that to {fitting}, for instance"
+        )
+
+
 def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks what no single field's type can say."""
     algorithm = experiment.algorithm
@@ -191,6 +213,7 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
     child = experiment.child
+    _check_lanes(experiment, source)
     if steps := experiment.replay.steps:
         if steps < algorithm.batch_size:
             raise ConfigurationError(

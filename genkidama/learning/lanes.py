@@ -98,7 +98,7 @@ class _InTurn:
             terminations[lane] = terminated
             truncations[lane] = truncated
             if terminated or truncated:
-                finals[lane] = observation
+                finals[lane] = np.array(observation)  # the next one may overwrite it
                 observation, _ = self._environments[lane].reset()
             observations[lane] = observation
         return result

@@ -14,7 +14,7 @@ from genkidama.rules.weighted import Weighted
 if TYPE_CHECKING:
     from genkidama.experiment import Experiment
 
-__all__ = ["RULES", "check_push", "make_rule", "pushes"]
+__all__ = ["RULES", "check_push", "make_rule", "pushes", "reads_loss"]
 
 #: The rules of `parent.rule` that have a name.
 RULES: dict[str, type[Rule]] = {
@@ -58,6 +58,13 @@ def pushes(experiment: Experiment) -> Kind:
         return experiment.child.push
     kind = RULES.get(experiment.parent.rule)
     return "weights" if kind is None or experiment.search is not None else kind.takes
+
+
+def reads_loss(experiment: Experiment) -> bool:
+    """Whether the rule may ask for the loss of a gradient, which costs its own way back."""
+    parent = experiment.parent
+    asks = parent.rule not in RULES or bool(parent.rule_options.get("outlier_sigmas"))
+    return asks and pushes(experiment) == "gradient"
 
 
 def check_push(experiment: Experiment, takes: str) -> None:
