@@ -160,7 +160,7 @@ def _layout(experiment: Experiment, model: Model) -> Layout:
     steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
     return Layout(
         cores=1,
-        steps=ReplayTensor.rows(steps, batch),
+        steps=ReplayTensor.rows(steps, batch, experiment.environment.lanes),
         columns=ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0),
         size=model.signature.size,
         trainable=model.trainable,
