@@ -129,6 +129,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "ga3c.max_agents": st.integers(64, 10**6),
     "stop.updates": naturals,
     "stop.episodes": naturals,
+    "stop.steps": naturals,
     "stop.seconds": positive,
     "stop.mean_return": finite,
     "stop.window": naturals,
