@@ -305,6 +305,8 @@ class Stop(Section, frozen=True):
     back."""
     episodes: Natural | None = None
     """Episodes of all children."""
+    steps: Natural | None = None
+    """Environment steps of all children."""
     seconds: Positive | None = None
     """Wall-clock time since the first child joined."""
     mean_return: Finite | None = None

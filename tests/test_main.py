@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -254,6 +256,29 @@ def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     found = command(tmp_path, "genkidama")
     assert found.code == 2
     assert found.err.startswith("usage: genkidama") and "Traceback" not in found.err
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["train", "--help"], ["doctor", "--help"]], ids=" ".join
+)
+def test_help_imports_no_package_and_nothing_large(words: list[str]) -> None:
+    code = f"""
+import sys
+before = set(sys.modules)
+from genkidama.__main__ import main
+try:
+    main({words})
+except SystemExit as end:
+    print(end.code, *set(sys.modules) - before, file=sys.stderr)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    status, *modules = found.stderr.split()
+    assert status == "0" and "genkidama.commands.parser" in modules
+    roots = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    assert roots == {"genkidama"}
+    assert not {"asyncio", "http", "multiprocessing", "socket", "ssl", "subprocess"} & set(modules)
 
 
 def test_an_interrupted_command_has_the_shells_exit_code(

@@ -16,7 +16,6 @@ import msgspec
 import genkidama
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.launch import launch
 from genkidama.local.cluster import check_search, search, train
 from genkidama.local.evaluation import evaluate
 from genkidama.local.progress import Progress, SearchProgress
@@ -79,6 +78,8 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
+    from genkidama.launch import launch
+
     experiment = _experiment(options, "which experiment?")
     check_environment(experiment)
     _check_episodes(options)
