@@ -13,10 +13,13 @@ sampled episodes each. The time of a snapshot counts from the start of the train
 and start-up included. Snapshots are judged as soon as the mean training return comes near the goal
 (within 30), which can only make a first passage later.
 
+With `--envpool` both train in EnvPool's LunarLander, ours with `lunarlander-envpool.toml`, and both
+are judged in Gymnasium's. That needs EnvPool in both environments.
+
 Every run is a line in the results file, and is not repeated once it is there. Stop and go on at
 will.
 
-    python benchmarks/learning.py compare [--seeds 101 102 103 104 105] [--results FILE]
+    python benchmarks/learning.py compare [--envpool] [--seeds 101 102 103 104 105] [--results FILE]
     python benchmarks/learning.py a3c | thesis | report
 """
 
@@ -107,7 +110,7 @@ def _first(run: Run, start_up: float, goal: float, seed: int) -> float | None:
     return None
 
 
-def peer(seed: int) -> Row:
+def peer(seed: int, *more: str) -> Row:
     """One run of Stable-Baselines3's PPO, judged by its own script."""
     python = ROOT / "benchmarks/.venv/bin/python"
     if not python.exists():
@@ -120,6 +123,7 @@ def peer(seed: int) -> Row:
         str(seed),
         "--limit",
         "480",
+        *more,
     ]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     row: Row = json.loads(text.splitlines()[-1])
@@ -135,8 +139,14 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("compare", "a3c", "thesis", "report"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103, 104, 105])
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.jsonl")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument(
+        "--envpool", action="store_true", help="compare: both train in EnvPool's LunarLander"
+    )
     options = parser.parse_args()
+    pool, extra = ("-envpool", ["--envpool"]) if options.envpool else ("", [])
+    if options.results is None:
+        options.results = ROOT / f"benchmarks/results/learning{pool}.jsonl"
     options.results.parent.mkdir(parents=True, exist_ok=True)
     done = (
         [json.loads(line) for line in options.results.read_text().splitlines()]
@@ -164,10 +174,10 @@ def main() -> None:
                 "lunarlander",
                 seed,
                 lambda seed=seed: ours(
-                    "lunarlander.toml", seed, children=2, cores=1, every=2, scan=True
+                    f"lunarlander{pool}.toml", seed, children=2, cores=1, every=2, scan=True
                 ),
             )
-            once("peer", seed, lambda seed=seed: peer(seed))
+            once("peer", seed, lambda seed=seed: peer(seed, *extra))
         elif options.what == "a3c":
             once(
                 "a3c",

@@ -20,6 +20,7 @@ Run with the peers' environment (`make peers`); one JSON object is printed:
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py speed --seconds 20 --pin 0
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --threads 1 --limit 600
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --subprocesses
+    benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --envpool
 """
 
 from __future__ import annotations
@@ -89,6 +90,44 @@ def vector_environment(count: int, seed: int, subprocesses: bool = False) -> Any
     return make_vec_env(
         ENVIRONMENT, n_envs=count, seed=seed, env_kwargs={"render_mode": None}, vec_env_cls=kind
     )
+
+
+def pool(count: int, seed: int) -> Any:
+    """EnvPool's LunarLander with one thread, as environments of Stable-Baselines3's.
+
+    As in EnvPool's own example, an environment is reset in the step that ends its episode.
+    """
+    import envpool
+    from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor
+
+    class Adapter(VecEnvWrapper):  # type: ignore[misc]
+        def reset(self) -> Any:
+            return self.venv.reset()[0]
+
+        def step_async(self, actions: Any) -> None:
+            self.actions = actions
+
+        def step_wait(self) -> Any:
+            observations, rewards, terminated, truncated, _ = self.venv.step(self.actions)
+            infos: list[dict[str, Any]] = [{} for _ in range(count)]
+            ended = np.flatnonzero(terminated | truncated).astype(np.int32)
+            if len(ended):
+                for lane in ended:
+                    infos[lane]["terminal_observation"] = observations[lane].copy()
+                    infos[lane]["TimeLimit.truncated"] = bool(truncated[lane])
+                observations[ended] = self.venv.reset(ended)[0]
+            return observations, rewards, terminated | truncated, infos
+
+        def seed(self, seed: int | None = None) -> list[None]:
+            return [None] * count  # it has one since it was made
+
+    environments = envpool.make_gymnasium(
+        ENVIRONMENT,
+        num_envs=count,
+        num_threads=1,
+        seed=list(range(seed * count, (seed + 1) * count)),
+    )
+    return VecMonitor(Adapter(environments))
 
 
 def measure_speed(seconds: float, seed: int, threads: int) -> dict[str, Any]:
@@ -214,7 +253,10 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
             if self.policies[-1].seconds < self.since:
                 self.keep()
 
-    environments = vector_environment(PPO_ENVIRONMENTS, options.seed, options.subprocesses)
+    if options.envpool:
+        environments = pool(PPO_ENVIRONMENTS, options.seed)
+    else:
+        environments = vector_environment(PPO_ENVIRONMENTS, options.seed, options.subprocesses)
     model = PPO(
         "MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **PPO_SETTINGS
     )
@@ -226,6 +268,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         "peer": "Stable-Baselines3 PPO",
         "version": stable_baselines3.__version__,
         "environments": PPO_ENVIRONMENTS,
+        "envpool": options.envpool,
         "processes": PPO_ENVIRONMENTS + 1 if options.subprocesses else 1,
         "threads": options.threads,
         "cores": len(os.sched_getaffinity(0)),
@@ -367,6 +410,11 @@ def main() -> None:
     speed.add_argument("--seconds", type=float, default=20.0)
     learn = modes.add_parser("learn", help="seconds until PPO has learned")
     learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
+    learn.add_argument(
+        "--envpool",
+        action="store_true",
+        help="train in EnvPool's LunarLander (pip install envpool); judged in Gymnasium's",
+    )
     learn.add_argument(
         "--limit", type=float, default=600.0, help="seconds of training at most (default 600)"
     )

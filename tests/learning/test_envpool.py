@@ -37,7 +37,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def envpool() -> Any:
-    return pytest.importorskip("envpool", reason="pip install 'genkidama[envpool]': 270 MB")
+    return pytest.importorskip("envpool", reason="pip install 'genkidama[envpool]': 300 MB")
 
 
 @pytest.mark.usefixtures("stand_in")
