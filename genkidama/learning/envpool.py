@@ -85,7 +85,6 @@ class Pool(gymnasium.vector.VectorEnv[Array, Array, Array]):
         if seed is not None or self._pool is None:
             free = 2**31 - self.num_envs
             first = int(self.np_random.integers(free)) if seed is None else seed
-            self._pool = None  # the threads of the one before end here
             self._pool = self._envpool.make_gymnasium(
                 self._settings.envpool,
                 num_envs=self.num_envs,
