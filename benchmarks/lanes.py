@@ -43,7 +43,7 @@ def rate(name: str, count: int, steps: int) -> float:
 def alone(name: str, count: int, steps: int) -> float:
     """The same in a process of its own."""
     command = [sys.executable, __file__, "--one", name, str(count), "--steps", str(steps)]
-    found: float = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    found: float = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return found
 
 
