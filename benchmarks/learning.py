@@ -5,8 +5,8 @@ median of 10 fresh seeds, and within 15 s in each. It reaches 270 within 60 s in
 final weights have at least 240. `compare`: the same runs in turns with Stable-Baselines3's PPO with
 the zoo's settings. `continuous`, `cartpole`, `pendulum`: so are these, by the mean of the last 100
 training episodes; 500 sampled episodes with the best weights reach 200, 475 and -200 in 5 of 5
-seeds. `envpool` and `a3c`: as `lunarlander`, with the settings of that name, however long it takes.
-`thesis`: the mean that `thesis.toml` reaches with 2 x 4 cores after 2,000 updates.
+seeds. `envpool`: as `compare`, where both train in EnvPool's LunarLander and are judged in
+Gymnasium's; that needs EnvPool in both environments. `a3c`: 200, however long it takes. `thesis`: the mean that `thesis.toml` reaches with 2 x 4 cores after 2,000 updates.
 
 Method: runs of ours and of the peer alternate. Neither is evaluated while it trains. Snapshots are
 set aside (ours: a checkpoint every half second; the peer: at most every 5 s) and judged afterwards
@@ -59,12 +59,19 @@ class Contender:
     arguments: tuple[str, ...] = ()
     #: The peer's task, and the mean of its last 100 training episodes that ends it.
     task: str = ""
+    #: More arguments for the peer.
+    peer: tuple[str, ...] = ()
     goal: float = 0.0
 
 
 CONTENDERS = {
     "lunarlander": Contender("lunarlander/lunarlander.toml", (200, 250, 270), task="lunarlander"),
-    "envpool": Contender("lunarlander/lunarlander-envpool.toml", (200, 250, 270)),
+    "envpool": Contender(
+        "lunarlander/lunarlander-envpool.toml",
+        (200, 250, 270),
+        task="lunarlander",
+        peer=("--envpool",),
+    ),
     "a3c": Contender("lunarlander/a3c.toml", (200,), every=2.0),
     "thesis": Contender(
         "lunarlander/thesis.toml", every=0.0, arguments=("--children", "2", "--cores", "4")
@@ -156,6 +163,7 @@ def peer(contender: Contender, seed: int) -> Row:
         str(seed),
         "--limit",
         "480",
+        *contender.peer,
     ]
     if contender.goal:
         command += ["--until-mean", str(contender.goal)]
@@ -198,7 +206,7 @@ def main() -> None:
 
     if options.what != "report":
         name = "lunarlander" if options.what == "compare" else options.what
-        beside = options.what == "compare" or CONTENDERS[name].goal
+        beside = options.what in ("compare", "envpool") or CONTENDERS[name].goal
         for seed in options.seeds:
             once(name, seed, ours, name)
             if beside:

@@ -484,6 +484,11 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "environment.wrappers: 'ClipReward' cannot be put around a vectorized environment; "
             "take out environment.vectorized or the wrappers",
         ),
+        (
+            {"environment": {"id": "envpool:Pong-v5", "wrappers": [{"name": "ClipReward"}]}},
+            "environment.wrappers: 'ClipReward' cannot be put around an environment of EnvPool's; "
+            "take out 'envpool:' of environment.id or the wrappers",
+        ),
         ({"ga3c": {"agents": 65}}, "ga3c.agents = 65: at most ga3c.max_agents = 64 is allowed"),
         ({"ga3c": {"trainers": 5}}, "ga3c.trainers = 5: at most ga3c.max_trainers = 4 is allowed"),
         (

@@ -294,7 +294,7 @@ def test_an_interrupted_command_has_the_shells_exit_code(
 def test_json_has_no_nan(
     genkidama: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Evaluation(np.array([1.0, np.nan]), Path("best.safetensors"), None, False, 0)
+    found = Evaluation(np.array([1.0, np.nan]), Path("best.safetensors"), None, False, 0, "", "")
     monkeypatch.setattr(verbs, "evaluate", lambda *_, **__: found)
     code, out, err = genkidama("evaluate", "run", "--json")
     assert (code, err) == (0, "")

@@ -22,6 +22,7 @@ Run with the peers' environment (`make peers`); one JSON object is printed:
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py speed --seconds 20 --pin 0
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --threads 1 --limit 600
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --subprocesses
+    benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --envpool
 """
 
 from __future__ import annotations
@@ -138,6 +139,44 @@ def vector_environment(
     return make_vec_env(
         environment, n_envs=count, seed=seed, env_kwargs={"render_mode": None}, vec_env_cls=kind
     )
+
+
+def pool(count: int, seed: int) -> Any:
+    """EnvPool's LunarLander with one thread, as environments of Stable-Baselines3's.
+
+    As in EnvPool's own example, an environment is reset in the step that ends its episode.
+    """
+    import envpool
+    from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor
+
+    class Adapter(VecEnvWrapper):  # type: ignore[misc]
+        def reset(self) -> Any:
+            return self.venv.reset()[0]
+
+        def step_async(self, actions: Any) -> None:
+            self.actions = actions
+
+        def step_wait(self) -> Any:
+            observations, rewards, terminated, truncated, _ = self.venv.step(self.actions)
+            infos: list[dict[str, Any]] = [{} for _ in range(count)]
+            ended = np.flatnonzero(terminated | truncated).astype(np.int32)
+            if len(ended):
+                for lane in ended:
+                    infos[lane]["terminal_observation"] = observations[lane].copy()
+                    infos[lane]["TimeLimit.truncated"] = bool(truncated[lane])
+                observations[ended] = self.venv.reset(ended)[0]
+            return observations, rewards, terminated | truncated, infos
+
+        def seed(self, seed: int | None = None) -> list[None]:
+            return [None] * count  # it has one since it was made
+
+    environments = envpool.make_gymnasium(
+        ENVIRONMENT,
+        num_envs=count,
+        num_threads=1,
+        seed=list(range(seed * count, (seed + 1) * count)),
+    )
+    return VecMonitor(Adapter(environments))
 
 
 def measure_speed(seconds: float, seed: int, threads: int) -> dict[str, Any]:
@@ -268,9 +307,12 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
             if self.policies[-1].seconds < self.since:
                 self.keep()
 
-    environments = vector_environment(
-        task.environments, options.seed, options.subprocesses, task.environment
-    )
+    if options.envpool:
+        environments = pool(task.environments, options.seed)
+    else:
+        environments = vector_environment(
+            task.environments, options.seed, options.subprocesses, task.environment
+        )
     model = PPO("MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **settings)
     keeper = Keeper()
     startup = age()
@@ -280,6 +322,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         "peer": "Stable-Baselines3 PPO",
         "version": stable_baselines3.__version__,
         "task": options.task,
+        "envpool": options.envpool,
         "environments": task.environments,
         "processes": task.environments + 1 if options.subprocesses else 1,
         "threads": options.threads,
@@ -426,6 +469,11 @@ def main() -> None:
     learn = modes.add_parser("learn", help="seconds until PPO has learned")
     learn.add_argument("--task", choices=TASKS, default="lunarlander")
     learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
+    learn.add_argument(
+        "--envpool",
+        action="store_true",
+        help="train in EnvPool's LunarLander (pip install envpool); judged in Gymnasium's",
+    )
     learn.add_argument(
         "--limit", type=float, default=600.0, help="seconds of training at most (default 600)"
     )

@@ -83,6 +83,14 @@ VERBS = {
             _number("--episodes", "how many (default: 500)", default=500),
             _flag("--greedy", "take the most probable action instead of a sampled one"),
             _number("--seed", "the episodes follow from it (default: 0)", default=0),
+            (
+                "--environment",
+                {
+                    "metavar": "ID",
+                    "help": "the environment to play (default: the experiment's; of EnvPool's, "
+                    "Gymnasium's of the same id)",
+                },
+            ),
             _flag("--json", "print one JSON object on standard output and nothing else"),
         ),
     ),

@@ -49,7 +49,11 @@ def _train(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     evaluation = evaluate(
-        options.target, episodes=options.episodes, greedy=options.greedy, seed=options.seed
+        options.target,
+        episodes=options.episodes,
+        greedy=options.greedy,
+        seed=options.seed,
+        environment=options.environment,
     )
     print(_json(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
     return 0
