@@ -121,7 +121,7 @@ class Exchange(Event, kw_only=True):
     trial: int | UnsetType = UNSET
     """Search: the trial that all this is about."""
     left_out: str | UnsetType = UNSET
-    """Why the parent's rule left the push out, as `"stale"` (docs/rules.md); absent if it did not."""
+    """Why the parent's rule left the push out, as `"stale"` (docs/rules.md), if it did."""
 
 
 class Measures(Event, kw_only=True):
