@@ -120,6 +120,8 @@ class Exchange(Event, kw_only=True):
     """Mean return of the last `stop.window` episodes; null before the first has ended."""
     trial: int | UnsetType = UNSET
     """Search: the trial that all this is about."""
+    left_out: str | UnsetType = UNSET
+    """Why the parent's rule left the push out, as `"stale"` (docs/rules.md), if it did."""
 
 
 class Measures(Event, kw_only=True):

@@ -12,7 +12,8 @@ Laws of this file:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import UNSET
 
 from genkidama.averaging import Contribution
 from genkidama.errors import ProtocolError
@@ -33,29 +34,10 @@ from genkidama.messages import (
 )
 from genkidama.plain_run import PlainRun
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
-from genkidama.trial import Snapshot, Trial, Trials
+from genkidama.trial import ChildRecord, Snapshot, Trial, Trials
 from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["ChildRecord", "ParameterServer", "Snapshot", "Trial"]
-
-
-@dataclass
-class ChildRecord:
-    """What the parent knows of one child, whether connected or not."""
-
-    session: str = ""
-    connected: bool = False
-    #: The number of its last counted push in this session.
-    sequence: int = 0
-    exchanges: int = 0
-    episodes: int = 0
-    steps: int = 0
-    #: What it trains.
-    trial: Trial | None = field(default=None, compare=False, repr=False)
-
-    def counts(self) -> dict[str, int]:
-        """What a checkpoint keeps of it."""
-        return {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
 
 
 class ParameterServer:
@@ -191,6 +173,7 @@ class ParameterServer:
             record.exchanges = counts.get("exchanges", 0)
             record.episodes = counts.get("episodes", 0)
             record.steps = counts.get("steps", 0)
+            record.left_out = counts.get("left_out", 0)
 
     # One method a message.
 
@@ -249,32 +232,42 @@ class ParameterServer:
         # A push whose reply got lost is answered again and counted once. The result of a run that
         # is over stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
-            self._apply(child, message, vector, trial)
-            self._count(child, record, trial, message, now)
+            left_out = self._apply(child, message, vector, trial, now)
+            self._count(child, record, trial, message, left_out, now)
             self.trials.pushed(trial, now)
             self._check_stop(now)
         return self._weights(trial, now, answer=True)
 
-    def _apply(self, child: str, message: Push, vector: Vector, trial: Trial) -> None:
-        staleness = trial.version - message.version
-        push = Contribution(vector, message.version, staleness, message.steps, child)
-        if trial.vector is not None:
-            self.trials.rule.apply(trial.vector, push)
-            return
-        trial.vector = self.trials.rule.start(push)
-        if trial.vector is None:
-            raise ProtocolError(
-                "order",
-                f"child {child!r} pushes before the parent has weights, "
-                "and this push cannot become them",
-            )
+    def _apply(
+        self, child: str, message: Push, vector: Vector, trial: Trial, now: float
+    ) -> str | None:
+        """Why the push is left out; None if it is used."""
+        assert trial.signature is not None
+        push = Contribution(
+            vector,
+            message.version,
+            trial.version - message.version,
+            message.steps,
+            child,
+            len(self.joined),
+            now,
+            self.trials.progress(trial, now),
+            message.measures.get("loss"),
+            trial.signature.statistics,
+        )
+        return trial.take(push, message.kind, self.trials.rule, self.experiment.parent.average)
 
     def _count(
-        self, child: str, record: ChildRecord, trial: Trial, message: Push, now: float
+        self,
+        child: str,
+        record: ChildRecord,
+        trial: Trial,
+        message: Push,
+        left_out: str | None,
+        now: float,
     ) -> None:
-        staleness = trial.version - message.version
+        version = trial.version - (left_out is None)
         episodes = len(message.returns)
-        trial.version += 1
         trial.episodes += episodes
         trial.steps += message.steps
         trial.add_returns(message.returns)
@@ -284,19 +277,21 @@ class ParameterServer:
         record.exchanges += 1
         record.episodes += episodes
         record.steps += message.steps
+        record.left_out += left_out is not None
         every = self.experiment.parent.history_every
-        if not tally.exchanges % every:
+        if left_out is not None or not tally.exchanges % every:
             self._events.append(
                 Exchange(
                     time=now,
                     child=child,
                     version=trial.version,
                     update=tally.updates,
-                    staleness=staleness,
+                    staleness=version - message.version,
                     episodes=trial.episodes,
                     steps=trial.steps,
                     mean_return=trial.mean_return,
                     trial=trial.label,
+                    left_out=left_out or UNSET,
                 )
             )
         if message.measures and not record.exchanges % every:

@@ -6,7 +6,10 @@ parent computes it and every reply carries it, so all children anneal together.
 
 from __future__ import annotations
 
-from genkidama.settings import Optimizer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from genkidama.settings import Optimizer
 
 __all__ = ["SCHEDULES", "constant", "learning_rate", "linear"]
 
