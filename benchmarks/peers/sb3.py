@@ -214,19 +214,24 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
             if self.policies[-1].seconds < self.since:
                 self.keep()
 
-    environments = vector_environment(PPO_ENVIRONMENTS, options.seed, options.subprocesses)
+    environments = vector_environment(options.environments, options.seed, options.subprocesses)
     model = PPO(
         "MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **PPO_SETTINGS
     )
     keeper = Keeper()
+    if options.told:
+        print("ready", flush=True)
+        input()
     startup = age()
     model.learn(options.steps, callback=keeper)
+    if options.told:
+        print("trained", flush=True)
     environments.close()
     facts = {
         "peer": "Stable-Baselines3 PPO",
         "version": stable_baselines3.__version__,
-        "environments": PPO_ENVIRONMENTS,
-        "processes": PPO_ENVIRONMENTS + 1 if options.subprocesses else 1,
+        "environments": options.environments,
+        "processes": options.environments + 1 if options.subprocesses else 1,
         "threads": options.threads,
         "cores": len(os.sched_getaffinity(0)),
         "seed": options.seed,
@@ -366,6 +371,15 @@ def main() -> None:
     speed = modes.add_parser("speed", help="steps a second of A2C")
     speed.add_argument("--seconds", type=float, default=20.0)
     learn = modes.add_parser("learn", help="seconds until PPO has learned")
+    learn.add_argument(
+        "--environments",
+        type=int,
+        default=PPO_ENVIRONMENTS,
+        help=f"side by side (default: the zoo's {PPO_ENVIRONMENTS})",
+    )
+    learn.add_argument(
+        "--told", action="store_true", help='say "ready", wait for a line, say "trained"'
+    )
     learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
     learn.add_argument(
         "--limit", type=float, default=600.0, help="seconds of training at most (default 600)"
