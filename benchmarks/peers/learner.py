@@ -72,7 +72,7 @@ class _Notes:
     """In the place of a core's line to its orchestrator."""
 
     def __init__(self, path: Path, steps: int) -> None:
-        self._file = path.open("a", buffering=1)
+        self._path = path
         self._before = steps
 
     def check(self) -> None: ...
@@ -88,7 +88,8 @@ class _Notes:
         self._write(float("nan"))
 
     def _write(self, episode_return: float) -> None:
-        self._file.write(f"{time.time():.3f} {self._before} {episode_return:.3f}\n")
+        with self._path.open("a") as file:
+            file.write(f"{time.time():.3f} {self._before} {episode_return:.3f}\n")
 
 
 def set_aside(folder: Path, number: int, vector: Any) -> None:

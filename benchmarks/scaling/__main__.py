@@ -3,8 +3,8 @@
 Method: a machine is a control group with a tenth of a core (`--share`), that the kernel enforces,
 and if `--links` says so a network namespace behind a slow link. In it runs a real child of a real
 parent, or a peer's worker, with all its processes. The parent, and a peer's server, is a machine
-that is not held. Nobody is evaluated while training. Snapshots are set aside every second or two
-and judged afterwards: the result is the first with a mean of at least 200 over 500 sampled
+that is not held. Nobody is evaluated while training. Snapshots are set aside every 8/n seconds and
+judged afterwards: the result is the first with a mean of at least 200 over 500 sampled
 episodes. Training ends when the mean of its last 100 episodes is 30 above that, or at `--limit`.
 
 Time counts from the moment when all machines stand ready, imports and start-up done, and get their
@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import sys
@@ -55,6 +54,7 @@ from benchmarks.scaling.machines import ROOT, Machines, folder_for, sweep
 from benchmarks.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, Condition, Row
 from benchmarks.scaling.ours import Ours, experiment_of
 from genkidama.errors import GenkidamaError
+from genkidama.system.machine import available_cores
 
 #: Training goes on until its own mean is so far above the goal, since that mean looks back.
 _MARGIN = 30.0
@@ -66,15 +66,16 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
     root = options.keep or Path(tempfile.mkdtemp(prefix="scaling-"))
     folder = folder_for(root, condition)
     goal = options.goal + _MARGIN
+    every = options.every / condition.machines
     row: Row = {**condition.as_row(), "date": time.strftime("%F %T"), "limit": options.limit}
     try:
         with Machines(condition, folder, options.limit, options.parent_share) as machines:
             if CONTENDERS[condition.contender].kind == "ours":
-                run = Ours(machines, folder, goal, options.every)
+                run = Ours(machines, folder, goal, every)
             else:
                 from benchmarks.scaling.rivals import rival
 
-                run = rival(machines, folder, goal, options.every)
+                run = rival(machines, folder, goal, every)
             row |= run.run(options.limit, options.late)
         if "reached" not in row:
             with Judge(experiment_of(condition), condition.seed) as judge:
@@ -89,7 +90,7 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
 def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -> None:
     """Measures what has no row yet, and appends each row to the results as it comes."""
     for condition in wanted:
-        if (reason := matrix.problem(condition, os.cpu_count() or 1)) is not None:
+        if (reason := matrix.problem(condition, available_cores())) is not None:
             sys.exit(f"error: {reason}")
     sweep()
     left = matrix.missing(wanted, rows)
@@ -171,7 +172,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--goal", type=float, default=200.0, help="mean return (default 200)")
     parser.add_argument(
-        "--every", type=float, default=1.0, help="seconds between snapshots (default 1)"
+        "--every",
+        type=float,
+        default=8.0,
+        help="seconds between snapshots, by the number of machines (default 8)",
     )
     parser.add_argument(
         "--late", type=float, default=30.0, help="when `late` machines join (default 30)"

@@ -17,8 +17,10 @@ __all__ = ["Scaling", "Snapshot", "first", "remaining", "scaling", "staleness", 
 #: A policy is judged from where the training mean is this close to the goal.
 _NEAR = 50.0
 
-#: A look at so many episodes saves one at all of them, unless its mean is near the goal.
-_LOOK_EPISODES, EPISODES = 60, 500
+#: A policy goes on to all 500 episodes while its mean after these is no further below the goal:
+#: twice the standard error of a mean, or a little more.
+_LOOKS = ((60, 25.0), (200, 14.0))
+EPISODES = 500
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def first(
 ) -> Row | None:
     """The first snapshot with a mean of 500 episodes of at least `goal`; None if there is none.
 
-    A short look spares most of the long ones. It may miss a passage, and never invents one.
+    Short looks spare most of the long ones. They may miss a passage, and never invent one.
 
     Args:
         snapshots: oldest first.
@@ -52,7 +54,7 @@ def first(
     for snapshot in snapshots:
         if snapshot.training_mean is None or snapshot.training_mean < goal - _NEAR:
             continue
-        if judge(snapshot, _LOOK_EPISODES)[0] < goal - _NEAR / 2:
+        if any(judge(snapshot, episodes)[0] < goal - below for episodes, below in _LOOKS):
             continue
         mean, std = judge(snapshot, EPISODES)
         if mean >= goal:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from concurrent.futures import ProcessPoolExecutor
+from statistics import fmean, pstdev
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from benchmarks.scaling.figures import Snapshot
 from genkidama.experiment import Experiment
+from genkidama.system.machine import available_cores
 
 __all__ = ["Judge"]
 
@@ -30,13 +29,13 @@ class Judge:
         plain = Experiment.from_dict({"environment": {"id": experiment.environment.id}})
         self._settings = {**experiment.to_dict(), "environment": plain.to_dict()["environment"]}
         self._seed = seed
-        self._cores = os.cpu_count() or 1
+        self._cores = available_cores()
+        self._last: Snapshot | None = None
+        self._returns: list[float] = []
 
     def __enter__(self) -> Judge:
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(
-            self._cores, mp_context=context, initializer=os.nice, initargs=(5,)
-        )
+        self._pool = ProcessPoolExecutor(self._cores, mp_context=context)
         return self
 
     def __exit__(
@@ -48,14 +47,20 @@ class Judge:
         self._pool.shutdown(cancel_futures=True)
 
     def __call__(self, snapshot: Snapshot, episodes: int) -> tuple[float, float]:
-        """Mean and standard deviation of the returns of so many episodes."""
-        parts = [range(core, episodes, self._cores) for core in range(self._cores)]
+        """Mean and standard deviation of the returns of so many episodes.
+
+        Those of the same snapshot that were played before are not played again.
+        """
+        if snapshot is not self._last:
+            self._last, self._returns = snapshot, []
         jobs = [
             self._pool.submit(_share, self._settings, snapshot.vector, list(part), self._seed)
-            for part in parts
+            for core in range(self._cores)
+            if (part := range(len(self._returns) + core, episodes, self._cores))
         ]
-        returns = np.concatenate([job.result() for job in jobs])
-        return float(returns.mean()), float(returns.std())
+        for job in jobs:
+            self._returns += job.result()
+        return fmean(self._returns), pstdev(self._returns)
 
 
 def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int) -> list[float]:

@@ -72,9 +72,8 @@ class Network:
         trace: TracebackType | None,
     ) -> None:
         if self._relay is not None:
-            assert self._relay.stdin is not None
-            self._relay.stdin.close()
-            self._relay.wait()
+            with self._relay:  # closes its input, which ends it
+                pass
         if self._link is not None:
             for name in self._namespaces:
                 subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)

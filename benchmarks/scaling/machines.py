@@ -76,25 +76,37 @@ class Machines:
             if group is not None:
                 group.close()
         for process in self._processes:
-            process.wait()
+            with process:  # closes its pipes and waits
+                pass
         self.network.__exit__(kind, error, trace)
 
-    def start(self, machine: int, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
-        """Starts a process on a machine; its standard input and output are pipes to us."""
-        command = self.network.at(machine, list(command))
-        return self._popen(command, name, self.groups[machine])
+    def start(
+        self, machine: int, command: Sequence[str], name: str, *, talks: bool = False
+    ) -> subprocess.Popen[bytes]:
+        """Starts a process on a machine.
+
+        Args:
+            machine: its number.
+            command: what is run there.
+            name: of its log.
+            talks: whether its standard output is a pipe to us; otherwise it goes to the log.
+        """
+        group = self.groups[machine]
+        return self._popen(self.network.at(machine, list(command)), name, group, talks)
 
     def start_beside(self, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         """Starts a process at the parent's place."""
         assert self.beside is not None
-        return self._popen(self.network.at_parent(list(command)), name, self.beside)
+        return self._popen(self.network.at_parent(list(command)), name, self.beside, False)
 
-    def _popen(self, command: list[str], name: str, group: Group) -> subprocess.Popen[bytes]:
+    def _popen(
+        self, command: list[str], name: str, group: Group, talks: bool
+    ) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,

@@ -137,7 +137,9 @@ class DDP(_OurLearner):
         for number in range(n):
             command = [str(PEERS), str(_SCRIPTS / "ddp.py"), str(self._folder), str(number), str(n)]
             command += [meeting, port, str(self._every)]
-            self._workers.append(self._machines.start(number, command, f"worker-{number}"))
+            self._workers.append(
+                self._machines.start(number, command, f"worker-{number}", talks=True)
+            )
         for number, worker in enumerate(self._workers):
             assert worker.stdout is not None
             if worker.stdout.readline() != b"ready\n":
@@ -216,7 +218,7 @@ class SB3:
         command += ["--every", str(self._every)]
         if sum(self._machines.shares) > 1.0:
             command.append("--subprocesses")  # one process has one core at most
-        worker = self._machines.start(0, command, "sb3")
+        worker = self._machines.start(0, command, "sb3", talks=True)
         self._expect(worker, "ready")
         self._machines.begin()
         assert worker.stdin is not None
