@@ -10,6 +10,7 @@ hooks. Then all take the same step. The learner is Genkidama's (`learner.py`).
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from datetime import timedelta
@@ -48,6 +49,8 @@ class Averaged:
 def main() -> None:
     folder, number, workers = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     address, port, every = sys.argv[4], sys.argv[5], float(sys.argv[6])
+    # Otherwise gloo takes the interface of this computer's name, which a namespace need not have.
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if address == "127.0.0.1" else "uplink"
     worker = Worker(folder, number, (number,))
     core = worker.core
     limit = core.algorithm.max_gradient_norm

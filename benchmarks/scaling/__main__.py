@@ -31,7 +31,7 @@ tenth or a hundredth of its share; `cuts`, each minute a random half of the mach
 Every run is a line in the results, and is not repeated once it is there. Stop and go on at will.
 It takes root (control groups, namespaces), Linux, and for peers `make peers`.
 
-    python -m benchmarks.scaling run                        blend, and peers at 1 and 8 machines
+    python -m benchmarks.scaling run                       ours at 1 to 16 machines, peers at 1, 8
     python -m benchmarks.scaling run --contenders blend --machines 1 8 --seeds 1
     python -m benchmarks.scaling run --disturbances slow10 slow100 --contenders blend ddp flower
     python -m benchmarks.scaling plan | report
@@ -53,7 +53,7 @@ from benchmarks.scaling.judging import Judge
 from benchmarks.scaling.machines import ROOT, Machines, folder_for, sweep
 from benchmarks.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, Condition, Row
 from benchmarks.scaling.ours import Ours, experiment_of
-from genkidama.errors import GenkidamaError
+from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.system.machine import available_cores
 
 #: Training goes on until its own mean is so far above the goal, since that mean looks back.
@@ -87,25 +87,38 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
     return row
 
 
-def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -> None:
-    """Measures what has no row yet, and appends each row to the results as it comes."""
+def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -> bool:
+    """Measures what has no row yet, and appends each row to the results as it comes.
+
+    What fails is said, has no row, and is tried again when the command is.
+
+    Returns:
+        Whether nothing has failed.
+    """
     for condition in wanted:
         if (reason := matrix.problem(condition, available_cores())) is not None:
             sys.exit(f"error: {reason}")
     sweep()
     left = matrix.missing(wanted, rows)
     options.results.parent.mkdir(parents=True, exist_ok=True)
+    well = True
     while left:
         condition = left[0]
         minutes = figures.remaining(left, rows, options.limit) / 60.0
         place = f"{len(wanted) - len(left) + 1}/{len(wanted)}, about {minutes:.0f} min left"
         print(f"[{place}] {_words(condition)} …", flush=True)
-        row = measure(condition, options)
+        left.pop(0)
+        try:
+            row = measure(condition, options)
+        except EnvironmentFailure as error:
+            print(f"    failed: {error}", flush=True)
+            well = False
+            continue
         with options.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
         rows.append(row)
-        left.pop(0)
         print(f"    {_outcome(row)}", flush=True)
+    return well
 
 
 def _words(condition: Condition) -> str:
@@ -154,7 +167,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("what", choices=("run", "plan", "report"))
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
-    parser.add_argument("--machines", type=int, nargs="+", default=[1, 2, 4, 8, 16], metavar="N")
+    parser.add_argument(
+        "--machines", type=int, nargs="+", metavar="N", help="(default: each contender's own)"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--disturbances", nargs="+", choices=DISTURBANCES, default=["none"])
     parser.add_argument("--links", nargs="+", choices=LINKS, default=["none"])
@@ -209,9 +224,10 @@ def main() -> int:
                 hours = figures.remaining(left, rows, options.limit) / 3600.0
                 print(f"{len(left)} of {len(wanted)} runs are left, about {hours:.1f} h")
             case "run":
-                run(wanted, rows, options)
+                well = run(wanted, rows, options)
                 report(rows)
                 picture.save(options.picture, figures.scaling(rows))
+                return 0 if well else EnvironmentFailure.exit_code
             case "report":
                 report(rows)
                 picture.save(options.picture, figures.scaling(rows))

@@ -116,8 +116,9 @@ class Machines:
         return process
 
     def log(self, name: str) -> str:
-        """The end of what a process wrote."""
-        return (self._folder / f"{name}.log").read_text(errors="replace")[-2000:]
+        """The last line that a process wrote."""
+        lines = (self._folder / f"{name}.log").read_text(errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 
     def begin(self) -> float:
         """All get their shares now, and go on if they were stopped. Returns the time, Unix."""

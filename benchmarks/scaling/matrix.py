@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from random import Random
@@ -50,6 +50,8 @@ class Contender:
     divided: bool = False
     #: How many batches a machine learns from in a round of Flower's.
     batches: int = 1
+    #: How many machines are measured unless told otherwise.
+    machines: tuple[int, ...] = (1, 2, 4, 8, 16)
     #: What people read in tables and pictures.
     title: str = ""
 
@@ -61,12 +63,20 @@ class Contender:
 #: Variants of ours, then the peers. A new variant is one line.
 CONTENDERS: dict[str, Contender] = {
     "blend": Contender("ours", title="Genkidama, blend"),
-    "whole": Contender("ours", together=True, title="Genkidama, one machine with all shares"),
-    "ddp": Contender("ddp", divided=True, title="torch.distributed, one batch for all"),
-    "ddp-each": Contender("ddp", title="torch.distributed, a batch each"),
-    "flower": Contender("flower", title="Flower, FedAvg, a batch a round"),
-    "flower-long": Contender("flower", batches=16, title="Flower, FedAvg, 16 batches a round"),
-    "sb3": Contender("sb3", together=True, title="Stable-Baselines3 PPO, one machine"),
+    "whole": Contender(
+        "ours", together=True, machines=(8,), title="Genkidama, one machine with all shares"
+    ),
+    "ddp": Contender(
+        "ddp", divided=True, machines=(1, 8), title="torch.distributed, one batch for all"
+    ),
+    "ddp-each": Contender("ddp", machines=(8,), title="torch.distributed, a batch each"),
+    "flower": Contender("flower", machines=(8,), title="Flower, FedAvg, a batch a round"),
+    "flower-long": Contender(
+        "flower", batches=16, machines=(1, 8), title="Flower, FedAvg, 16 batches a round"
+    ),
+    "sb3": Contender(
+        "sb3", together=True, machines=(1, 8), title="Stable-Baselines3 PPO, one machine"
+    ),
 }
 
 
@@ -175,8 +185,8 @@ def makes_sense(condition: Condition) -> bool:
 
 
 def plan(
-    contenders: Iterable[str],
-    machines: Iterable[int],
+    contenders: Sequence[str],
+    machines: Iterable[int] | None,
     seeds: Iterable[int],
     disturbances: Iterable[str] = ("none",),
     links: Iterable[str] = ("none",),
@@ -186,8 +196,18 @@ def plan(
 
     Within a seed many and few machines take turns (16, 1, 8, 2, 4), and every second seed goes
     backwards, so that a machine that grows slower with the hours favours nobody.
+
+    Args:
+        contenders: keys of `CONTENDERS`.
+        machines: how many; None takes each contender's own numbers.
+        seeds: of the runs.
+        disturbances: keys of `DISTURBANCES`.
+        links: keys of `LINKS`.
+        share: of a core, for each machine.
     """
-    sizes = sorted(set(machines))
+    own = {name: CONTENDERS[name].machines for name in contenders}
+    wanted = own if machines is None else dict.fromkeys(contenders, tuple(machines))
+    sizes = sorted({n for numbers in wanted.values() for n in numbers})
     turns: list[int] = []
     while sizes:
         turns.append(sizes.pop())
@@ -198,6 +218,7 @@ def plan(
         these = [
             Condition(contender, n, seed, disturbance, link, share)
             for link, disturbance, n, contender in product(links, disturbances, turns, contenders)
+            if n in wanted[contender]
         ]
         order += these[::-1] if position % 2 else these
     return [condition for condition in order if makes_sense(condition)]

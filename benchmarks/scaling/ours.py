@@ -18,7 +18,7 @@ from benchmarks.processes import free_port
 from benchmarks.scaling.figures import Snapshot, staleness
 from benchmarks.scaling.machines import ROOT, Machines
 from benchmarks.scaling.matrix import CONTENDERS, DISTURBANCES, Condition, Row
-from genkidama.errors import GenkidamaError
+from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.history import Follower
@@ -175,8 +175,8 @@ class Ours:
         assert self._parent is not None
         names = ["parent", *map(_name, waiting)]
         if self._parent.poll() is not None or time.monotonic() > deadline:
-            said = "\n".join(f"{name}: {self._machines.log(name)}" for name in names)
-            raise GenkidamaError(f"not all children have joined:\n{said}")
+            said = "; ".join(f"{name}: {self._machines.log(name)}" for name in names)
+            raise EnvironmentFailure(f"not all children have joined: {said}")
 
 
 def _name(machine: int) -> str:

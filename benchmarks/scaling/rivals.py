@@ -261,7 +261,7 @@ def _until(true: Callable[[], bool], said: Callable[[], str]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not true():
         if time.monotonic() > deadline:
-            raise EnvironmentFailure(f"the peer is not ready after 5 minutes:\n{said()}")
+            raise EnvironmentFailure(f"the peer is not ready after 5 minutes: {said()}")
         time.sleep(0.05)
 
 
