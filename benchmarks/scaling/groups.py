@@ -37,6 +37,11 @@ def quota(share: float) -> tuple[int, int]:
     return max(_LEAST_US, round(share * period)), period
 
 
+#: The group comes before what else runs on this computer: what it is entitled to, it gets. The
+#: largest weights of version 1 and 2.
+_WEIGHT = ("262144", "10000")
+
+
 class Group:
     """The control group of one machine: what runs in it shares its CPU time.
 
@@ -56,6 +61,10 @@ class Group:
                 (_ROOT / "cgroup.subtree_control").write_text("+cpu")
             for folder in self._folders.values():
                 folder.mkdir(exist_ok=True)
+            if self._second:
+                self._write("", "cpu.weight", _WEIGHT[1])
+            else:
+                self._write("cpu", "cpu.shares", _WEIGHT[0])
         except OSError as error:
             raise SystemExit(
                 f"{error.filename}: no control group: {error.strerror}; run it as root on Linux "

@@ -65,6 +65,22 @@ def test_what_lasts_from_round_to_round_is_all_in_the_memory(folder: Path) -> No
     assert a.memory.clock[0] == 2 * old.memory.clock[0]
 
 
+def test_a_batch_is_played_with_the_weights_of_the_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(folder, 0, (0,))
+    played: list[float] = []
+
+    def collect() -> tuple[int, list[int], list[np.ndarray]]:
+        played.extend(worker.core.model.numbers.tolist())
+        return type(worker.core).collect(worker.core)
+
+    monkeypatch.setattr(worker.core, "collect", collect)
+    worker.memory.weights[:] = 0.25
+    worker.one_batch()
+    assert set(played) == {0.25}
+
+
 def test_a_policy_is_set_aside(tmp_path: Path) -> None:
     set_aside(tmp_path, 0, np.zeros(3))
     set_aside(tmp_path, 1, np.ones(3))
