@@ -12,8 +12,10 @@ shares. Speed-up is against one machine of the same contender, in the medians ov
 `against best` is against the fastest single machine of all. Efficiency, which is speed-up by n, is
 `pace` × `learning`. `pace` is n machines' steps a second against n times one's: waiting and
 exchanging lower it. `learning` is one machine's steps to the goal by n machines': staleness and
-averaging lower it. `use` is the least part of its share that an undisturbed machine got: below 0.95
-something else was running on this computer, and the row should be measured again.
+averaging lower it. `use` is the least part of its share that a machine used: below 0.95 a child was
+kept waiting by something else on this computer, and its row should be measured again. A peer's
+worker that waits for the others uses less by itself; there a row's `idle` tells, which is then
+near 0.
 
 Peers: `ddp`, our learner with gradients averaged by torch.distributed (gloo) at every minibatch,
 the batch divided among the machines (`ddp-each`: a whole batch each). `flower`, our learner in a

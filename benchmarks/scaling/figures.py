@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.scaling.matrix import CONTENDERS, Condition, Row
+from benchmarks.scaling.matrix import CONTENDERS, DISTURBANCES, Condition, Row
 
 __all__ = ["Scaling", "Snapshot", "first", "remaining", "scaling", "staleness", "training_means"]
 
@@ -123,7 +123,7 @@ class Scaling:
     against_best: float | None
     #: Mean staleness of a push.
     staleness: float | None
-    #: The least share of its own that an ordinary machine got; below 0.95 the run was disturbed.
+    #: The least part of its share that a machine used, one that is slowed on purpose apart.
     use: float
 
 
@@ -160,6 +160,7 @@ def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
     speed_up = _ratio(seconds_alone, seconds)
     rate, rate_alone = _rate(group), _rate(alone)
     pace = _ratio(rate, None if rate_alone is None else n * rate_alone)
+    slowed = DISTURBANCES[row["disturbance"]].slow < 1.0
     stale = [row["staleness"]["mean"] for row in group if row.get("staleness")]
     return Scaling(
         row["contender"],
@@ -181,7 +182,7 @@ def _one(group: list[Row], alone: list[Row], best: float | None) -> Scaling:
         learning=_ratio(steps_alone, steps),
         against_best=_ratio(best, seconds),
         staleness=fmean(stale) if stale else None,
-        use=min(min(row["use"][1:] or row["use"]) for row in group),
+        use=min(min(row["use"][1:] if slowed else row["use"]) for row in group),
     )
 
 

@@ -7,6 +7,7 @@ go on, and the time begins.
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -38,6 +39,8 @@ def experiment_of(condition: Condition) -> Experiment:
     contender = CONTENDERS[condition.contender]
     file = ROOT / "examples/lunarlander" / contender.experiment
     settings = {**contender.overrides(), "seed": condition.seed}
+    if contender.together:
+        settings["child.cores"] = math.ceil(condition.machines * condition.share)
     return Experiment.load(file).with_settings(settings)
 
 

@@ -77,6 +77,12 @@ def test_every_contender_has_an_experiment(name: str) -> None:
     assert experiment.optimizer.schedule == "constant"
 
 
+def test_one_machine_with_all_shares_has_a_process_for_each_core() -> None:
+    assert experiment_of(Condition("whole", 8, 0)).child.cores == 1
+    assert experiment_of(Condition("whole", 16, 0)).child.cores == 2
+    assert experiment_of(Condition("blend", 16, 0)).child.cores == 1
+
+
 # What fits.
 
 
