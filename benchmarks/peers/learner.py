@@ -53,7 +53,7 @@ class Worker:
         self._notes = _Notes(folder / f"notes-{number}.txt", steps)
         self.core = SingleCore(0, experiment, self.memory, cast(Line, self._notes), seed)
         # As `SingleCore.run` begins.
-        self.core._observation, _ = self.core._environment.reset(seed=self.core._episode_seed)
+        self.core.collector.reset(self.core._first_seed)
 
     def one_batch(self) -> int:
         """Plays a batch with the weights in `memory`, and learns from it there.
@@ -62,10 +62,10 @@ class Worker:
             The steps that it played.
         """
         self.core.pull()
-        steps, cuts, following = self.core.collect()
-        self.core.learn(steps, cuts, following)
-        self._notes.batch(steps)
-        return steps
+        batch = self.core.collector.collect()
+        self.core.learn(batch)
+        self._notes.batch(batch.steps)
+        return batch.steps
 
 
 class _Notes:

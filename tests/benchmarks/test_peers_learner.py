@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.peers import ddp
 from benchmarks.peers.learner import EXPERIMENT, Worker, set_aside
+from genkidama.child.collector import Batch
 from genkidama.experiment import Experiment
 from genkidama.learning.optimizers import Optimizer
 
@@ -71,11 +72,14 @@ def test_a_batch_is_played_with_the_weights_of_the_memory(
     worker = Worker(folder, 0, (0,))
     played: list[float] = []
 
-    def collect() -> tuple[int, list[int], list[np.ndarray]]:
-        played.extend(worker.core.model.numbers.tolist())
-        return type(worker.core).collect(worker.core)
+    collector = worker.core.collector
+    collect = collector.collect
 
-    monkeypatch.setattr(worker.core, "collect", collect)
+    def noting() -> Batch:
+        played.extend(worker.core.model.numbers.tolist())
+        return collect()
+
+    monkeypatch.setattr(collector, "collect", noting)
     worker.memory.weights[:] = 0.25
     worker.one_batch()
     assert set(played) == {0.25}
