@@ -23,7 +23,7 @@ import torch
 
 from genkidama.child.core import SingleCore
 from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
-from genkidama.child.memory import Layout, SharedMemory, size_of
+from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.process import Line
 from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
 from genkidama.errors import ConfigurationError
@@ -34,6 +34,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
 from genkidama.system.machine import private_bytes, since_peak_bytes
+from genkidama.system.memory import size_of
 
 __all__ = ["describe", "survives_a_fork"]
 

@@ -29,12 +29,13 @@ from genkidama.capacity import (
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import CORES
-from genkidama.child.memory import Layout, SharedMemory, size_of
+from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.shared_weights import SharedWeights
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.formats import megabytes
 from genkidama.system.machine import available_bytes
+from genkidama.system.memory import size_of
 from genkidama.weights import Signature, Vector
 
 __all__ = ["CoreOrchestrator"]
