@@ -22,6 +22,7 @@ __all__ = [
     "Refused",
     "Renamed",
     "Reset",
+    "Take",
     "Train",
     "Wait",
 ]
@@ -55,6 +56,8 @@ class Begin:
     version: int
     progress: float
     vector: Vector | None = field(default=None, compare=False)
+    #: As in `Blend`.
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,18 @@ class Blend:
     progress: float
     sent: Vector | None = field(default=None, compare=False)
     vector: Vector | None = field(default=None, compare=False)
+    #: How many steps the next push should bring; 0 leaves it to the child.
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Take:
+    """θ_P between two pushes; without a `vector` the child knows it already."""
+
+    progress: float
+    vector: Vector | None = field(default=None, compare=False)
+    #: As in `Blend`.
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,7 @@ class Over:
 
 
 #: What the shell has to do. It sends a `Join` at once, on the same connection.
-Decision: TypeAlias = Train | Wait | Renamed | Begin | Keep | Blend | Reset | Over | Join
+Decision: TypeAlias = Train | Wait | Renamed | Begin | Keep | Blend | Take | Reset | Over | Join
 
 
 class Refused(GenkidamaError):

@@ -77,6 +77,11 @@ class Experiment(Section, frozen=True):
     stop: Stop = Stop()
     search: SearchSettings | None = None
 
+    @property
+    def sends_experience(self) -> bool:
+        """Whether children act for a learner on the parent's machine, and send it their steps."""
+        return self.parent.rule == "experience"
+
     @classmethod
     def load(cls, path: str | Path) -> Experiment:
         """Reads an experiment from a TOML file.
@@ -162,6 +167,26 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise EnvironmentFailure(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def _check_actors(experiment: Experiment, source: str) -> None:
+    """Checks that the children can act for a learner."""
+    for key, value, wanted in (
+        ("child.backend", experiment.child.backend, "hogwild"),
+        ("algorithm.epsilon", experiment.algorithm.epsilon, 0.0),
+        ("replay.steps", experiment.replay.steps, 0),
+        ("algorithm.across_episodes", experiment.algorithm.across_episodes, True),
+    ):
+        if value != wanted:
+            raise ConfigurationError(
+                f"{source}: {key} = {value!r}: with parent.rule = 'experience' "
+                f"only {wanted!r} is possible"
+            )
+    if experiment.search is not None:
+        raise ConfigurationError(
+            f"{source}: parent.rule = 'experience': in a search each node learns by itself; "
+            "take it out"
+        )
+
+
 def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks what no single field's type can say."""
     algorithm = experiment.algorithm
@@ -179,6 +204,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
     child = experiment.child
+    if experiment.sends_experience:
+        _check_actors(experiment, source)
     if steps := experiment.replay.steps:
         if steps < algorithm.batch_size:
             raise ConfigurationError(
@@ -190,12 +217,14 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
                 f"{source}: replay.steps = {steps}: the backend ga3c has no replay tensor; "
                 "set it to 0, or child.backend to 'hogwild'"
             )
-    if algorithm.vtrace and (algorithm.name == "ppo" or child.backend == "hogwild"):
+    acts_and_learns = child.backend == "hogwild" and not experiment.sends_experience
+    if algorithm.vtrace and (algorithm.name == "ppo" or acts_and_learns):
         key, value = (
             ("algorithm.name", "ppo") if algorithm.name == "ppo" else ("child.backend", "hogwild")
         )
         raise ConfigurationError(
-            f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c, "
+            f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c "
+            "or with parent.rule = 'experience', "
             f"but {key} = {value!r}"
         )
     if algorithm.vtrace and algorithm.epsilon:

@@ -39,6 +39,7 @@ __all__ = [
     "Join",
     "Leave",
     "Message",
+    "Pull",
     "Push",
     "Refusal",
     "Reply",
@@ -153,6 +154,10 @@ class Push(Message):
     vector: np.ndarray | None = None
 
 
+class Pull(Message):
+    """Asks for θ_P between two pushes. Reply: `Weights`, without a vector that the child knows."""
+
+
 class Weights(Message):
     """θ_P after the blend. It has no vector if the parent has none, or the child knows it."""
 
@@ -164,6 +169,8 @@ class Weights(Message):
     stop: str = ""
     #: In a search, with `stop`: only this trial is over; say hello again for another.
     next: bool = False
+    #: How many steps the next push should bring; 0 leaves it to the child.
+    steps: Count = 0
     vector: np.ndarray | None = None
 
 
@@ -186,7 +193,7 @@ class Refusal(Message):
     reason: str
 
 
-Request: TypeAlias = Hello | Join | Push | Leave
+Request: TypeAlias = Hello | Join | Pull | Push | Leave
 Reply: TypeAlias = Welcome | Weights | Goodbye | Refusal
 
 

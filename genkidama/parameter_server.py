@@ -24,6 +24,7 @@ from genkidama.messages import (
     Hello,
     Join,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
@@ -103,6 +104,8 @@ class ParameterServer:
                     return self._push(child, message, now)
                 case Hello():
                     return self._hello(message, now)
+                case Pull():
+                    return self._pull(child, now)
                 case Join():
                     return self._join(child, message, now)
                 case Leave():
@@ -123,6 +126,7 @@ class ParameterServer:
         if record is None or not record.connected:
             return
         self.joined.discard(child)
+        self.trials.rule.forget(child)
         trial = record.trial
         record.connected = False
         record.trial = None
@@ -235,14 +239,25 @@ class ParameterServer:
                 trial=trial.label,
             )
         )
-        return self._weights(trial, now)
+        if trial.vector is not None:
+            self.trials.rule.pull(trial.vector, child)
+        return self._weights(child, trial, now)
+
+    def _pull(self, child: str, now: float) -> Reply:
+        trial = self._record(child)[1]
+        if child not in self.joined:
+            raise ProtocolError("order", f"child {child!r} pulls before it has joined")
+        reply = self._weights(child, trial, now)
+        if trial.vector is not None and not self.trials.rule.pull(trial.vector, child):
+            reply.vector = None
+        return reply
 
     def _push(self, child: str, message: Push, now: float) -> Reply:
         record, trial = self._record(child)
         if child not in self.joined or trial.signature is None:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
         owned = self.trials.owns(child, trial)
-        vector = check_push(child, message, trial, trial.signature.size, owned)
+        vector = check_push(child, message, trial, self.trials.rule, owned)
         if not is_finite(vector):
             return self._diverged(child, trial, now)
         check_returns(child, message.returns)
@@ -253,7 +268,7 @@ class ParameterServer:
             self._count(child, record, trial, message, now)
             self.trials.pushed(trial, now)
             self._check_stop(now)
-        return self._weights(trial, now, answer=True)
+        return self._weights(child, trial, now, answer=True)
 
     def _apply(self, child: str, message: Push, vector: Vector, trial: Trial) -> None:
         staleness = trial.version - message.version
@@ -324,13 +339,14 @@ class ParameterServer:
             raise ProtocolError("order", "the first message of a connection is a hello")
         return record, record.trial
 
-    def _weights(self, trial: Trial, now: float, answer: bool = False) -> Weights:
+    def _weights(self, child: str, trial: Trial, now: float, answer: bool = False) -> Weights:
         """θ_P. Without its vector if it answers the push of a trial that no other child shares."""
         return Weights(
             version=trial.version,
             progress=self.trials.progress(trial, now),
             stop=self.stop or trial.stop,
             next=bool(trial.stop) and not self.stop,
+            steps=self.trials.rule.share(child, len(self.joined)),
             vector=trial.vector if self.trials.shared or not answer else None,
         )
 
@@ -340,7 +356,7 @@ class ParameterServer:
         if not (self.stop or trial.stop):
             self.trials.diverged(trial, now)
             self._check_stop(now)
-        return self._weights(trial, now, answer=True)
+        return self._weights(child, trial, now, answer=True)
 
     def _check_stop(self, now: float) -> None:
         if self.stop:

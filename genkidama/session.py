@@ -27,6 +27,7 @@ from genkidama.decisions import (
     Refused,
     Renamed,
     Reset,
+    Take,
     Train,
     Wait,
 )
@@ -38,6 +39,7 @@ from genkidama.messages import (
     Hello,
     Join,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
@@ -136,6 +138,10 @@ class Session:
             vector=vector,
         )
 
+    def pull(self) -> Pull:
+        """The request for θ_P between two pushes."""
+        return Pull()
+
     def leave(self) -> Leave:
         """The last request."""
         reason = self.over.reason if self.over else "stopped"
@@ -176,6 +182,8 @@ class Session:
         match request:
             case Push():
                 return self._hear_of_push(request, reply)
+            case Pull():
+                return self._hear_of_pull(reply)
             case Hello():
                 return self._hear_of_hello(reply)
             case Join():
@@ -253,7 +261,7 @@ class Session:
         if self._begun:
             return Keep()
         self._begun = True
-        return Begin(weights.version, weights.progress, weights.vector)
+        return Begin(weights.version, weights.progress, weights.vector, weights.steps)
 
     def _hear_of_push(self, push: Push, reply: Reply) -> Decision:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
@@ -267,7 +275,14 @@ class Session:
         self.version = weights.version
         if weights.stop:
             self._end(weights.stop, weights.next)
-        return Blend(weights.progress, push.vector, weights.vector)
+        return Blend(weights.progress, push.vector, weights.vector, weights.steps)
+
+    def _hear_of_pull(self, reply: Reply) -> Decision:
+        weights = self._check(_expect(Weights, reply, "a pull"))
+        self.version = weights.version
+        if weights.stop:
+            self._end(weights.stop, weights.next)
+        return Take(weights.progress, weights.vector, weights.steps)
 
     def _check(self, weights: Weights) -> Weights:
         """The same weights, if their vector can belong to this network."""

@@ -192,11 +192,12 @@ class ParentSettings(Section, frozen=True):
 
     alpha: Fraction = 0.5
     """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
-    rule: Annotated[str, plug("blend")] = "blend"
-    """How the parent uses a push: `"blend"`, as above, or `"module:Class"`, a
+    rule: Annotated[str, plug("blend", "experience")] = "blend"
+    """How the parent uses a push: `"blend"`, as above; `"experience"`, by which children only act,
+    and a learner on the parent's machine learns; or `"module:Class"`, a
     `genkidama.averaging.Rule`."""
     rule_options: dict[str, Any] = {}
-    """Keyword arguments for a rule of one's own, which gets `alpha` too."""
+    """Keyword arguments for the rule; one of one's own gets `alpha` too."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
     """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
     checkpoint_updates: Count = 0

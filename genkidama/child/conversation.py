@@ -24,10 +24,10 @@ import structlog
 from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import uplink
-from genkidama.child.backend import Backend
+from genkidama.child.backend import Backend, tell_answered
 from genkidama.child.explanations import explain
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
-from genkidama.decisions import Blend, Decision, Renamed, Reset, Wait
+from genkidama.decisions import Blend, Decision, Renamed, Reset, Take, Wait
 from genkidama.messages import Join, Request
 from genkidama.session import Session
 from genkidama.weights import Signature
@@ -135,7 +135,9 @@ class Conversation:
         if connection is None or not self.joined:
             return
         try:
-            decision = await self._ask(connection, self.session.push(backend.snapshot()))
+            vector = backend.snapshot()
+            request = self.session.pull() if vector is None else self.session.push(vector)
+            decision = await self._ask(connection, request)
             if isinstance(decision, Join):
                 decision = await self._ask(connection, decision)
         except FAILURES as error:
@@ -242,12 +244,18 @@ class Conversation:
     def _carry_out(self, decision: Decision, backend: Backend) -> None:
         """What the reply to a push means for the weights."""
         match decision:
-            case Blend(progress, sent, vector):
+            case Blend(progress, sent, vector, steps):
                 self.exchanged = time.monotonic()
                 if sent is not None and vector is not None:
                     assert self.session.experiment is not None
                     backend.blend(sent, vector, self.session.experiment.child.beta)
                 backend.set_progress(progress)
+                tell_answered(backend, steps)
+            case Take(progress, vector, steps):
+                if vector is not None:
+                    backend.reset(vector)
+                backend.set_progress(progress)
+                tell_answered(backend, steps)
             case Reset(vector):
                 log.warning(
                     "training diverged, going on from the parent's weights",

@@ -33,6 +33,8 @@ class Layout:
     state_rows: int
     #: Sets of optimizer state: 1 if the cores share it, else one a core.
     state_sets: int
+    #: Blocks of experience of a core (`outbox.py`); 0 where cores learn themselves.
+    blocks: int = 0
 
     def for_cores(self, cores: int, shared: bool) -> Layout:
         """The same for another number of cores, which share their optimizer state or not.
@@ -50,6 +52,9 @@ class Layout:
             "replay": ((self.cores, self.steps, self.columns), np.float32),
             "head": ((self.cores,), np.int64),
             "filled": ((self.cores,), np.int64),
+            "sizes": ((self.cores, self.blocks), np.int64),
+            "share": ((1,), np.int64),
+            "news": ((1,), np.int64),
             "semaphore": ((self.cores,), np.bool_),
             "progress": ((1,), np.float64),
             "stop": ((1,), np.bool_),
@@ -69,10 +74,16 @@ class SharedMemory(Block):
     clock: Array
     #: T[C × N × M]: every core reads all, each writes its own share (`replay.py`): float32.
     replay: Array
-    #: The row after the newest batch of each share: int64 (C,).
+    #: The row after the newest batch of each share, or how many blocks it has written: int64 (C,).
     head: Array
     #: How many rows of each share are written: int64 (C,).
     filled: Array
+    #: Rows of each block of experience that waits to be sent, 0 of any other: int64 (C, blocks).
+    sizes: Array
+    #: How many steps a push should bring; 0 if nobody has said: int64 (1,).
+    share: Array
+    #: How many times θ_P has been taken over whole: int64 (1,).
+    news: Array
     #: The semaphore vector: bool (C,).
     semaphore: Array
     #: How much of the run is done: float64 (1,).

@@ -67,7 +67,7 @@ class CoreOrchestrator:
         self.experiment = experiment
         self.cores = cores
         self.name = name
-        self._crew = Crew(experiment, "core", name, self._fork)
+        self._crew = self._make_crew()
         self._memory: SharedMemory | None = None
         self._describer: ForkServerProcess | None = None
 
@@ -197,6 +197,9 @@ class CoreOrchestrator:
         self._weights.begin(weights)
         await self._crew.begin(self.cores, version, self.memory.semaphore)
 
+    def _make_crew(self) -> Crew:
+        return Crew(self.experiment, "core", self.name, self._fork)
+
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         return CORES.start(
             _CORE, (index, self.experiment, self.memory, line, seed), self.experiment
@@ -205,7 +208,7 @@ class CoreOrchestrator:
     async def due(self) -> None:
         await self._crew.due()
 
-    def snapshot(self) -> Vector:
+    def snapshot(self) -> Vector | None:
         return self._weights.snapshot()
 
     def take_work(self) -> Work:

@@ -26,6 +26,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.system.machine import resident_bytes
 
 __all__ = [
+    "BLOCK",
     "EPISODE",
     "FAILED",
     "GONE",
@@ -41,10 +42,10 @@ __all__ = [
 ]
 
 #: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this
-#: return. PROGRESS: an episode goes on. FAILED is followed by the reason. An empty message means:
-#: I wait at the semaphore.
+#: return. PROGRESS: an episode goes on. FAILED is followed by the reason. BLOCK: so many blocks of
+#: experience have been written, this one included. An empty message means: I wait.
 RECORD = struct.Struct("<Bdq")
-READY, EPISODE, FAILED, PROGRESS = range(4)
+READY, EPISODE, FAILED, PROGRESS, BLOCK = range(5)
 
 #: After so many steps of an episode there is a record of it: some episodes last minutes.
 REPORT_STEPS = 256
@@ -77,21 +78,21 @@ class Line:
     def __init__(
         self, pipe: Connection, stop: npt.NDArray[Any], element: npt.NDArray[Any] | None
     ) -> None:
-        self._pipe = pipe
+        self.pipe = pipe
         self._stop = stop
         self._element = element
 
     def check(self) -> None:
         """Raises `Ended` if this process should end."""
         # Nothing is ever sent to a process that does not wait: what can be read is the line's end.
-        if self._stop[0] or self._pipe.poll():
+        if self._stop[0] or self.pipe.poll():
             raise Ended
 
     def report(self, kind: int, episode_return: float = 0.0, steps: int = 0) -> None:
         """Sends a record, or raises `Ended` if this process should end."""
         if self._stop[0]:
             raise Ended
-        self._pipe.send_bytes(RECORD.pack(kind, episode_return, steps))
+        self.pipe.send_bytes(RECORD.pack(kind, episode_return, steps))
 
     def pause(self) -> None:
         """Lights this process' element and sleeps until the orchestrator releases all.
@@ -101,8 +102,8 @@ class Line:
         if self._element is None:
             return
         self._element[0] = True
-        self._pipe.send_bytes(b"")
-        self._pipe.recv_bytes()
+        self.pipe.send_bytes(b"")
+        self.pipe.recv_bytes()
         if self._stop[0]:
             raise Ended
 

@@ -25,13 +25,15 @@ from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
 from genkidama.averaging import Blend, Rule
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.events import Stopped
+from genkidama.experience import Experience
 from genkidama.experiment import Experiment, ParentSettings
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
+from genkidama.parent.learner import LearnerProcess
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.telemetry import describe
 from genkidama.plain_run import PlainRun
@@ -53,6 +55,9 @@ LEAVE_SECONDS = 5.0
 
 #: A closing handshake may take so long; it and the final checkpoint have 5 s after a SIGTERM.
 CLOSE_SECONDS = 2.0
+
+#: The rules that have a name.
+_RULES = {"blend": Blend, "experience": Experience}
 
 #: A child is pinged this often, and at least twice in `parent.silence_seconds`.
 _PING_SECONDS = 20.0
@@ -88,6 +93,8 @@ class Parent:
         self._connections = Connections(self.server, self.now, self._pushed, self._ended)
         self._websockets: Server | None = None
         self._records: Records | None = None
+        self._learner: LearnerProcess | None = None
+        self._failure: GenkidamaError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._stopped = ""
@@ -102,27 +109,36 @@ class Parent:
         Raises:
             ConfigurationError: `listen` is no address; certificate, key or tokens cannot be used;
                 the directory holds a run of another kind, network or rule.
-            EnvironmentFailure: the port is in use, the directory cannot be written, ….
+            EnvironmentFailure: the port is in use, the directory cannot be written, the learner
+                of `parent.rule = "experience"` cannot start, ….
         """
         self._loop = asyncio.get_running_loop()
         settings = self.experiment.parent
         context = make_context(settings.certificate_file, settings.key_file)
         if settings.tokens_file:
             self._connections.admission = Admission(settings.tokens_file, self._log)
-        websockets = await self._bind(context)
+        if isinstance(rule := self.server.trials.rule, Experience):
+            self._learner = LearnerProcess(self.server, rule, self.now, self._fail)
+        websockets: Server | None = None
         try:
+            websockets = await self._bind(context)
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
             self._records = Records(self.server, self.out, self.now, self._log)
+            if self._learner is not None:
+                await self._learner.begin()
             try:
                 await websockets.start_serving()
             except OSError as error:
                 raise explain(self.listen, error) from None
         except BaseException:
-            websockets.close()
-            await websockets.wait_closed()
+            if websockets is not None:
+                websockets.close()
+                await websockets.wait_closed()
             if self._records is not None:
                 self._records.close()
+            if self._learner is not None:
+                await self._learner.end()
             raise
         self._websockets = websockets
         host, port = self.address
@@ -132,10 +148,16 @@ class Parent:
             self._log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")
 
     async def serve(self) -> None:
-        """Returns when the run is over and its children have left, or when `stop` was called."""
+        """Returns when the run is over and its children have left, or when `stop` was called.
+
+        Raises:
+            GenkidamaError: the learner of `parent.rule = "experience"` cannot go on.
+        """
         assert self._records is not None, "the parent is not started"
         deadline = math.inf
         while not self._stopped:
+            if self._failure is not None:
+                raise self._failure
             self.server.tick(self.now())
             await self._records.keep()
             if self.server.stop:
@@ -175,6 +197,8 @@ class Parent:
             records.note(Stopped(time=self.now(), reason=reason, version=version))
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
+        if self._learner is not None:
+            await self._learner.end()
         # Python waits for TLS handshakes that never end, and websockets knows nothing of them.
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS + 1.0):
@@ -258,9 +282,15 @@ class Parent:
     def _pushed(self, now: float) -> None:
         if self._records is None:
             return  # shutting down: the final checkpoint will have it
+        if self._learner is not None:
+            self._learner.feed()
         self._records.pushed(now)
         if self._records.urgent:
             self._wake.set()
+
+    def _fail(self, error: GenkidamaError) -> None:
+        self._failure = self._failure or error
+        self._wake.set()
 
     def _ended(self) -> None:
         if self.server.stop:
@@ -280,7 +310,7 @@ def _make_rule(settings: ParentSettings) -> Rule:
         ConfigurationError: there is no such class, it is no rule, or it does not take the options.
     """
     name, options = settings.rule, settings.rule_options
-    kind = load_plug(name, "parent.rule") if is_plug(name) else Blend
+    kind = load_plug(name, "parent.rule") if is_plug(name) else _RULES[name]
     problem = f"parent.rule = {name!r} with parent.rule_options = {options!r}"
     try:
         rule = kind(settings.alpha, **options)

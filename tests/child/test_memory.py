@@ -17,6 +17,9 @@ def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
         "replay": ((3, 5, 7), "float32"),
         "head": ((3,), "int64"),
         "filled": ((3,), "int64"),
+        "sizes": ((3, 0), "int64"),
+        "share": ((1,), "int64"),
+        "news": ((1,), "int64"),
         "semaphore": ((3,), "bool"),
         "progress": ((1,), "float64"),
         "stop": ((1,), "bool"),
@@ -35,6 +38,8 @@ def test_without_cores_only_what_all_share_is_left() -> None:
         "weights",
         "state",
         "clock",
+        "share",
+        "news",
         "progress",
         "stop",
     }
