@@ -187,6 +187,32 @@ def _check_actors(experiment: Experiment, source: str) -> None:
         )
 
 
+def _check_lanes(experiment: Experiment, source: str) -> None:
+    lanes, algorithm = experiment.environment.lanes, experiment.algorithm
+    if lanes == 1:
+        return
+    key = f"{source}: environment.lanes = {lanes}"
+    if experiment.child.backend == "ga3c":
+        raise ConfigurationError(
+            f"{key}: the backend ga3c has ga3c.environments instead; take environment.lanes out"
+        )
+    if not algorithm.across_episodes:
+        raise ConfigurationError(
+            f"{key}: episodes in several lanes do not end together, "
+            "but algorithm.across_episodes = False ends a batch with its episode; set it to true"
+        )
+    if rest := algorithm.batch_size % lanes:
+        batch = algorithm.batch_size
+        fitting = batch - rest or lanes
+        raise ConfigurationError(
+            f"{key}: does not divide algorithm.batch_size = {batch}; set that to {fitting} "
+            f"or {fitting + lanes}, for instance"
+            if fitting != lanes or batch > lanes
+            else f"{key}: algorithm.batch_size = {batch} has not a step for each; "
+            f"set it to a multiple of {lanes}"
+        )
+
+
 def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks what no single field's type can say."""
     algorithm = experiment.algorithm
@@ -198,14 +224,17 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
                     f"{source}: algorithm.{key} = {value!r}: "
                     "only algorithm.name = 'ppo' has this setting"
                 )
-    if algorithm.name == "ppo" and algorithm.minibatch_size > algorithm.batch_size:
+    learns_itself = not experiment.sends_experience
+    small = algorithm.minibatch_size > algorithm.batch_size
+    if algorithm.name == "ppo" and small and learns_itself:
         raise ConfigurationError(
             f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
     child = experiment.child
-    if experiment.sends_experience:
+    if not learns_itself:
         _check_actors(experiment, source)
+    _check_lanes(experiment, source)
     if steps := experiment.replay.steps:
         if steps < algorithm.batch_size:
             raise ConfigurationError(
@@ -217,8 +246,8 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
                 f"{source}: replay.steps = {steps}: the backend ga3c has no replay tensor; "
                 "set it to 0, or child.backend to 'hogwild'"
             )
-    acts_and_learns = child.backend == "hogwild" and not experiment.sends_experience
-    if algorithm.vtrace and (algorithm.name == "ppo" or acts_and_learns):
+    on_policy = child.backend == "hogwild" and learns_itself
+    if algorithm.vtrace and (algorithm.name == "ppo" or on_policy):
         key, value = (
             ("algorithm.name", "ppo") if algorithm.name == "ppo" else ("child.backend", "hogwild")
         )

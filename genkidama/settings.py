@@ -62,6 +62,9 @@ class Environment(Section, frozen=True):
     vectorized: bool = False
     """Whether to take its own vectorized form (ALE has one). That does the preprocessing:
     `options` are for it, and there are no `wrappers`."""
+    lanes: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """`hogwild`: environments that each core plays at once; its batch is shared out among them.
+    1 is the documented form."""
     normalize_observations: bool = False
     """Subtract the running mean of the observations and divide by their standard deviation."""
     normalize_rewards: bool = False

@@ -1,14 +1,15 @@
 """One core that only acts: it fills blocks with the steps of its lanes, and learns nothing.
 
 Laws of this file:
-- Each block is played with the newest weights that the child had when it began. Every step says how
-  probable its action was for them, so the learner can tell how old its policy is.
+- Newer weights are taken over in the middle of a block. Every step says how probable its action was
+  for those that chose it, so the learner can tell how old its policy is.
 - A core plays as many lanes as its part of a push needs, at most `environment.lanes`. When that
   changes, all of them begin new episodes.
 """
 
 from __future__ import annotations
 
+import math
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,40 +21,43 @@ from genkidama.child.collector import Collector, ManyLanes, OneLane, make_places
 from genkidama.child.memory import SharedMemory
 from genkidama.child.outbox import Outbox
 from genkidama.child.process import GONE, READY, RECYCLED, Line, MemoryGuard, live
-from genkidama.experience import Columns
 from genkidama.experiment import Experiment
+from genkidama.learning.experience import columns_of
 from genkidama.learning.model import Model
 from genkidama.system.machine import forget_peak
 
-__all__ = ["Actor", "columns_of", "lanes_of", "run_actor"]
+__all__ = ["Actor", "part_of", "run_actor"]
 
 #: How many blocks pass between two looks at the memory.
 _LOOK_BLOCKS = 128
 
+#: Lanes stay as they are unless so many times more, or less, are wanted.
+_MISFIT = 2.0
 
-def columns_of(experiment: Experiment, model: Model) -> Columns:
-    """What a row of this experiment is."""
-    discounted = experiment.environment.normalize_rewards
-    return Columns(model.observation_size, model.head.columns, discounted)
+#: Steps of a lane, at least.
+_LEAST_STEPS = 16
 
 
-def lanes_of(experiment: Experiment, cores: int, steps: int) -> int:
-    """How many lanes each core plays.
+def part_of(experiment: Experiment, cores: int, steps: int, before: int) -> tuple[int, int]:
+    """How many lanes a core plays in its next block, and how many steps of each.
 
-    That is a power of two, or all: so it seldom changes while children come and go.
+    Lanes are a power of two, or all that there are, and change only where another number fits much
+    better: a change costs unfinished episodes. Where even one lane is too much, it is shorter.
 
     Args:
         experiment: has L = `environment.lanes`, each with T = `batch_size` / L steps of a block.
         cores: of the child.
         steps: that a push should bring; 0 if nobody has said.
+        before: lanes of the last block; 0 if there was none.
     """
     most = experiment.environment.lanes
     length = experiment.algorithm.batch_size // most
-    wanted = steps / (cores * length) if steps else most
-    lanes = 1
-    while lanes < wanted / 1.5:
-        lanes *= 2
-    return min(lanes, most)
+    wanted = steps / (cores * length) if steps else float(most)
+    if not (before and before / _MISFIT <= wanted <= before * _MISFIT):
+        before = min(most, 2 ** max(0, round(math.log2(wanted))))
+    if before == 1:
+        length = max(min(length, _LEAST_STEPS), min(length, round(wanted * length)))
+    return before, length
 
 
 class Actor:
@@ -76,10 +80,12 @@ class Actor:
         self.model = Model(experiment, self._places, gradient)
         self._shared = torch.from_numpy(memory.weights)
         self._lanes = 0
+        #: Which θ_O it has, as `news` in the memory counts them.
+        self._news = -1
         self._outbox = Outbox(
             memory,
             index,
-            columns_of(experiment, self.model),
+            columns_of(self.model),
             self.model.observation_shape,
             experiment.algorithm.gamma,
             Line(line.pipe, memory.stop, memory.semaphore[index : index + 1]),
@@ -97,9 +103,10 @@ class Actor:
                 blocks += 1
                 if not blocks % _LOOK_BLOCKS and guard.leaks():
                     return RECYCLED
-                self.play(lanes_of(self._experiment, self._cores, int(self._memory.share[0])))
-                self.pull()
-                self.collector.collect()
+                share = int(self._memory.share[0])
+                lanes, length = part_of(self._experiment, self._cores, share, self._lanes)
+                self.play(lanes)
+                self.collector.collect(length)
         except GONE:
             return 0
         finally:
@@ -109,9 +116,14 @@ class Actor:
     def _cores(self) -> int:
         return len(self._memory.semaphore)
 
-    def pull(self) -> None:
-        """θ_L ← θ_O."""
+    def renew(self) -> bool:
+        """θ_L ← θ_O, if that has come anew; whether it has."""
+        news = int(self._memory.news[0])
+        if news == self._news:
+            return False
+        self._news = news
         self.model.vector.copy_(self._shared)
+        return True
 
     def play(self, lanes: int) -> None:
         """Blocks have so many lanes from now on."""
@@ -132,6 +144,7 @@ class Actor:
             self._line,
             np.random.default_rng(child),
             True,
+            self.renew,
         )
         self.collector.reset(int(child.generate_state(1)[0]) % 2**31)
 
@@ -140,6 +153,7 @@ class Actor:
         self._shared.copy_(self.model.vector)
         self.play(self._experiment.environment.lanes)
         self._outbox.rehearse()
+        self._memory.sizes[:] = 0
         forget_peak()
         self.collector.collect(1)
 

@@ -8,23 +8,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from genkidama.experience import Columns
 from genkidama.experiment import Experiment
-from genkidama.learning.learners import make_learner, updates
+from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
 from genkidama.schedules import SCHEDULES
 from genkidama.weights import is_finite
 
-__all__ = ["RowLearner", "rollout_of"]
+__all__ = ["RowLearner", "columns_of", "rollout_of"]
 
 Array = npt.NDArray[Any]
 
 #: The divergence of the policies is estimated from so many steps of a batch.
 _MEASURED_STEPS = 256
+
+
+def columns_of(model: Model) -> Columns:
+    """What a row of this model's experience is."""
+    discounted = model.experiment.environment.normalize_rewards
+    return Columns(model.observation_size, model.head.columns, discounted)
 
 
 def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> Rollout:
@@ -83,11 +88,7 @@ class RowLearner:
     def __init__(self, experiment: Experiment, spaces: Spaces) -> None:
         self.experiment = experiment
         self.model = Model(experiment, spaces)
-        self.columns = Columns(
-            self.model.observation_size,
-            self.model.head.columns,
-            experiment.environment.normalize_rewards,
-        )
+        self.columns = columns_of(self.model)
         self._learner = make_learner(experiment.algorithm, self.model)
         trainable = self.model.trainable
         #: The optimizer's vectors, float32 (rows, trainable), and its steps, float64 (1,).
@@ -120,14 +121,14 @@ class RowLearner:
         rate = SCHEDULES[settings.schedule](
             settings.learning_rate, settings.final_learning_rate, progress
         )
-        seen: list[Tensor] = []
-        losses = _noted(self._learner.losses(rollout, self._rng), seen)
         limit = experiment.algorithm.max_gradient_norm
-        for _ in updates(losses, model, self._optimizer, rate, limit):
+        found = gradients(self._learner, model, rollout, self._rng)
+        count = 0
+        for _ in updates(found, model, self._optimizer, rate, limit):
+            count += 1
             yield
-        self.figures = {"kl": divergence, "updates": float(len(seen))}
-        if seen:
-            self.figures["loss"] = float(torch.stack(seen).mean())
+        self.figures = {"kl": divergence, "steps": float(len(rollout.rewards)), "rate": rate}
+        self.figures["updates"] = float(count)
         if not is_finite(model.numbers):
             # Training diverged: the batch is forgotten, and the optimizer begins anew.
             model.numbers[:] = before
@@ -153,10 +154,3 @@ class RowLearner:
             outputs, _ = self.model.network(rollout.observations[some])
             log_pi = self.model.head.log_probability(outputs, rollout.actions[some])
         return float(np.mean(rollout.log_mu[some] - log_pi.numpy()))
-
-
-def _noted(losses: Iterator[Tensor], seen: list[Tensor]) -> Iterator[Tensor]:
-    """The same losses; their values are noted."""
-    for loss in losses:
-        seen.append(loss.detach())
-        yield loss

@@ -18,7 +18,9 @@ Array = npt.NDArray[Any]
 #: One step of every lane: the observations to go on from, the rewards, which lanes terminated,
 #: which were truncated, and the last observation of each episode that ended. Where an episode
 #: ended, the observation to go on from is the first of the next one.
-Step: TypeAlias = tuple[list[Array], list[SupportsFloat], list[bool], list[bool], dict[int, Array]]
+Step: TypeAlias = tuple[
+    list[Array] | Array, list[SupportsFloat], list[bool], list[bool], dict[int, Array]
+]
 
 
 class Lanes(Protocol):

@@ -23,7 +23,7 @@ from torch import Tensor
 from genkidama.child.ga3c.queues import LEAVE, put, ring, take
 from genkidama.child.ga3c.slots import Count, Slots
 from genkidama.experiment import Experiment
-from genkidama.learning.learners import make_learner, updates
+from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
@@ -187,7 +187,7 @@ class Trainer(_Thread):
                 settings.learning_rate, settings.final_learning_rate, rollout.progress
             )
             for _ in updates(
-                learner.losses(rollout, generator),
+                gradients(learner, model, rollout, generator),
                 model,
                 optimizer,
                 rate,
