@@ -12,7 +12,6 @@ Laws of this file:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from genkidama.averaging import Contribution
 from genkidama.errors import ProtocolError
@@ -34,29 +33,10 @@ from genkidama.messages import (
 )
 from genkidama.plain_run import PlainRun
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
-from genkidama.trial import Snapshot, Trial, Trials
+from genkidama.trial import ChildRecord, Snapshot, Trial, Trials
 from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["ChildRecord", "ParameterServer", "Snapshot", "Trial"]
-
-
-@dataclass
-class ChildRecord:
-    """What the parent knows of one child, whether connected or not."""
-
-    session: str = ""
-    connected: bool = False
-    #: The number of its last counted push in this session.
-    sequence: int = 0
-    exchanges: int = 0
-    episodes: int = 0
-    steps: int = 0
-    #: What it trains.
-    trial: Trial | None = field(default=None, compare=False, repr=False)
-
-    def counts(self) -> dict[str, int]:
-        """What a checkpoint keeps of it."""
-        return {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
 
 
 class ParameterServer:

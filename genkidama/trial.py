@@ -20,7 +20,7 @@ from genkidama.averaging import Rule
 from genkidama.events import Event
 from genkidama.weights import Signature, Vector
 
-__all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
+__all__ = ["STATE_PREFIX", "ChildRecord", "Snapshot", "Tally", "Trial", "Trials"]
 
 #: The names of a rule's arrays begin with this, where they stand beside a network's parameters.
 STATE_PREFIX = "__rule__."
@@ -103,6 +103,25 @@ class Trial:
         self.episodes = snapshot.episodes
         self.steps = snapshot.steps
         self.add_returns(snapshot.returns)
+
+
+@dataclass
+class ChildRecord:
+    """What the parent knows of one child, whether connected or not."""
+
+    session: str = ""
+    connected: bool = False
+    #: The number of its last counted push in this session.
+    sequence: int = 0
+    exchanges: int = 0
+    episodes: int = 0
+    steps: int = 0
+    #: What it trains.
+    trial: Trial | None = field(default=None, compare=False, repr=False)
+
+    def counts(self) -> dict[str, int]:
+        """What a checkpoint keeps of it."""
+        return {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

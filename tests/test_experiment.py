@@ -94,7 +94,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "optimizer.epsilon_inside": st.booleans(),
     "optimizer.shared": st.booleans(),
     "parent.alpha": fractions,
-    "parent.rule": st.sampled_from(["blend", "my.package:Rule"]),
+    "parent.rule": st.sampled_from(["blend", "my.package:Rule"]),  # "experience" needs others
     "parent.rule_options": options,
     "parent.listen": st.text(min_size=1, max_size=20),
     "parent.checkpoint_updates": st.integers(0, 10**6),
@@ -438,12 +438,14 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"algorithm": {"name": "a3c", "vtrace": True}},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c, "
+            "algorithm.vtrace = True: is for a3c with the backend ga3c or with "
+            "parent.rule = 'experience', "
             "but child.backend = 'hogwild'",
         ),
         (
             {"algorithm": {"vtrace": True}, "child": {"backend": "ga3c"}},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c, but algorithm.name = 'ppo'",
+            "algorithm.vtrace = True: is for a3c with the backend ga3c or with "
+            "parent.rule = 'experience', but algorithm.name = 'ppo'",
         ),
         (
             {
@@ -452,6 +454,26 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             },
             "algorithm.vtrace = True: knows the policy's own actions only; "
             "set algorithm.epsilon to 0",
+        ),
+        *(
+            (
+                {"parent": {"rule": "experience"}, section: {key: value}},
+                f"{section}.{key} = {value!r}: with parent.rule = 'experience' "
+                f"only {wanted!r} is possible",
+            )
+            for section, key, value, wanted in (
+                ("child", "backend", "ga3c", "hogwild"),
+                ("algorithm", "epsilon", 0.1, 0.0),
+                ("algorithm", "across_episodes", False, True),
+                ("replay", "steps", 500, 0),
+            )
+        ),
+        (
+            {
+                "parent": {"rule": "experience"},
+                "search": {"trials": 2, "phases": 1, "phase_steps": 9},
+            },
+            "parent.rule = 'experience': in a search each node learns by itself; take it out",
         ),
         (
             {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},

@@ -266,7 +266,8 @@ class ManyLanes:
             column[: count * length].reshape(count, length, *column.shape[1:]) for column in rows
         )
         outputs, normalize = self._model.acting(), self._model.normalizer()
-        noted, current, step = self._noted.outputs, self._observations, self._lanes.step
+        noted, current = self._noted.outputs, self._observations
+        step = self._lanes.step
         was_terminated[:] = 0.0
         was_truncated[:] = 0.0
         cuts: dict[int, Array] = {}

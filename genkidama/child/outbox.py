@@ -143,6 +143,8 @@ class Outboxes:
         #: By core: how many blocks it has given away, and how many of them are being sent or gone.
         self._given = [0] * cores
         self._taken = [0] * cores
+        #: The core whose blocks are taken first.
+        self._turn = 0
         self._sending: list[tuple[int, int]] = []
         self._push: Vector | None = None
 
@@ -166,14 +168,17 @@ class Outboxes:
         """
         if self._push is None:
             rows = 0
-            for core, given in enumerate(self._given):
-                for number in range(self._taken[core], given):
+            cores = len(self._given)
+            for turn in range(self._turn, self._turn + cores):
+                core = turn % cores
+                for number in range(self._taken[core], self._given[core]):
                     size = int(self._sizes[core, number % BLOCKS])
                     if rows + size > self._most:
                         break
                     rows += size
                     self._sending.append((core, number % BLOCKS))
                     self._taken[core] = number + 1
+            self._turn = (self._turn + 1) % cores
             found = [self._blocks[c, k, : self._sizes[c, k]] for c, k in self._sending]
             empty = np.zeros((1, self._blocks.shape[-1]), np.float32)
             self._push = np.concatenate(found or [empty]).reshape(-1)
