@@ -124,9 +124,9 @@ def parts() -> None:
 
     from genkidama.experiment import Experiment
     from genkidama.learning.environments import make_environment
-    from genkidama.learning.learners import make_learner
+    from genkidama.learning.learners import gradients, make_learner, updates
     from genkidama.learning.model import Model
-    from genkidama.learning.optimizers import STATE_ROWS, clip_gradient, make_optimizer
+    from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
     from genkidama.learning.rollout import Rollout
 
     torch.set_num_threads(1)
@@ -178,12 +178,10 @@ def parts() -> None:
                 np.array([n - 1]),
                 torch.from_numpy(np.array(seen[n - 1 : n])),
             )
-            for loss in learner.losses(rollout, generator):
-                model.gradient.zero_()
-                loss.backward()
-                if experiment.algorithm.max_gradient_norm:
-                    clip_gradient(model.gradient, experiment.algorithm.max_gradient_norm)
-                optimizer.step(model.gradient, 0.0)
+            found = gradients(learner, model, rollout, generator)
+            limit = experiment.algorithm.max_gradient_norm
+            for _ in updates(found, model, optimizer, 0.0, limit):
+                pass
         result["learn"] = (clock() - start) / repeats / n * 1e6
         costs = ", ".join(f"{name} {value:.1f} µs" for name, value in result.items())
         print(f"{file}: {costs} a step, episodes of {20_000 / resets:.0f} steps")

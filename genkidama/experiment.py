@@ -201,15 +201,11 @@ def _check_lanes(experiment: Experiment, source: str) -> None:
             f"{key}: episodes in several lanes do not end together, "
             "but algorithm.across_episodes = False ends a batch with its episode; set it to true"
         )
-    if rest := algorithm.batch_size % lanes:
-        batch = algorithm.batch_size
-        fitting = batch - rest or lanes
+    if algorithm.batch_size % lanes:
+        fitting = max(1, algorithm.batch_size // lanes) * lanes
         raise ConfigurationError(
-            f"{key}: does not divide algorithm.batch_size = {batch}; set that to {fitting} "
-            f"or {fitting + lanes}, for instance"
-            if fitting != lanes or batch > lanes
-            else f"{key}: algorithm.batch_size = {batch} has not a step for each; "
-            f"set it to a multiple of {lanes}"
+            f"{key}: does not divide algorithm.batch_size = {algorithm.batch_size}; "
+            f"set that to {fitting}, for instance"
         )
 
 

@@ -81,6 +81,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.vtrace_rho": positive,
     "algorithm.vtrace_c": positive,
     "algorithm.options": options,
+    "environment.lanes": st.just(1),
     "replay.steps": st.just(0),
     "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adam"]),
     "optimizer.learning_rate": positive,

@@ -89,19 +89,22 @@ class _Noted:
     Args:
         model: whose policy it is.
         wanted: whether the learner asks.
-        shape: of a batch, without the outputs.
+        lanes, length: a batch has so many trajectories of so many steps.
     """
 
-    def __init__(self, model: Model, wanted: bool, shape: tuple[int, ...]) -> None:
+    def __init__(self, model: Model, wanted: bool, lanes: int, length: int) -> None:
         self._head = model.head
-        self.outputs = np.zeros((*shape, model.head.outputs), np.float32) if wanted else None
+        shape = (lanes, length, model.head.outputs)
+        self.outputs = np.zeros(shape, np.float32) if wanted else None
 
     def log_mu(self, rows: Rows, steps: int) -> Array | None:
         """log μ of the batch's actions, float32 (steps,)."""
         if self.outputs is None:
             return None
         actions = torch.from_numpy(rows.actions[:steps].astype(self._head.dtype))
-        outputs = torch.from_numpy(self.outputs.reshape(-1, self._head.outputs)[:steps])
+        # A batch that was stopped early has shorter trajectories.
+        played = self.outputs[:, : steps // len(self.outputs)]
+        outputs = torch.from_numpy(played.reshape(steps, self._head.outputs))
         result: Array = self._head.log_probability(outputs, actions).numpy()
         return result
 
@@ -139,7 +142,7 @@ class OneLane:
         self._share = share
         self._line = line
         self._sample = model.head.sampler(rng, experiment.algorithm.epsilon)
-        self._noted = _Noted(model, reads_log_mu, (experiment.algorithm.batch_size,))
+        self._noted = _Noted(model, reads_log_mu, 1, experiment.algorithm.batch_size)
         self._observation: Any = None
         self._return = 0.0
         self._length = 0
@@ -158,7 +161,7 @@ class OneLane:
         rows = self._share.begin(self._length > 0)
         observations, actions, rewards, was_terminated, was_truncated = rows
         step = self._environment.step
-        noted = iter(() if self._noted.outputs is None else self._noted.outputs)
+        noted = iter(() if self._noted.outputs is None else self._noted.outputs[0])
         outputs = self._acting(noted)
         sample, renew = self._sample, self._renew
         normalize, to_environment = self._model.normalizer(), self._model.head.to_environment
@@ -187,7 +190,7 @@ class OneLane:
                 else:
                     was_truncated[t - 1] = 1.0
                     cuts.append(t - 1)
-                    following.append(observation)
+                    following.append(np.array(observation))  # the next one may overwrite it
                 observation, _ = self._environment.reset()
                 self._line.report(EPISODE, episode_return, length - self._said)
                 episode_return = 0.0
@@ -250,7 +253,7 @@ class ManyLanes:
         self._share = share
         self._line = line
         self._sample = samples_of_lanes(model.head, rng, experiment.algorithm.epsilon, count)
-        self._noted = _Noted(model, reads_log_mu, (count, self._length))
+        self._noted = _Noted(model, reads_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
         self._unsaid = 0
@@ -260,14 +263,15 @@ class ManyLanes:
         self._observations[:] = self._lanes.reset(seed)
 
     def collect(self, most: int = sys.maxsize) -> Batch:
+        """As `Collector.collect`."""
         rows = self._share.begin(False)
         count, length = self._lanes.count, min(self._length, most)
         observations, actions, rewards, was_terminated, was_truncated = (
             column[: count * length].reshape(count, length, *column.shape[1:]) for column in rows
         )
         outputs, normalize = self._model.acting(), self._model.normalizer()
-        noted, current = self._noted.outputs, self._observations
-        step = self._lanes.step
+        noted = self._noted.outputs
+        current, step = self._observations, self._lanes.step
         was_terminated[:] = 0.0
         was_truncated[:] = 0.0
         cuts: dict[int, Array] = {}
@@ -283,11 +287,8 @@ class ManyLanes:
             rewards[:, t] = earned = np.asarray(earned, np.float64)
             self._returns += earned
             self._unsaid += count
-            if isinstance(seen, np.ndarray):
-                current[:] = seen
-            else:
-                for lane, observation in enumerate(seen):
-                    current[lane] = observation
+            for lane, observation in enumerate(seen):
+                current[lane] = observation
             for lane, final in finals.items():
                 if terminated[lane]:
                     was_terminated[lane, t] = 1.0

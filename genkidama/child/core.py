@@ -134,7 +134,8 @@ class SingleCore:
     def rehearse(self) -> None:
         """Does once whatever takes memory.
 
-        It plays for a moment, to an episode's end at most. Then it learns from a full batch.
+        It plays for a moment; with one environment, to its episode's end at most. Then it learns
+        from a full batch.
         """
         self._shared.copy_(self.model.vector)
         self.collector.reset(self._first_seed)
@@ -210,9 +211,11 @@ class SingleCore:
         found = np.empty_like(rewards)
         length = len(rewards) // len(self._discounted)
         for lane, discounted in enumerate(self._discounted):
-            for t in range(lane * length, (lane + 1) * length):
-                found[t] = discounted = self.algorithm.gamma * discounted + float(rewards[t])
-                if ends[t]:
+            part = slice(lane * length, (lane + 1) * length)
+            steps = zip(rewards[part].tolist(), ends[part].tolist(), strict=True)
+            for t, (reward, end) in enumerate(steps, part.start):
+                found[t] = discounted = self.algorithm.gamma * discounted + reward
+                if end:
                     discounted = 0.0
             self._discounted[lane] = discounted
         shared.add(found[:, None])

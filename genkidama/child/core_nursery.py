@@ -167,7 +167,7 @@ def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
 def _layout(experiment: Experiment, model: Model) -> Layout:
     """The layout of a child's memory with one core."""
     steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
-    rows = ReplayTensor.rows(steps, batch)
+    rows = ReplayTensor.rows(steps, batch, experiment.environment.lanes)
     columns = ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0)
     blocks = 0
     if experiment.sends_experience:

@@ -19,7 +19,15 @@ from torch.nn import functional
 
 from genkidama.learning.actions import columns, converter, supported
 
-__all__ = ["Categorical", "Gaussian", "Head", "Slopes", "head_for", "samples_of_lanes"]
+__all__ = [
+    "Categorical",
+    "Gaussian",
+    "Head",
+    "Slopes",
+    "belongs",
+    "head_for",
+    "samples_of_lanes",
+]
 
 Array = npt.NDArray[Any]
 
@@ -268,6 +276,19 @@ class Gaussian:
         return Slopes(log_pi, back)
 
 
+def belongs(owner: object, name: str, *others: str) -> bool:
+    """Whether the owner's method `name` is made for its `others`.
+
+    A subclass with others of its own does not inherit what was made for its base's.
+    """
+    for kind in type(owner).__mro__:
+        if name in vars(kind):
+            return True
+        if not vars(kind).keys().isdisjoint(others):
+            return False
+    return False
+
+
 def samples_of_lanes(
     head: Head, rng: np.random.Generator, epsilon: float, lanes: int
 ) -> Callable[[Array], tuple[Array, list[Any]]]:
@@ -277,8 +298,9 @@ def samples_of_lanes(
     one's own needs no form of its own for it: a method `together` with these arguments, but the
     first, is only faster.
     """
-    if hasattr(head, "together"):
-        found: Callable[[Array], tuple[Array, list[Any]]] = head.together(rng, epsilon, lanes)
+    if belongs(head, "together", "sampler", "to_environment"):
+        found: Callable[[Array], tuple[Array, list[Any]]]
+        found = head.together(rng, epsilon, lanes)  # type: ignore[attr-defined]
         return found
     one = head.sampler(rng, epsilon)
 

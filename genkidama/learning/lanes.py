@@ -18,9 +18,7 @@ Array = npt.NDArray[Any]
 #: One step of every lane: the observations to go on from, the rewards, which lanes terminated,
 #: which were truncated, and the last observation of each episode that ended. Where an episode
 #: ended, the observation to go on from is the first of the next one.
-Step: TypeAlias = tuple[
-    list[Array] | Array, list[SupportsFloat], list[bool], list[bool], dict[int, Array]
-]
+Step: TypeAlias = tuple[list[Array], list[SupportsFloat], list[bool], list[bool], dict[int, Array]]
 
 
 class Lanes(Protocol):
@@ -100,7 +98,7 @@ class _InTurn:
             terminations[lane] = terminated
             truncations[lane] = truncated
             if terminated or truncated:
-                finals[lane] = observation
+                finals[lane] = np.array(observation)  # the next one may overwrite it
                 observation, _ = self._environments[lane].reset()
             observations[lane] = observation
         return result

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from genkidama.errors import ConfigurationError
 from genkidama.learning.algorithms import learner_class
+from genkidama.learning.heads import belongs
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import Rollout
@@ -92,13 +93,14 @@ def gradients(
     """Each loss' gradient, one after the other, in `model.gradient`.
 
     A learner may write them itself, in a generator `gradients(rollout, rng)` beside its `losses`.
-    It is asked where the network exists in NumPy, and with a head that has `slopes`. A subclass
-    with other losses is not taken for its base.
+    It is asked where the network exists in NumPy, and with a head that has `slopes`. What a
+    subclass changes, it must write anew: with other losses or another `log_probability` it does
+    not inherit its base's gradients.
     """
     if (
-        "gradients" in vars(type(learner))
-        and model.by_hand is not None
-        and hasattr(model.head, "slopes")
+        model.by_hand is not None
+        and belongs(learner, "gradients", "losses")
+        and belongs(model.head, "slopes", "log_probability", "entropy")
     ):
         by_hand: Iterator[None] = learner.gradients(rollout, rng)  # type: ignore[attr-defined]
         return by_hand

@@ -144,8 +144,12 @@ class ActorCritic(Network):
             outputs = torch.cat((outputs, self.log_deviation.expand_as(outputs)), 1)
         return outputs, self.value(hidden).squeeze(1)
 
+    def _is_plain(self) -> bool:
+        """Whether NumPy can stand in for it. A subclass may compute anything."""
+        return type(self) is ActorCritic and self._activation in ACTIVATIONS
+
     def by_hand(self) -> Perceptrons | None:
-        if self._activation not in ACTIVATIONS or type(self).forward is not ActorCritic.forward:
+        if not self._is_plain():
             return None
         return Perceptrons(
             ACTIVATIONS[self._activation],
@@ -157,7 +161,7 @@ class ActorCritic(Network):
 
     def acting(self) -> Callable[[Array], Array]:
         """The policy in NumPy: at batch size 1 several times faster than torch."""
-        if self._activation not in ACTIVATIONS:
+        if not self._is_plain():
             return super().acting()
         trunk = list(self.body) if self._shared else []
         layers = [layer for layer in (*trunk, *self.policy) if isinstance(layer, nn.Linear)]

@@ -30,8 +30,8 @@ class Activation(NamedTuple):
 
     #: x ← σ(x).
     apply: Callable[[Array], Any]
-    #: d ← d ⊙ σ′, given y = σ(x) and memory of the same shape.
-    descend: Callable[[Array, Array, Array], Any]
+    #: d ← d ⊙ σ′, given y = σ(x), which is spent afterwards.
+    descend: Callable[[Array, Array], Any]
 
 
 def _tanh(x: Array) -> None:
@@ -42,13 +42,13 @@ def _relu(x: Array) -> None:
     np.maximum(x, 0.0, out=x)
 
 
-def _through_tanh(d: Array, y: Array, memory: Array) -> None:
-    np.multiply(y, y, out=memory)
-    np.subtract(1.0, memory, out=memory)
-    d *= memory
+def _through_tanh(d: Array, y: Array) -> None:
+    np.multiply(y, y, out=y)
+    np.subtract(1.0, y, out=y)
+    d *= y
 
 
-def _through_relu(d: Array, y: Array, memory: Array) -> None:
+def _through_relu(d: Array, y: Array) -> None:
     d *= y > 0.0
 
 
@@ -135,7 +135,7 @@ class Perceptrons:
         return np.concatenate(outputs), np.concatenate(values)
 
     def backward(self, at_outputs: Array, at_values: Array) -> None:
-        """Writes the whole gradient.
+        """Writes the whole gradient, once for each `forward`: the way back spends its results.
 
         Args:
             at_outputs: of the loss, at the last `forward`'s outputs (m, outputs). It is changed.
@@ -204,8 +204,7 @@ class _Stack:
         for number in range(len(self.layers) - 1, -1, -1):
             layer, x = self.layers[number], self._inputs[number]
             if number < self._activated:
-                memory = self._memory[number][:m]
-                self._activation.descend(d, self._inputs[number + 1], memory)
+                self._activation.descend(d, self._inputs[number + 1])
             np.matmul(d.T, x, out=layer.weight_gradient)
             np.matmul(self._ones[:m], d, out=layer.bias_gradient)  # faster than sums over columns
             if number or below:
@@ -220,9 +219,5 @@ class _Stack:
         self._room = rows
         widths = [layer.weight.shape for layer in self.layers]
         self._results = [np.empty((rows, outputs), np.float32) for outputs, _ in widths]
-        self._memory = [
-            np.empty((rows, outputs if number < self._activated else 0), np.float32)
-            for number, (outputs, _) in enumerate(widths)
-        ]
         self._ones = np.ones(rows, np.float32)
         self._gradients = [np.empty((rows, inputs), np.float32) for _, inputs in widths]
