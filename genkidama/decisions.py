@@ -22,7 +22,6 @@ __all__ = [
     "Refused",
     "Renamed",
     "Reset",
-    "Take",
     "Train",
     "Wait",
 ]
@@ -67,22 +66,15 @@ class Keep:
 
 @dataclass(frozen=True)
 class Blend:
-    """The push is counted: blend `vector`, if there is one, into the weights. `sent` was pushed."""
+    """The push is counted: blend `vector`, if there is one, into the weights. `sent` was pushed.
+
+    Without `sent` nothing was pushed but θ_P asked for: take it over whole.
+    """
 
     progress: float
     sent: Vector | None = field(default=None, compare=False)
     vector: Vector | None = field(default=None, compare=False)
     #: How many steps the next push should bring; 0 leaves it to the child.
-    steps: int = 0
-
-
-@dataclass(frozen=True)
-class Take:
-    """θ_P between two pushes; without a `vector` the child knows it already."""
-
-    progress: float
-    vector: Vector | None = field(default=None, compare=False)
-    #: As in `Blend`.
     steps: int = 0
 
 
@@ -102,7 +94,7 @@ class Over:
 
 
 #: What the shell has to do. It sends a `Join` at once, on the same connection.
-Decision: TypeAlias = Train | Wait | Renamed | Begin | Keep | Blend | Take | Reset | Over | Join
+Decision: TypeAlias = Train | Wait | Renamed | Begin | Keep | Blend | Reset | Over | Join
 
 
 class Refused(GenkidamaError):

@@ -120,6 +120,9 @@ class Exchange(Event, kw_only=True):
     """Mean return of the last `stop.window` episodes; null before the first has ended."""
     trial: int | UnsetType = UNSET
     """Search: the trial that all this is about."""
+    left_out: str | UnsetType = UNSET
+    """Why the parent's rule left the push out: `"stale"`, `"outlier"`, `"baseless"` (weights, where
+    the rule takes something else), or a word of a rule of one's own. Absent if it was used."""
 
 
 class Measures(Event, kw_only=True):

@@ -144,7 +144,6 @@ class Experience(Rule):
         backlog: so many batches may wait for the learner.
     """
 
-    #: What a push brings instead of weights.
     takes = "experience"
 
     def __init__(

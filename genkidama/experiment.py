@@ -16,6 +16,8 @@ import tomli_w
 
 from genkidama.decoding import NAME, Finite, Meta, Section, convert
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.messages import Kind
+from genkidama.rules.table import RULES, check_push, make_rule, pushes
 from genkidama.search_settings import SearchSettings, check_search
 from genkidama.settings import (
     Algorithm,
@@ -78,9 +80,19 @@ class Experiment(Section, frozen=True):
     search: SearchSettings | None = None
 
     @property
+    def pushes(self) -> Kind:
+        """What a child pushes: `"weights"`, `"difference"`, `"gradient"` or `"experience"`."""
+        return pushes(self)
+
+    @property
     def sends_experience(self) -> bool:
         """Whether children act for a learner on the parent's machine, and send it their steps."""
-        return self.parent.rule == "experience"
+        return self.pushes == "experience"
+
+    @property
+    def pull(self) -> float:
+        """How far a child moves towards θ_P at an exchange: β, or all the way."""
+        return self.child.beta if self.pushes == "weights" else 1.0
 
     @classmethod
     def load(cls, path: str | Path) -> Experiment:
@@ -180,11 +192,6 @@ def _check_actors(experiment: Experiment, source: str) -> None:
                 f"{source}: {key} = {value!r}: with parent.rule = 'experience' "
                 f"only {wanted!r} is possible"
             )
-    if experiment.search is not None:
-        raise ConfigurationError(
-            f"{source}: parent.rule = 'experience': in a search each node learns by itself; "
-            "take it out"
-        )
 
 
 def _check_lanes(experiment: Experiment, source: str) -> None:
@@ -275,6 +282,7 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, "
             "a free child would never exchange; set one of them"
         )
+    _check_rule(experiment, source)
     if not experiment.parent.checkpoint_updates and not experiment.parent.checkpoint_seconds:
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
@@ -283,3 +291,24 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
     if experiment.search is not None:
         plain = msgspec.structs.replace(experiment, search=None)
         check_search(experiment.search, experiment.stop, plain.with_settings, source)
+
+
+def _check_rule(experiment: Experiment, source: str) -> None:
+    """Checks a rule that has a name; the parent checks one of one's own when it makes it."""
+    parent, child = experiment.parent, experiment.child
+    if parent.average and experiment.search is not None:
+        raise ConfigurationError(
+            f"{source}: parent.average = {parent.average}: a search keeps no running mean; "
+            "set it to 0"
+        )
+    if child.exchange == "update" and child.backend == "ga3c":
+        raise ConfigurationError(
+            f"{source}: child.exchange = 'update': the cores of the backend hogwild can wait for "
+            "each update, ga3c cannot; set child.exchange to 'free', or child.backend to 'hogwild'"
+        )
+    if parent.rule not in RULES:
+        return
+    try:
+        check_push(experiment, make_rule(experiment).takes)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error}") from None

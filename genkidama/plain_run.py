@@ -5,6 +5,7 @@ from __future__ import annotations
 from genkidama.averaging import Blend, Rule
 from genkidama.events import Event
 from genkidama.experiment import Experiment
+from genkidama.rules.table import RULES, make_rule, pushes
 from genkidama.trial import Tally, Trial
 
 __all__ = ["PlainRun"]
@@ -14,15 +15,20 @@ class PlainRun:
     """The trivial `Trials`: all children train the same trial, until `[stop]` ends it.
 
     Args:
-        rule: how a push is used. None takes the documented rule, `Blend` with `parent.alpha`.
+        rule: how a push is used. None takes the one that `parent.rule` names or, if that is an
+            import string, the documented one.
     """
 
     shared = True
     wait = 0.0
 
     def __init__(self, experiment: Experiment, rule: Rule | None = None) -> None:
-        self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
-        self.rule: Rule = rule or Blend(experiment.parent.alpha)
+        self.rule: Rule = rule or _named(experiment)
+        settings = experiment.to_dict()
+        if self.rule.takes != pushes(experiment):
+            # The children do not know a rule of one's own.
+            settings["child"]["push"] = self.rule.takes
+        self.trial = Trial(window=experiment.stop.window, experiment=settings)
         self.tally = Tally()
         self.events: list[Event] = []
         self._stop = experiment.stop
@@ -90,3 +96,8 @@ class PlainRun:
         if stop.updates or stop.episodes or stop.seconds:
             parts.append(f"{100 * self.progress(trial, now):.0f} %")
         return ", ".join(parts)
+
+
+def _named(experiment: Experiment) -> Rule:
+    settings = experiment.parent
+    return make_rule(experiment) if settings.rule in RULES else Blend(settings.alpha)

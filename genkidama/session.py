@@ -8,6 +8,8 @@ Laws of this file:
 - A push without a reply is sent again, with the same number, the same work and the present weights.
   So the parent counts it once.
 - A child's work without a parent is gathered, and goes with the next push that has a new number.
+- A difference or a gradient is pushed with the version of its basis. A child without a basis
+  pushes its weights.
 - A session speaks for one vector. It does not know what trains it, or how.
 
 `ParameterServer` is the other end of the conversation; `docs/protocol.md` describes both.
@@ -18,6 +20,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import genkidama
+from genkidama.basis import Basis
 from genkidama.decisions import (
     Begin,
     Blend,
@@ -27,7 +30,6 @@ from genkidama.decisions import (
     Refused,
     Renamed,
     Reset,
-    Take,
     Train,
     Wait,
 )
@@ -38,6 +40,7 @@ from genkidama.messages import (
     PROTOCOL,
     Hello,
     Join,
+    Kind,
     Leave,
     Pull,
     Push,
@@ -57,8 +60,8 @@ _LONGEST_REASON = 200
 #: A parent closes with this code when the run is over, and with another code if it may come back.
 _RUN_OVER = 1000
 
-#: The sections of an experiment that a child has built its network and its learner from.
-_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c")
+#: What of an experiment a child has built its network and its learner from.
+_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "pushes")
 
 
 R = TypeVar("R", Welcome, Weights)
@@ -94,6 +97,7 @@ class Session:
         self._gathered = Gathered()
         self._unanswered: Gathered | None = None
         self._begun = False
+        self._basis = Basis()
         #: Why the parent has refused NaN or infinite weights, until it has given others.
         self._diverged = ""
         self._told_of_measures = False
@@ -116,18 +120,27 @@ class Session:
         self.signature = signature
         return _join(signature)
 
-    def push(self, vector: Vector) -> Push:
-        """The weights and all gathered work.
+    @property
+    def pushes(self) -> Kind:
+        """What the parent's rule takes."""
+        return self._basis.pushes
+
+    def push(self, vector: Vector, gradient: Vector | None = None) -> Push:
+        """The weights, or what the parent takes instead, and all gathered work.
 
         If the last push has no reply, this one has its number and its work.
 
         Args:
-            vector: float32, shape (signature.size,). It must not change until the reply is heard.
+            vector: θ_C, float32, shape (signature.size,). It must not change until the reply is
+                heard.
+            gradient: as `Basis.carried` takes it.
         """
         if self._unanswered is None:
             self._unanswered = self._gathered
             self._gathered = Gathered()
             self._sequence += 1
+        assert self.signature is not None
+        kind, carried = self._basis.carried(vector, gradient, self.signature)
         return Push(
             version=self.version,
             sequence=self._sequence,
@@ -135,12 +148,9 @@ class Session:
             returns=self._unanswered.returns,
             trial=self.trial,
             measures=self._unanswered.measures,
-            vector=vector,
+            kind=kind,
+            vector=carried,
         )
-
-    def pull(self) -> Pull:
-        """The request for θ_P between two pushes."""
-        return Pull()
 
     def leave(self) -> Leave:
         """The last request."""
@@ -183,7 +193,7 @@ class Session:
             case Push():
                 return self._hear_of_push(request, reply)
             case Pull():
-                return self._hear_of_pull(reply)
+                return self._blend(self._check(_expect(Weights, reply, "a pull")), None)
             case Hello():
                 return self._hear_of_hello(reply)
             case Join():
@@ -204,6 +214,7 @@ class Session:
         self._gathered = Gathered()
         self._unanswered = None
         self._begun = False
+        self._basis = Basis()
 
     # Inside.
 
@@ -229,6 +240,7 @@ class Session:
         if welcome.stop:
             return self._end(welcome.stop)
         self.experiment = self._read(welcome)
+        self._basis = Basis(self.experiment.pushes)
         return Train(self.experiment)
 
     def _resume(self, welcome: Welcome) -> Decision:
@@ -251,7 +263,17 @@ class Session:
         weights = self._check(_expect(Weights, reply, "a join"))
         diverged = self._diverged
         self._diverged = ""
-        self.version = weights.version
+        if (
+            self._begun
+            and not diverged
+            and self._basis.vector is not None
+            and weights.vector is not None
+        ):
+            # What is pushed next starts from the same basis. A parent may have gone back behind it.
+            self.version = min(self.version, weights.version)
+        else:
+            self.version = weights.version
+            self._basis.take_over(None if self._begun and not diverged else weights.vector)
         if weights.stop:
             self._end(weights.stop, weights.next)
         if diverged:
@@ -272,17 +294,14 @@ class Session:
             raise ProtocolError("trial", reply.reason)
         weights = self._check(_expect(Weights, reply, "a push"))
         self._unanswered = None
-        self.version = weights.version
-        if weights.stop:
-            self._end(weights.stop, weights.next)
-        return Blend(weights.progress, push.vector, weights.vector, weights.steps)
+        return self._blend(weights, push.vector if push.kind == "weights" else self._basis.pushed)
 
-    def _hear_of_pull(self, reply: Reply) -> Decision:
-        weights = self._check(_expect(Weights, reply, "a pull"))
+    def _blend(self, weights: Weights, sent: Vector | None) -> Blend:
         self.version = weights.version
+        self._basis.take_over(weights.vector)
         if weights.stop:
             self._end(weights.stop, weights.next)
-        return Take(weights.progress, weights.vector, weights.steps)
+        return Blend(weights.progress, sent, weights.vector, weights.steps)
 
     def _check(self, weights: Weights) -> Weights:
         """The same weights, if their vector can belong to this network."""

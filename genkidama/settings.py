@@ -161,7 +161,7 @@ class ReplaySettings(Section, frozen=True):
 class Optimizer(Section, frozen=True):
     """`[optimizer]`: how a gradient becomes a step on the child's shared vector."""
 
-    name: Literal["sgd", "rmsprop", "adam"] = "adam"
+    name: Literal["sgd", "rmsprop", "adagrad", "adam"] = "adam"
     """The update rule."""
     learning_rate: Positive = 3e-4
     """Step size at the start."""
@@ -182,7 +182,7 @@ class Optimizer(Section, frozen=True):
     )
     """`adam`: decay of the first and second moment."""
     epsilon: Positive = 1e-8
-    """`rmsprop`, `adam`: added to the denominator."""
+    """`rmsprop`, `adagrad`, `adam`: added to the denominator."""
     epsilon_inside: bool = False
     """`rmsprop`: whether `epsilon` is added under the root, as in Mnih et al. 2016 and
     TensorFlow, or to the root, as in torch."""
@@ -195,12 +195,20 @@ class ParentSettings(Section, frozen=True):
 
     alpha: Fraction = 0.5
     """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
-    rule: Annotated[str, plug("blend", "experience")] = "blend"
-    """How the parent uses a push: `"blend"`, as above; `"experience"`, by which children only act,
-    and a learner on the parent's machine learns; or `"module:Class"`, a
-    `genkidama.averaging.Rule`."""
+    rule: Annotated[str, plug("blend", "weighted", "difference", "gradient", "experience")] = (
+        "blend"
+    )
+    """How the parent uses a push: `"blend"`, as above; `"weighted"`, a blend in which not all
+    pushes count the same; `"difference"`: θ_P ← θ_P + α(θ_C − θ_base); `"gradient"`: children send
+    gradients, and `[optimizer]` is the parent's; `"experience"`: children only act, and one learner
+    beside the parent learns from all; or `"module:Class"`, a `genkidama.averaging.Rule`.
+    docs/rules.md says when to use which."""
     rule_options: dict[str, Any] = {}
-    """Keyword arguments for the rule; one of one's own gets `alpha` too."""
+    """Keyword arguments for the rule; docs/rules.md lists those of ours. A rule of one's own gets
+    `alpha` too."""
+    average: Fraction = 0.0
+    """Checkpoints hold a running mean of θ_P, for evaluation and export, with this decay an
+    exchange: 1 is the mean of all versions, 0 means θ_P itself. Training goes on from θ_P."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
     """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
     checkpoint_updates: Count = 0
@@ -231,13 +239,16 @@ class ChildSettings(Section, frozen=True):
     """`[child]`: what every child does."""
 
     beta: Fraction = 0.5
-    """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P."""
+    """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P. Where it does not
+    push weights, it takes θ_P over whole."""
+    push: Literal["auto", "weights", "difference", "gradient", "experience"] = "auto"
+    """What a child pushes; `"auto"` means what `parent.rule` takes, and nothing else fits it."""
     backend: Annotated[str, plug("hogwild", "ga3c")] = "hogwild"
     """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or
     `"module:Class"`."""
-    exchange: Literal["episode", "free"] = "episode"
-    """`"episode"`: once per episode of the whole child, its cores waiting; `"free"`: nobody
-    waits."""
+    exchange: Literal["episode", "update", "free"] = "episode"
+    """`"episode"`: once per episode of the whole child, its cores waiting; `"update"`: so once per
+    update, or per gradient if these are pushed; `"free"`: nobody waits."""
     exchange_seconds: NotNegative = 1.0
     """`free`: exchange every so many seconds; 0 means by steps only."""
     exchange_steps: Count = 0

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK", "DTYPE", "Signature", "Vector", "is_finite", "unflatten"]
+__all__ = ["BLOCK", "DTYPE", "STATISTICS", "Signature", "Vector", "is_finite", "unflatten"]
 
 #: The type of every number in memory, on the wire and on disk.
 DTYPE = np.dtype("<f4")
@@ -29,6 +29,10 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 #: Numbers worked on at a time. Intermediate results stay in a second-level cache, so that a large
 #: vector crosses the memory bus once. Below 10,000 numbers OpenBLAS starts no threads.
 BLOCK = 8_192
+
+
+#: The entries of a signature that are running statistics: of the observations, of the returns.
+STATISTICS = ("statistics.observations", "statistics.returns")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ class Signature:
     def size(self) -> int:
         """How many float32 numbers a vector of this signature has."""
         return sum(prod(shape) for _, shape in self.entries)
+
+    @cached_property
+    def statistics(self) -> int:
+        """How many running statistics end the vector; the numbers before them are trained."""
+        return sum(prod(shape) for name, shape in self.entries if name in STATISTICS)
 
     @cached_property
     def digest(self) -> str:

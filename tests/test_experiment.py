@@ -83,7 +83,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.options": options,
     "environment.lanes": st.just(1),
     "replay.steps": st.just(0),
-    "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adam"]),
+    "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adagrad", "adam"]),
     "optimizer.learning_rate": positive,
     "optimizer.schedule": st.sampled_from(["constant", "linear"]),
     "optimizer.final_learning_rate": not_negative,
@@ -95,8 +95,9 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "optimizer.epsilon_inside": st.booleans(),
     "optimizer.shared": st.booleans(),
     "parent.alpha": fractions,
-    "parent.rule": st.sampled_from(["blend", "my.package:Rule"]),  # "experience" needs others
+    "parent.rule": st.just("my.package:Rule"),
     "parent.rule_options": options,
+    "parent.average": fractions,
     "parent.listen": st.text(min_size=1, max_size=20),
     "parent.checkpoint_updates": st.integers(0, 10**6),
     "parent.checkpoint_seconds": positive,
@@ -109,6 +110,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.certificate_file": st.text(max_size=20),
     "parent.key_file": st.text(max_size=20),
     "child.beta": fractions,
+    "child.push": st.sampled_from(["auto", "weights", "difference", "gradient"]),
     "child.backend": st.sampled_from(["hogwild", "ga3c", "mine:Backend"]),
     "child.exchange": st.sampled_from(["episode", "free"]),
     "child.exchange_seconds": positive,
@@ -306,7 +308,7 @@ ALGORITHM = (
     "normalize_advantages, options, pull_steps, reduction, value_coefficient, "
     "vtrace, vtrace_c, vtrace_rho"
 )
-CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps"
+CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps, push"
 PLUG = "or an import string 'module:Name'"
 NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
 
@@ -386,7 +388,7 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         # words
         (
             {"child": {"exchange": "never"}},
-            "child.exchange = 'never': expected one of 'episode', 'free'",
+            "child.exchange = 'never': expected one of 'episode', 'update', 'free'",
         ),
         (
             {"network": {"activation": "gelu"}},
@@ -474,7 +476,8 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
                 "parent": {"rule": "experience"},
                 "search": {"trials": 2, "phases": 1, "phase_steps": 9},
             },
-            "parent.rule = 'experience': in a search each node learns by itself; take it out",
+            "parent.rule = 'experience': in a search each child has a trial of its own, and no "
+            "rule; leave parent.rule out",
         ),
         (
             {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},

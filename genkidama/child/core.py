@@ -12,23 +12,33 @@ Laws of this file:
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from genkidama.child.collector import Batch, Collector, ManyLanes, OneLane, make_places
 from genkidama.child.memory import SharedMemory
-from genkidama.child.process import GONE, READY, RECYCLED, Line, MemoryGuard, live
+from genkidama.child.process import GONE, READY, RECYCLED, UPDATE, Line, MemoryGuard, live
 from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
 from genkidama.experiment import Experiment
-from genkidama.learning.learners import gradients, make_learner, reads_log_mu, updates
+from genkidama.learning.learners import (
+    by_autograd,
+    gradients,
+    make_learner,
+    reads_log_mu,
+    updates,
+)
 from genkidama.learning.model import Model
-from genkidama.learning.optimizers import make_optimizer
+from genkidama.learning.optimizers import leave_gradient, make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
+from genkidama.rules.table import reads_loss
 from genkidama.schedules import SCHEDULES
 from genkidama.system.machine import forget_peak
 
@@ -76,7 +86,13 @@ class SingleCore:
         self._shared = torch.from_numpy(memory.weights)
         own = 0 if experiment.optimizer.shared else index
         trainable = self.model.trainable
-        self._optimizer = make_optimizer(
+        #: Whether each of its updates is the child's, and all cores wait after it.
+        self._shares_updates = experiment.child.exchange == "update"
+        self._notes_losses = reads_loss(experiment)
+        #: The newest loss, if they are noted.
+        self._loss = math.nan
+        make = leave_gradient if experiment.pushes == "gradient" else make_optimizer
+        self._optimizer = make(
             experiment.optimizer,
             self._shared[:trainable],
             torch.from_numpy(memory.state[own]),
@@ -110,7 +126,7 @@ class SingleCore:
         try:
             self.collector.reset(self._first_seed)
             self._line.report(READY)
-            self._line.pause()
+            self._line.pause("start")
             self.pull()
             batches = 0
             while True:
@@ -164,11 +180,27 @@ class SingleCore:
         rate = SCHEDULES[settings.schedule](
             settings.learning_rate, settings.final_learning_rate, rollout.progress
         )
-        found = gradients(self._learner, self.model, rollout, self._torch_rng)
+        found = self._gradients(rollout)
         limit = self.algorithm.max_gradient_norm
         for _ in updates(found, self.model, self._optimizer, rate, limit):
-            if not self.algorithm.pull_steps:
+            if self._shares_updates:
+                self._line.report(UPDATE, self._loss)
+                self._line.pause("update")
+            if self._shares_updates or not self.algorithm.pull_steps:
                 self.pull()
+
+    def _gradients(self, rollout: Rollout) -> Iterator[None]:
+        if not self._notes_losses:
+            return gradients(self._learner, self.model, rollout, self._torch_rng)
+        # Gradients that are written by hand come without their losses.
+        losses = self._noted(self._learner.losses(rollout, self._torch_rng))
+        return by_autograd(losses, self.model.gradient)
+
+    def _noted(self, losses: Iterable[Tensor]) -> Iterator[Tensor]:
+        """The same losses, each of which is noted."""
+        for loss in losses:
+            self._loss = loss.item()
+            yield loss
 
     def pull(self) -> None:
         """θ_L ← θ_O."""
@@ -232,8 +264,9 @@ def run_core(
 
     def life() -> int:
         torch.set_num_threads(1)
-        waits = experiment.child.exchange == "episode"
-        line = Line(pipe, memory.stop, memory.semaphore[index : index + 1] if waits else None)
+        after = experiment.child.exchange
+        element = None if after == "free" else memory.semaphore[index : index + 1]
+        line = Line(pipe, memory.stop, element, after)
         return SingleCore(index, experiment, memory, line, seed).run()
 
     live(pipe, life)

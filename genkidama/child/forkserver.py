@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ import msgspec
 from genkidama.experiment import Experiment
 from genkidama.system.machine import ONE_THREAD
 
-__all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "PRELOAD_VARIABLE", "Nursery"]
+__all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "PRELOAD_VARIABLE", "Nursery", "end"]
 
 #: The environment variables that tell a nursery which module it is there for, and with which
 #: experiment (JSON) to warm up. All that is forked from it inherits them, so a module that is
@@ -155,3 +156,13 @@ def _enter(entry: str, args: tuple[Any, ...]) -> None:
 #: Where cores are born, with torch, and where agents are born, without it.
 CORES = Nursery("genkidama.child.core_nursery", _of_cores)
 AGENTS = Nursery("genkidama.child.ga3c.agent_nursery", _of_agents)
+
+
+def end(processes: list[ForkServerProcess], deadline: float) -> None:
+    """Waits for the end of these processes; any that lives on at the deadline is killed."""
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        process.close()

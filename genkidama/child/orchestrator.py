@@ -69,6 +69,8 @@ class CoreOrchestrator:
         self.name = name
         self._crew = self._make_crew()
         self._memory: SharedMemory | None = None
+        #: The cores whose updates nobody has asked about yet.
+        self._updated: set[int] = set()
         self._describer: ForkServerProcess | None = None
 
     @property
@@ -212,7 +214,17 @@ class CoreOrchestrator:
         return self._weights.snapshot()
 
     def take_work(self) -> Work:
-        return self._crew.take_work()
+        work = self._crew.take_work()
+        updates, self._crew.updates = self._crew.updates, {}
+        self._updated.update(updates)
+        if updates:
+            work.measures["loss"] = sum(updates.values()) / len(updates)
+        return work
+
+    def gradient(self) -> Vector | None:
+        found = sorted(self._updated)
+        self._updated.clear()
+        return self.memory.gradients[found].mean(0) if found else None
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
         # Free cores have gone on since the snapshot.

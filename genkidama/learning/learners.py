@@ -18,6 +18,7 @@ from genkidama.settings import Algorithm
 
 __all__ = [
     "Learner",
+    "by_autograd",
     "gradients",
     "make_learner",
     "reads_log_mu",
@@ -104,10 +105,11 @@ def gradients(
     ):
         by_hand: Iterator[None] = learner.gradients(rollout, rng)  # type: ignore[attr-defined]
         return by_hand
-    return _by_autograd(learner.losses(rollout, rng), model.gradient)
+    return by_autograd(learner.losses(rollout, rng), model.gradient)
 
 
-def _by_autograd(losses: Iterable[Tensor], gradient: Tensor) -> Iterator[None]:
+def by_autograd(losses: Iterable[Tensor], gradient: Tensor) -> Iterator[None]:
+    """Each loss' gradient, one after the other, in `gradient`."""
     for loss in losses:
         gradient.zero_()
         loss.backward()

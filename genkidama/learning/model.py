@@ -28,7 +28,7 @@ from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
 from genkidama.learning.perceptron import Perceptrons
 from genkidama.system.plugs import is_plug, load_plug
-from genkidama.weights import Signature
+from genkidama.weights import STATISTICS, Signature
 
 __all__ = ["Model", "Spaces"]
 
@@ -96,9 +96,9 @@ class Model:
         self.observation_size = int(np.prod(self.observation_shape))
         settings = experiment.environment
         if settings.normalize_observations:
-            entries.append(("statistics.observations", (Moments.size(self.observation_size),)))
+            entries.append((STATISTICS[0], (Moments.size(self.observation_size),)))
         if settings.normalize_rewards:
-            entries.append(("statistics.returns", (Moments.size(1),)))
+            entries.append((STATISTICS[1], (Moments.size(1),)))
         #: What the vector means.
         self.signature = Signature.of(entries)
         self.vector = (
