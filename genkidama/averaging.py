@@ -57,7 +57,7 @@ class Rule(Protocol):
     It is made once a run, as `Class(parent.alpha, **parent.rule_options)`. One event loop calls it
     for all children in turns. It must not wait, and every push pays for what it does.
 
-    Every rule keeps these promises; `tests/rules.py` checks them:
+    Every rule keeps these promises; `tests/rules` checks them:
     - Finite weights and a finite push give finite weights.
     - It is deterministic: the same pushes give the same weights to the bit.
     - It reads the push and writes θ_P in place. It keeps neither array.

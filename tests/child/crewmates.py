@@ -12,7 +12,7 @@ from typing import Any
 
 from genkidama.child.forkserver import Nursery
 from genkidama.child.memory import SharedMemory
-from genkidama.child.process import EPISODE, PROGRESS, RECORD
+from genkidama.child.process import EPISODE, PROGRESS, RECORD, UPDATE
 
 __all__ = ["LIGHT", "look", "run_watched_core", "work"]
 
@@ -39,6 +39,7 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
     """Follows a plan until the line ends.
 
     - `"episodes"`: an episode of 5 + 5 + 2 steps between two exchanges.
+    - `"updates"`: the same, and then an update whose loss is its index.
     - `"deaf"`: one such episode, and after the exchange it hears nothing for a minute.
     - `"progress"`: five steps now and then of an episode without an end.
     - `"fall"`: falls after five steps.
@@ -62,6 +63,8 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
             line.send_bytes(RECORD.pack(EPISODE, 12.0, 2))
+            if plan == "updates":
+                line.send_bytes(RECORD.pack(UPDATE, float(index), 0))
             played = True
     except (EOFError, OSError):
         return

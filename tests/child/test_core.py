@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.process import EPISODE, PROGRESS
+from genkidama.child.process import EPISODE, PROGRESS, UPDATE
 from genkidama.experiment import Experiment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
@@ -557,3 +557,37 @@ def test_a_core_learns_from_images_what_they_show(algorithm: str) -> None:
             outputs, values = core.model.network(torch.from_numpy(sides()))
     assert (torch.softmax(outputs, 1).diagonal() > 0.9).all()
     assert values.tolist() == pytest.approx([1.0, 1.0], abs=0.15)
+
+
+def updating(algorithm: dict[str, Any], **parent: Any) -> Experiment:
+    child = {"exchange": "update"}
+    settings = {"parent": {"rule": "gradient", **parent}, "optimizer": {"name": "sgd"}}
+    return experiment("Endless", {"limit": 4}, algorithm=algorithm, child=child, **settings)
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+@pytest.mark.parametrize("parent", [{}, {"rule_options": {"outlier_sigmas": 3.0}}])
+def test_a_gradient_for_the_parent_is_left_where_it_is_and_told(
+    algorithm: str, parent: dict[str, Any]
+) -> None:
+    sizes = {"minibatch_size": 5, "epochs": 2} if algorithm == "ppo" else {}
+    settings = updating(
+        {"name": algorithm, "batch_size": 10, "max_gradient_norm": 0.01, **sizes}, **parent
+    )
+    with single(settings) as (core, memory, line):
+        before = memory.weights.tobytes()
+        core.learn(core.collector.collect())
+        assert memory.weights.tobytes() == before
+        assert not memory.state.any()
+        assert 0.0 < np.linalg.norm(memory.gradients[0]) <= 0.01 * (1 + 1e-6)
+        losses = [value for kind, value, _ in records(line) if kind == UPDATE]
+        assert len(losses) == (1 if algorithm == "a3c" else 4)
+        assert np.isfinite(losses).all() == bool(parent)
+
+
+def test_after_each_update_the_core_has_the_childs_weights_whatever_pull_steps_says() -> None:
+    settings = updating({"name": "a3c", "batch_size": 10, "pull_steps": 1000})
+    with single(settings) as (core, memory, _):
+        memory.weights[:] = 0.5
+        core.learn(core.collector.collect())
+        assert core.model.numbers.tobytes() == memory.weights.tobytes()
