@@ -287,6 +287,8 @@ class Evaluated(Event, kw_only=True):
     """The seed that the episodes followed from."""
     checkpoint: str
     """The file that was played."""
+    environment: str | UnsetType = UNSET
+    """The id of the environment that was played."""
     mean_return: float | None
     """The mean again, under the name that it has in the other lines."""
 

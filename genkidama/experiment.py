@@ -264,11 +264,16 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.vtrace = True: knows the policy's own actions only; "
             "set algorithm.epsilon to 0"
         )
-    if experiment.environment.vectorized and experiment.environment.wrappers:
-        name = experiment.environment.wrappers[0].name
+    environment = experiment.environment
+    if environment.wrappers and (environment.vectorized or environment.envpool is not None):
+        name = environment.wrappers[0].name
+        if environment.envpool is None:
+            kind, cause = "a vectorized environment", "environment.vectorized"
+        else:
+            kind, cause = "an environment of EnvPool's", "'envpool:' of environment.id"
         raise ConfigurationError(
-            f"{source}: environment.wrappers: {name!r} cannot be put around a vectorized "
-            "environment; take out environment.vectorized or the wrappers"
+            f"{source}: environment.wrappers: {name!r} cannot be put around {kind}; "
+            f"take out {cause} or the wrappers"
         )
     ga3c = experiment.ga3c
     for key in ("predictors", "trainers", "agents"):

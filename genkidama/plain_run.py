@@ -66,6 +66,8 @@ class PlainRun:
             used = self.tally.updates / stop.updates
         if stop.episodes:
             used = max(used, trial.episodes / stop.episodes)
+        if stop.steps:
+            used = max(used, trial.steps / stop.steps)
         if stop.seconds:
             used = max(used, self.tally.seconds(now) / stop.seconds)
         return min(1.0, used)
@@ -83,6 +85,8 @@ class PlainRun:
             return f"{stop.updates} updates done"
         if stop.episodes is not None and trial.episodes >= stop.episodes:
             return f"{stop.episodes} episodes done"
+        if stop.steps is not None and trial.steps >= stop.steps:
+            return f"{stop.steps} steps done"
         if stop.seconds is not None and self.tally.seconds(now) >= stop.seconds:
             return f"{stop.seconds:g} seconds are over"
         return ""
@@ -93,7 +97,7 @@ class PlainRun:
         parts = [f"{connected} child{'ren' if connected != 1 else ''}", f"version {trial.version}"]
         if trial.mean_return is not None:
             parts.append(f"mean return {trial.mean_return:.1f}")
-        if stop.updates or stop.episodes or stop.seconds:
+        if stop.updates or stop.episodes or stop.steps or stop.seconds:
             parts.append(f"{100 * self.progress(trial, now):.0f} %")
         return ", ".join(parts)
 

@@ -53,7 +53,8 @@ class Environment(Section, frozen=True):
     """`[environment]`: what is learned."""
 
     id: Annotated[str, Meta(min_length=1)] = "LunarLander-v3"
-    """A Gymnasium id, or `"module:callable"` that returns an environment."""
+    """A Gymnasium id, one of EnvPool's as `"envpool:LunarLander-v3"`, or `"module:callable"` that
+    returns an environment."""
     options: dict[str, Any] = {}
     """Keyword arguments for the environment."""
     wrappers: tuple[Wrapper, ...] = ()
@@ -73,6 +74,12 @@ class Environment(Section, frozen=True):
     """Factor of every reward that is learned from; reported returns do not have it."""
     clip_rewards: NotNegative = 0.0
     """Scaled rewards that are learned from are cut to ± this; 0 means no limit."""
+
+    @property
+    def envpool(self) -> str | None:
+        """EnvPool's id of the environment, None if it is not one of EnvPool's."""
+        name = self.id.removeprefix("envpool:")
+        return None if name == self.id else name
 
 
 class Network(Section, frozen=True):
@@ -308,6 +315,8 @@ class Stop(Section, frozen=True):
     back."""
     episodes: Natural | None = None
     """Episodes of all children."""
+    steps: Natural | None = None
+    """Environment steps of all children."""
     seconds: Positive | None = None
     """Wall-clock time since the first child joined."""
     mean_return: Finite | None = None

@@ -131,6 +131,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "ga3c.max_agents": st.integers(64, 10**6),
     "stop.updates": naturals,
     "stop.episodes": naturals,
+    "stop.steps": naturals,
     "stop.seconds": positive,
     "stop.mean_return": finite,
     "stop.window": naturals,
@@ -430,6 +431,28 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "replay.steps = 120: the backend ga3c has no replay tensor; "
             "set it to 0, or child.backend to 'hogwild'",
         ),
+        ({"environment": {"lanes": 0}}, "environment.lanes = 0: expected int >= 1"),
+        ({"environment": {"lanes": 1025}}, "environment.lanes = 1025: expected int <= 1024"),
+        (
+            {"environment": {"lanes": 4}, "child": {"backend": "ga3c"}},
+            "environment.lanes = 4: the backend ga3c has ga3c.environments instead; "
+            "take environment.lanes out",
+        ),
+        (
+            {"environment": {"lanes": 4}, "algorithm": {"across_episodes": False}},
+            "environment.lanes = 4: episodes in several lanes do not end together, but "
+            "algorithm.across_episodes = False ends a batch with its episode; set it to true",
+        ),
+        (
+            {"environment": {"lanes": 16}},
+            "environment.lanes = 16: does not divide algorithm.batch_size = 120; "
+            "set that to 112, for instance",
+        ),
+        (
+            {"environment": {"lanes": 240}},
+            "environment.lanes = 240: does not divide algorithm.batch_size = 120; "
+            "set that to 240, for instance",
+        ),
         (
             {"algorithm": {"batch_size": 63}},
             "algorithm.minibatch_size = 64: at most algorithm.batch_size = 63 is allowed",
@@ -483,6 +506,11 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},
             "environment.wrappers: 'ClipReward' cannot be put around a vectorized environment; "
             "take out environment.vectorized or the wrappers",
+        ),
+        (
+            {"environment": {"id": "envpool:Pong-v5", "wrappers": [{"name": "ClipReward"}]}},
+            "environment.wrappers: 'ClipReward' cannot be put around an environment of EnvPool's; "
+            "take out 'envpool:' of environment.id or the wrappers",
         ),
         ({"ga3c": {"agents": 65}}, "ga3c.agents = 65: at most ga3c.max_agents = 64 is allowed"),
         ({"ga3c": {"trainers": 5}}, "ga3c.trainers = 5: at most ga3c.max_trainers = 4 is allowed"),

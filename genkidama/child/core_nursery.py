@@ -11,7 +11,6 @@ This module is imported in the nursery, before any core exists, and nowhere else
 from __future__ import annotations
 
 import gc
-import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +22,6 @@ import torch
 
 from genkidama.child.actor import Actor
 from genkidama.child.core import SingleCore
-from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.outbox import BLOCKS, rows_of_a_block
 from genkidama.child.process import Line
@@ -39,10 +37,10 @@ from genkidama.learning.rollout import Rollout
 from genkidama.system.machine import private_bytes, since_peak_bytes
 from genkidama.system.memory import size_of
 
-__all__ = ["describe", "survives_a_fork"]
+__all__ = ["describe", "survives_a_fork", "warm_up"]
 
 
-def _warm_up(experiment: Experiment) -> None:
+def warm_up(experiment: Experiment) -> None:
     """Does once what every core will do: one environment, one forward pass, and a backward pass
     where cores learn."""
     torch.set_num_threads(1)
@@ -184,10 +182,3 @@ def _layout(experiment: Experiment, model: Model) -> Layout:
         state_sets=1,
         blocks=blocks,
     )
-
-
-if os.environ.get(PRELOAD_VARIABLE) == __name__:  # not where a test imports it
-    with suppress(Exception):  # `describe` meets the same error in a process that can report it
-        _warm_up(Experiment.from_dict(json.loads(os.environ[EXPERIMENT_VARIABLE])))
-    gc.collect()
-    gc.freeze()

@@ -43,6 +43,9 @@ __all__ = ["CoreOrchestrator"]
 #: What a core costs is measured for no longer than this: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
 
+#: Cores that are being started, and those that live, end within this time, if the nursery is warm.
+_WARM_SECONDS = 1.2
+
 #: What the processes that this module starts call first.
 _DESCRIBE = "genkidama.child.core_nursery:describe"
 _CORE = "genkidama.child.core:run_core"
@@ -72,6 +75,8 @@ class CoreOrchestrator:
         #: The cores whose updates nobody has asked about yet.
         self._updated: set[int] = set()
         self._describer: ForkServerProcess | None = None
+        #: The nursery that this backend began with; None if it is another program's.
+        self._nursery: int | None = None
 
     @property
     def memory(self) -> SharedMemory:
@@ -96,6 +101,7 @@ class CoreOrchestrator:
                 await asyncio.wait((describing,), timeout=0.1)
             describing.exception()
             raise
+        self._nursery = CORES.pid
         self.signature = Signature.of(entries)
         shared = self.experiment.optimizer.shared
         self.cores = self._fitting(cost, size_of(layout.for_cores(0, shared)))
@@ -147,7 +153,7 @@ class CoreOrchestrator:
         Returns:
             The reason to give if the nursery then dies; empty if there is enough.
         """
-        available = None if CORES.pid is not None else available_bytes()
+        available = None if CORES.born else available_bytes()
         if available is None or available >= CHILD_BYTES:
             return ""
         needs, free = megabytes(CHILD_BYTES), megabytes(available)
@@ -248,6 +254,12 @@ class CoreOrchestrator:
     async def shutdown(self) -> None:
         if self._memory is not None:
             self._memory.stop[0] = True
-        await self._crew.shutdown()
+        ending = asyncio.ensure_future(self._crew.shutdown())
+        await asyncio.wait((ending,), timeout=_WARM_SECONDS)
+        while not ending.done():
+            # The nursery was killed just before, and a core waits for a new one to import torch.
+            self._abandon(self._nursery)
+            await asyncio.wait((ending,), timeout=0.1)
+        await ending
         if self._memory is not None:
             self._memory.close()

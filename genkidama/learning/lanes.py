@@ -47,12 +47,12 @@ class Lanes(Protocol):
 
 
 def make_lanes(settings: Environment, count: int) -> Lanes:
-    """`count` environments, in their own vectorized form if `environment.vectorized` asks for it.
+    """`count` environments, in a vectorized form if they are EnvPool's or it is asked for.
 
     Raises:
         ConfigurationError: as `make_environment`.
     """
-    if settings.vectorized:
+    if settings.vectorized or settings.envpool is not None:
         return _Vectorized(make_vectorized(settings, count), count)
     return _InTurn([make_environment(settings) for _ in range(count)])
 

@@ -14,14 +14,18 @@ from genkidama.child.forkserver import Nursery
 from genkidama.child.memory import SharedMemory
 from genkidama.child.process import EPISODE, PROGRESS, RECORD, UPDATE
 
-__all__ = ["LIGHT", "look", "run_watched_core", "work"]
+__all__ = ["LIGHT", "light", "look", "run_watched_core", "work"]
 
 ROOT = Path(__file__).parents[2]
 
-#: A nursery without torch. It has this module warm.
-LIGHT = Nursery(
-    "tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
-)
+
+def light() -> Nursery:
+    """A nursery without torch. It has this module warm."""
+    variables = {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
+    return Nursery("tests.child.crewmates", lambda _: variables)
+
+
+LIGHT = light()
 
 #: The process that has imported this module.
 _IMPORTED_IN = os.getpid()

@@ -8,13 +8,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
-from genkidama.child.collector import Batch
-from genkidama.child.process import EPISODE
+from genkidama.child.core import SingleCore
+from genkidama.child.process import EPISODE, PROGRESS, REPORT_STEPS
 from genkidama.experiment import Experiment
-from genkidama.learning.lanes import make_lanes
+from genkidama.learning.heads import Categorical
+from genkidama.learning.lanes import _first_seed
 from tests.child.cores import records, single
 from tests.child.problems import FREE, experiment
+from tests.child.test_core import Sampling
+from tests.environments import Corridor
+from tests.vectorized import CORRIDORS
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,11 +76,24 @@ def walking(lanes: int = 4, batch: int = 20, **sections: Any) -> Experiment:
     return experiment("Walk", environment=walk, algorithm=algorithm, **sections)
 
 
+class Looking(Sampling):
+    """A learner that only looks, with a head whose policy always takes the second action."""
+
+    class Stubborn(Categorical):
+        def sampler(self, rng: np.random.Generator, epsilon: float) -> Any:
+            return lambda outputs: np.int64(1)
+
+    @staticmethod
+    def head(space: gymnasium.Space[Any]) -> Categorical:
+        assert isinstance(space, gymnasium.spaces.Discrete)
+        return Looking.Stubborn(space)
+
+
 class Alone:
     """One lane, played as slowly and as plainly as can be, with the actions of a batch."""
 
-    def __init__(self, settings: Experiment, seed: int) -> None:
-        self._environment = Walk(**settings.environment.options)
+    def __init__(self, environment: gymnasium.Env[Any, Any], seed: int) -> None:
+        self._environment = environment
         self._observation = self._environment.reset(seed=seed)[0].copy()
         self._return = 0.0
 
@@ -105,30 +123,32 @@ class Alone:
         return noted
 
 
-def first_seeds(settings: Experiment, seed: int) -> list[int]:
-    """The seed of each lane, which are one after the other."""
-    lanes = make_lanes(settings.environment, settings.environment.lanes)
-    found: list[int] = []
-    for environment in lanes._environments:  # type: ignore[attr-defined]
-        environment.reset = lambda seed: found.append(seed) or (np.zeros(3), {})
-    lanes.reset(seed)
-    return found
-
-
-def actions_of(batch: Batch, lane: slice, continuous: bool) -> list[Any]:
+def actions_of(settings: Experiment, stored: np.ndarray) -> list[Any]:
     """What the environment was given."""
-    stored = batch.rows.actions[lane]
-    if continuous:
+    if settings.environment.options.get("continuous"):
         return list(np.clip(stored, -1.0, 1.0))
-    return [int(action) + 4 for action in stored[:, 0]]
+    start = 0 if settings.environment.vectorized else 4
+    return [int(action) + start for action in stored[:, 0]]
 
 
-@pytest.mark.parametrize("continuous", [False, True])
-def test_several_lanes_are_what_each_of_them_is_alone(continuous: bool) -> None:
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"options": {"continuous": False}},
+        {"options": {"continuous": True}},
+        {"id": CORRIDORS, "vectorized": True},
+    ],
+)
+def test_several_lanes_are_what_each_of_them_is_alone(environment: dict[str, Any]) -> None:
     lanes, length = 4, 5
-    settings = walking(lanes, lanes * length, environment={"options": {"continuous": continuous}})
+    settings = walking(lanes, lanes * length, environment=environment)
+    vectorized = settings.environment.vectorized
     with single(settings) as (core, _, line):
-        oracles = [Alone(settings, seed) for seed in first_seeds(settings, 0)]
+        first = _first_seed(0, lanes)
+        oracles = [
+            Alone(Corridor() if vectorized else Walk(**settings.environment.options), first + lane)
+            for lane in range(lanes)
+        ]
         told: list[tuple[int, float, int]] = []
         returns: list[float] = []
         ended_with_the_batch = 0
@@ -140,7 +160,7 @@ def test_several_lanes_are_what_each_of_them_is_alone(continuous: bool) -> None:
             over: list[tuple[int, int, float]] = []
             for lane, oracle in enumerate(oracles):
                 part = slice(lane * length, (lane + 1) * length)
-                expected = oracle.play(actions_of(batch, part, continuous))
+                expected = oracle.play(actions_of(settings, batch.rows.actions[part]))
                 for t, step in enumerate(expected):
                     row = part.start + t
                     cut = following.get(row)
@@ -158,6 +178,125 @@ def test_several_lanes_are_what_each_of_them_is_alone(continuous: bool) -> None:
             returns += [value for _, _, value in sorted(over, key=lambda place: place[:2])]
             told += records(line)
         assert [value for kind, value, _ in told if kind == EPISODE] == returns
-        assert ended_with_the_batch > 5
-        assert {kind for kind, _, _ in told} == {EPISODE}
-        assert 0 <= 40 * lanes * length - sum(steps for _, _, steps in told) <= lanes * 7
+        assert ended_with_the_batch > 5 or vectorized
+        # Each step is told once, and those since the last word are not yet told.
+        untold = 40 * lanes * length - sum(steps for _, _, steps in told)
+        assert 0 <= untold < REPORT_STEPS + lanes * length
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_log_mu_is_what_the_policy_thought_that_acted_in_each_lane(continuous: bool) -> None:
+    settings = walking(
+        environment={"options": {"continuous": continuous}, "normalize_observations": True},
+        algorithm={"name": "tests.child.test_core:Sampling"},
+        replay={"steps": 40},
+    )
+    with single(settings) as (core, _, line):
+        for _ in range(3):
+            core._rollout(core.collector.collect())
+            core.pull()
+        rollout = core._rollout(core.collector.collect())
+        with torch.no_grad():
+            outputs, _ = core.model.network(rollout.observations)
+            expected = core.model.head.log_probability(outputs, rollout.actions).numpy()
+        np.testing.assert_allclose(rollout.log_mu, expected, rtol=1e-3, atol=1e-4)
+        assert len(set(expected.tolist())) > 10
+        records(line)
+
+
+def test_a_head_with_a_way_of_its_own_to_act_keeps_it() -> None:
+    settings = walking(algorithm={"name": f"{__name__}:Looking"}, replay={"steps": 40})
+    with single(settings) as (core, _, line):
+        batch = core.collector.collect()
+        assert (batch.rows.actions == 1.0).all()
+        assert core._rollout(batch).actions.tolist() == [[1]] * 20
+        records(line)
+
+
+def test_each_lane_has_a_discounted_return_of_its_own() -> None:
+    """Endless pays 1 a step, and γ is ½: 1, 1½, 1¾ | 1⅞, and then the next episode."""
+    settings = walking(
+        2,
+        6,
+        environment={
+            "id": "tests.environments:Endless",
+            "options": {"limit": 4},
+            "normalize_rewards": True,
+        },
+    )
+    with single(settings) as (core, memory, line):
+        rollouts = [core._rollout(core.collector.collect()) for _ in range(2)]
+        assert [rollout.ends.tolist() for rollout in rollouts] == [
+            [False, False, True] * 2,
+            [True, False, True] * 2,
+        ]
+        assert [rollout.cuts.tolist() for rollout in rollouts] == [[2, 5], [0, 2, 3, 5]]
+        returns = np.array([1, 1.5, 1.75, 1.875, 1, 1.5] * 2)
+        part = core.model.signature.slices["statistics.returns"]
+        assert memory.weights[part].tolist() == pytest.approx(
+            [12, returns.sum(), np.square(returns).sum()]
+        )
+        records(line)
+
+
+def test_of_long_episodes_there_is_a_word_now_and_then_and_each_step_is_told_once() -> None:
+    endless = {"id": "tests.environments:Endless", "options": {"limit": 400}}
+    with single(walking(2, 100, environment=endless)) as (core, _, line):
+        for _ in range(10):
+            core.collector.collect()
+        told = records(line)
+    # An episode ends in both lanes at once: the first that says so says all.
+    assert told == [
+        (PROGRESS, 0.0, 300),
+        (PROGRESS, 0.0, 300),
+        (EPISODE, 400.0, 200),
+        (EPISODE, 400.0, 0),
+    ]
+
+
+def test_it_waits_as_soon_as_each_lane_has_ended_an_episode() -> None:
+    with single(walking()) as (core, _, line):
+        collector: Any = core.collector
+        pauses: list[int] = []
+        ended: list[int] = []
+        end, pause = collector._end_episode, core._line.pause
+        collector._end_episode = lambda lane: (ended.append(lane), end(lane))
+        core._line.pause = lambda: (pauses.append(len(ended)), pause())  # type: ignore[method-assign]
+        for _ in range(30):
+            collector.collect()
+            records(line)
+    begin = 0
+    expected: list[int] = []
+    for position in range(1, len(ended) + 1):
+        if set(ended[begin:position]) == {0, 1, 2, 3}:
+            expected.append(position)
+            begin = position
+    assert pauses == expected
+    assert len(pauses) > 10
+
+
+def test_a_replaced_core_begins_in_all_lanes_anew_and_the_ring_keeps_what_it_had() -> None:
+    settings = walking(
+        environment={"id": "tests.environments:Endless", "options": {"limit": 3}},
+        algorithm={"name": "tests.child.test_core:Sampling"},
+        replay={"steps": 40},
+    )
+    with single(settings) as (core, memory, line):
+        for life in range(12):
+            successor = SingleCore(0, settings, memory, core._line, (4, life))
+            successor.collector.reset(life)
+            successor.collector.collect()
+            records(line)
+            drawn = successor._replay.sample(200)  # type: ignore[union-attr]
+            assert (drawn.following == drawn.observations + 1.0).all()
+            assert (drawn.truncated == (drawn.observations[:, 0] == 2.0)).all()
+            assert np.isfinite(drawn.log_mu).all()
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_rehearsal_learns_from_a_full_batch(lanes: int) -> None:
+    settings = walking(lanes, algorithm={"name": "ppo", "minibatch_size": 20})
+    with single(settings) as (core, memory, _):
+        core._line.report = lambda *_: None  # type: ignore[method-assign]
+        core.rehearse()
+        assert memory.gradients[0].any()

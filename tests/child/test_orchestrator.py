@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -346,6 +347,22 @@ async def test_a_killed_nursery_is_replaced_too() -> None:
         await turns(orchestrator, 20)
         await eventually(lambda: orchestrator.pids not in ([], [core.pid]))
         await turns(orchestrator, 20)
+
+
+async def test_stopped_while_a_killed_nursery_is_replaced_it_does_not_wait() -> None:
+    """As where a service manager sends SIGTERM to the whole group. The new one takes a minute."""
+    async with begun(faulty(), cores=1) as orchestrator:
+        await turns(orchestrator, 4)
+        orchestrator.experiment = faulty(fault="sleep", where="construct")
+        core = psutil.Process(orchestrator.pids[0])
+        nursery = core.parent()
+        assert nursery is not None
+        nursery.kill()
+        await eventually(lambda: nursery.status() == psutil.STATUS_ZOMBIE)
+        core.kill()
+        await eventually(lambda: module.CORES.pid != nursery.pid)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5.0
 
 
 # As many cores as fit into the memory.

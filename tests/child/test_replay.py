@@ -178,12 +178,17 @@ def test_what_can_be_sampled_are_the_newest_steps_and_each_is_whole(
     st.integers(2, 4),
     st.integers(1, 3),
     st.integers(0, 3),
-    st.lists(st.tuples(st.booleans(), st.lists(kinds, min_size=12, max_size=12)), max_size=40),
+    st.sampled_from([[GOES_ON, GOES_ON, TERMINATED], [GOES_ON, TERMINATED, TRUNCATED]]).flatmap(
+        lambda ways: st.lists(
+            st.tuples(st.booleans(), st.lists(st.sampled_from(ways), min_size=12, max_size=12)),
+            max_size=30,
+        )
+    ),
 )
 def test_with_several_lanes_the_newest_batches_are_there_and_each_step_is_whole(
     lanes: int, length: int, more: int, story: list[tuple[bool, list[int]]]
 ) -> None:
-    """And as many steps as were asked for, less one row for each truncation that is still there."""
+    """And at least as many steps as were asked for, if none was truncated."""
     batch = lanes * length
     memory = shared(1, batch + more, batch, lanes=lanes)
     replay, writer = ReplayTensor(memory, batch, (2,), 1), Writer(memory, batch, lanes=lanes)
@@ -195,8 +200,7 @@ def test_with_several_lanes_the_newest_batches_are_there_and_each_step_is_whole(
         found = everything(replay)
         # In the order of their numbers: those of a batch in which lanes take turns are mixed.
         assert found == sorted(writer.steps[-len(found) :], key=lambda step: step["observations"])
-        truncated = sum(step["truncated"] for step in writer.steps)
-        if not truncated:
+        if not any(step["truncated"] for step in writer.steps):
             assert len(found) >= min(len(writer.steps), batch + more)
     memory.close()
 
