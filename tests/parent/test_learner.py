@@ -53,7 +53,9 @@ def rule_of(parent: Parent) -> Experience:
 def child_of(parent: Parent, name: str = "pi", session: str = "1") -> FakeChild:
     signature = parent.server.trial.signature
     assert signature is not None, "a parent with a learner knows its network"
-    return FakeChild(parent.address, name, session, signature)
+    child = FakeChild(parent.address, name, session, signature)
+    child.kind = "experience"
+    return child
 
 
 def learner_of(parent: Parent) -> psutil.Process:
@@ -114,10 +116,18 @@ async def test_what_is_no_experience_is_refused_and_counted(tmp_path: Path) -> N
                 assert isinstance(reply, Refusal)
                 assert (reply.code, reply.reason[: len(reason)]) == (code, reason)
                 assert "\n" not in reply.reason
-            # What a child of the old kind pushes is no rows either.
+            # A child that learns itself pushes weights. They are no rows, unless by chance.
+            child.kind = "weights"
             reply = await child.push(np.ones(child.signature.size, np.float32))
             assert isinstance(reply, Refusal)
-            counts = {"signature": 1, "length": 3, "finite": 1, "experience": 1}
+            assert "numbers, expected rows of 8 numbers each" in reply.reason
+            reply = await child.push(rows(4))
+            assert isinstance(reply, Refusal)
+            assert (
+                reply.reason == "child 'pi' pushes 'weights', the parent's rule takes 'experience'"
+            )
+            child.kind = "experience"
+            counts = {"signature": 1, "length": 3, "finite": 1, "experience": 1, "order": 1}
             assert parent.server.refusals == counts
             assert parent.server.exchanges == 0
             child.sequence = 0
@@ -249,6 +259,5 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_rule_options_are_checked() -> None:
-    wrong = experiment().with_settings({"parent.rule_options": {"batch": 0}})
     with pytest.raises(ConfigurationError, match="batch = 0: a whole number of at least 1"):
-        Parent(wrong)
+        experiment().with_settings({"parent.rule_options": {"batch": 0}})
