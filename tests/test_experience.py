@@ -206,6 +206,10 @@ def test_age_counts_batches_since_the_answer_to_the_push_before() -> None:
     while rule.take() is not None:
         ages.append(rule.lag)
     assert ages == [3.0, 3.0, 3.0]
+    push(rule, steps(4), "b")
+    rule.learned(learned(1.0))
+    rule.take()
+    assert rule.lag == 1.0, "it began with the answer of three batches"
 
 
 def test_what_is_too_old_is_dropped_and_its_child_named() -> None:

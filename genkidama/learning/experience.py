@@ -50,7 +50,6 @@ def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> 
     terminated = rows[steps, columns.terminated] > 0.0
     after = steps + np.where(terminated, 0, distance[steps])
     goes_on = (distance[steps] == 1) & (distance[after] > 0) & ~terminated
-    goes_on &= rows[steps, columns.truncated] == 0.0
     cut = ~goes_on & ~terminated
     observations = _observations(rows[steps], columns, model)
     cut_observations = _observations(rows[after[cut]], columns, model)

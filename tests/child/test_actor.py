@@ -106,8 +106,11 @@ def test_every_step_says_how_probable_its_action_was(played: Played) -> None:
     np.testing.assert_allclose(steps[:, played.columns.log_mu], played.log_mu(rows), atol=1e-5)
 
 
-def test_newer_weights_are_taken_over_in_the_middle_of_a_block(played: Played) -> None:
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_newer_weights_are_taken_over_in_the_middle_of_a_block(lanes: int) -> None:
     """An environment cannot tell, so this test speaks up in the middle."""
+    played = Played(acting(lanes, 32 * lanes))
+    played.actor.play(lanes)
     played.block()
     old = played.memory.weights.copy()
     new = np.random.default_rng(0).normal(0.0, 2.0, len(old)).astype(np.float32)
@@ -124,15 +127,15 @@ def test_newer_weights_are_taken_over_in_the_middle_of_a_block(played: Played) -
 
     played.actor.collector._renew = spoken  # type: ignore[attr-defined]
     rows = played.block()
+    assert looks == 4
     said = rows[rows[:, played.columns.following] > 0][:, played.columns.log_mu]
     with_old = played.log_mu(rows)
     played.judge.numbers[:] = new
     with_new = played.log_mu(rows)
-    lanes = played.settings.environment.lanes
-    step = np.arange(32) % (32 // lanes)
-    assert (with_old != with_new).any()
-    expected = np.where(step < (8 if looks > 1 else 99), with_old, with_new)
+    expected = np.where(np.arange(32 * lanes) % 32 < 8, with_old, with_new)
     np.testing.assert_allclose(said, expected, atol=1e-5)
+    assert np.abs(with_old - with_new).max() > 0.1
+    played.close()
 
 
 def test_lanes_change_between_two_blocks_and_end_their_episodes() -> None:

@@ -8,13 +8,16 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
 
-from genkidama.child.actors import Actors
+from genkidama.child.actors import Actors, _ActorCrew
 from genkidama.child.backend import make_backend
+from genkidama.child.crew import Member
 from genkidama.child.outbox import BLOCKS
+from genkidama.child.semaphore import SemaphoreVector
 from genkidama.experience import Columns
 from genkidama.experiment import Experiment
 from tests.child.problems import experiment
@@ -150,6 +153,35 @@ async def test_a_core_that_is_killed_is_replaced_and_its_full_blocks_are_sent() 
         assert (rows[:, COLUMNS.following] > 0).sum() == 64 * BLOCKS
         answer(backend)
         assert (await pushed(backend)).size
+
+
+async def test_a_core_whose_word_comes_after_the_answer_is_woken_all_the_same() -> None:
+    crew = _ActorCrew(acting(), "core", "pi", None)  # type: ignore[arg-type]
+    elements = np.zeros(1, np.bool_)
+    crew._semaphore = SemaphoreVector(elements)
+    crew._semaphore.enter(0)
+    crew.release()
+    ours, theirs = Pipe()
+    member = Member(0, None, ours)  # type: ignore[arg-type]
+    crew._members[0] = member
+    crew.outboxes = Full()  # type: ignore[assignment]
+    for room in (False, True):
+        Full.room = room
+        elements[0] = True
+        crew._heard(member, b"")
+        assert theirs.poll() is room
+    assert theirs.recv_bytes() == b""
+    ours.close()
+    theirs.close()
+
+
+class Full:
+    """Outboxes of which a test says whether they have room."""
+
+    room = False
+
+    def has_room(self, core: int) -> bool:
+        return self.room
 
 
 async def test_lanes_follow_what_the_parent_asks_for() -> None:
