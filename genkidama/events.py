@@ -121,8 +121,7 @@ class Exchange(Event, kw_only=True):
     trial: int | UnsetType = UNSET
     """Search: the trial that all this is about."""
     left_out: str | UnsetType = UNSET
-    """Why the parent's rule left the push out: `"stale"`, `"outlier"`, `"baseless"` (weights, where
-    the rule takes something else), or a word of a rule of one's own. Absent if it was used."""
+    """Why the parent's rule left the push out, as `"stale"` (docs/rules.md), if it did."""
 
 
 class Measures(Event, kw_only=True):

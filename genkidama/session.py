@@ -253,8 +253,9 @@ class Session:
         theirs = self._read(welcome)
         for section in _BUILT_FROM:
             if getattr(theirs, section) != getattr(self.experiment, section):
+                what = "parent.rule" if section == "pushes" else f"[{section}]"
                 raise GenkidamaError(
-                    f"{self.parent} now runs another experiment ([{section}] differs); "
+                    f"{self.parent} now runs another experiment ({what} differs); "
                     "start this child again to take part in it"
                 )
         return _join(self.signature)

@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+#: A part of a whole that is not nothing.
+Share = Annotated[float, Meta(gt=0.0, le=1.0)]
+
+
 class Wrapper(Section, frozen=True):
     """One of `environment.wrappers`."""
 
@@ -136,6 +140,8 @@ class Algorithm(Section, frozen=True):
     progresses."""
     final_entropy_coefficient: NotNegative = 0.0
     """Weight of the policy's entropy at the end, with a schedule."""
+    entropy_fraction: Share = 1.0
+    """The share of the run after which that weight is reached and stays."""
     reduction: Literal["mean", "sum"] = "mean"
     """Whether a loss is the mean or the sum over its steps."""
     normalize_advantages: bool = False
@@ -177,6 +183,8 @@ class Optimizer(Section, frozen=True):
     progresses."""
     final_learning_rate: NotNegative = 0.0
     """Step size at the end, with a schedule."""
+    schedule_fraction: Share = 1.0
+    """The share of the run after which that step size is reached and stays."""
     momentum: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
     """`sgd`: momentum."""
     weight_decay: NotNegative = 0.0

@@ -74,6 +74,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.entropy_coefficient": not_negative,
     "algorithm.entropy_schedule": st.sampled_from(["constant", "linear"]),
     "algorithm.final_entropy_coefficient": not_negative,
+    "algorithm.entropy_fraction": st.floats(0.01, 1.0),
     "algorithm.reduction": st.sampled_from(["mean", "sum"]),
     "algorithm.normalize_advantages": st.booleans(),
     "algorithm.max_gradient_norm": not_negative,
@@ -87,6 +88,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "optimizer.learning_rate": positive,
     "optimizer.schedule": st.sampled_from(["constant", "linear"]),
     "optimizer.final_learning_rate": not_negative,
+    "optimizer.schedule_fraction": st.floats(0.01, 1.0),
     "optimizer.momentum": st.floats(0.0, 1.0, exclude_max=True),
     "optimizer.weight_decay": not_negative,
     "optimizer.decay": st.floats(0.0, 1.0, exclude_max=True),
@@ -304,7 +306,8 @@ def test_an_experiment_is_frozen() -> None:
 # What is wrong, and the one line that says so.
 
 ALGORITHM = (
-    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, "
+    "across_episodes, batch_size, clip, entropy_coefficient, entropy_fraction, entropy_schedule, "
+    "epochs, epsilon, "
     "final_entropy_coefficient, gae_lambda, gamma, max_gradient_norm, minibatch_size, name, "
     "normalize_advantages, options, pull_steps, reduction, value_coefficient, "
     "vtrace, vtrace_c, vtrace_rho"

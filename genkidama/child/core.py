@@ -39,7 +39,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import leave_gradient, make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
 from genkidama.rules.table import reads_loss
-from genkidama.schedules import SCHEDULES
+from genkidama.schedules import learning_rate
 from genkidama.system.machine import forget_peak
 
 __all__ = ["SingleCore", "run_core"]
@@ -177,9 +177,7 @@ class SingleCore:
         """Applies the learner's updates from the newest batch to θ_O."""
         rollout = self._rollout(batch)
         settings = self.experiment.optimizer
-        rate = SCHEDULES[settings.schedule](
-            settings.learning_rate, settings.final_learning_rate, rollout.progress
-        )
+        rate = learning_rate(settings, rollout.progress)
         found = self._gradients(rollout)
         limit = self.algorithm.max_gradient_norm
         for _ in updates(found, self.model, self._optimizer, rate, limit):

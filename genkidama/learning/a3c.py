@@ -70,7 +70,9 @@ def normalized(advantage: Tensor) -> Tensor:
 def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
     """c_e when so much of the run is done."""
     return SCHEDULES[algorithm.entropy_schedule](
-        algorithm.entropy_coefficient, algorithm.final_entropy_coefficient, progress
+        algorithm.entropy_coefficient,
+        algorithm.final_entropy_coefficient,
+        progress / algorithm.entropy_fraction,
     )
 
 

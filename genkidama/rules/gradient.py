@@ -19,7 +19,7 @@ from genkidama.rules.options import GradientOptions
 from genkidama.rules.pace import Pace, blend_statistics
 from genkidama.rules.steps import Steps
 from genkidama.rules.weighing import Weighing
-from genkidama.schedules import SCHEDULES
+from genkidama.schedules import learning_rate
 from genkidama.settings import Optimizer
 from genkidama.weights import Vector
 
@@ -72,11 +72,7 @@ class Gradient(Rule):
         batch = self._buffer.add(push.vector[:size], self._weigh(push), push)
         if batch is None:
             return None
-        settings = self._settings
-        rate = SCHEDULES[settings.schedule](
-            settings.learning_rate, settings.final_learning_rate, push.progress
-        )
-        rate *= self._pace.factor(push)
+        rate = learning_rate(self._settings, push.progress) * self._pace.factor(push)
         mean = batch.factor / batch.count
         longest = self._pace.longest(push)
         self._steps.apply(parent[:size], batch.total, rate, mean, longest)

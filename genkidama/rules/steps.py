@@ -27,8 +27,9 @@ _KEPT = {
 }
 _CLOCK = "clock"
 
-#: Makes the gradient of a block to the direction of its step, in place, given a second buffer.
-_Direction: TypeAlias = Callable[[Vector, Vector, list[Vector]], None]
+#: What a step follows from, and a factor of it, by a block's gradient, a buffer of its length and
+#: what is kept of it.
+_Direction: TypeAlias = Callable[[Vector, Vector, list[Vector]], tuple[Vector, float]]
 
 
 class Steps:
@@ -70,11 +71,14 @@ class Steps:
             part = slice(start, start + BLOCK)
             ours = weights[part]
             step, spare = self._buffers[:, : len(ours)]
-            np.multiply(gradient[part], factor, out=step)
+            slope = gradient[part]
+            if factor != 1.0:
+                slope = np.multiply(slope, factor, out=step)
             if settings.weight_decay:
-                step += np.multiply(ours, settings.weight_decay, out=spare)
-            direct(step, spare, [vector[part] for vector in kept])
-            step *= rate
+                np.multiply(ours, settings.weight_decay, out=spare)
+                slope = np.add(slope, spare, out=step)
+            way, length = direct(slope, spare, [vector[part] for vector in kept])
+            np.multiply(way, rate * length, out=step)
             if whole is None:
                 ours -= step
             else:
@@ -101,46 +105,47 @@ class Steps:
         self._kept = {name: state[name] for name in names}
         self._made = int(state[_CLOCK][0])
 
-    def _sgd(self, step: Vector, spare: Vector, kept: list[Vector]) -> None:
-        if self._settings.momentum:
-            velocity = kept[0]
-            velocity *= self._settings.momentum
-            velocity += step
-            step[:] = velocity
+    def _sgd(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
+        if not self._settings.momentum:
+            return gradient, 1.0
+        velocity = kept[0]
+        velocity *= self._settings.momentum
+        velocity += gradient
+        return velocity, 1.0
 
-    def _adagrad(self, step: Vector, spare: Vector, kept: list[Vector]) -> None:
+    def _adagrad(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
         squares = kept[0]
-        squares += np.multiply(step, step, out=spare)
+        squares += np.multiply(gradient, gradient, out=spare)
         np.sqrt(squares, out=spare)
         spare += self._settings.epsilon
-        step /= spare
+        return np.divide(gradient, spare, out=spare), 1.0
 
-    def _rmsprop(self, step: Vector, spare: Vector, kept: list[Vector]) -> None:
+    # A mean that forgets is kept as a sum that forgets, which takes a pass less; the factor between
+    # the two goes into ε and into the step.
+
+    def _rmsprop(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
         squares = kept[0]
+        new = 1.0 - self._settings.decay
         squares *= self._settings.decay
-        np.multiply(step, step, out=spare)
-        spare *= 1.0 - self._settings.decay
-        squares += spare
+        squares += np.multiply(gradient, gradient, out=spare)
         if self._settings.epsilon_inside:
-            np.add(squares, self._settings.epsilon, out=spare)
+            np.add(squares, self._settings.epsilon / new, out=spare)
             np.sqrt(spare, out=spare)
         else:
             np.sqrt(squares, out=spare)
-            spare += self._settings.epsilon
-        step /= spare
+            spare += self._settings.epsilon / new**0.5
+        return np.divide(gradient, spare, out=spare), 1.0 / new**0.5
 
-    def _adam(self, step: Vector, spare: Vector, kept: list[Vector]) -> None:
+    def _adam(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
         first, second = kept
         beta_1, beta_2 = self._settings.betas
-        # η·m̂/(√v̂ + ε), its corrections taken out of the vectors.
-        correction = (1.0 - beta_2**self._made) ** 0.5
         first *= beta_1
-        first += np.multiply(step, 1.0 - beta_1, out=spare)
+        first += gradient
         second *= beta_2
-        np.multiply(step, step, out=spare)
-        spare *= 1.0 - beta_2
-        second += spare
+        second += np.multiply(gradient, gradient, out=spare)
+        # η·m̂/(√v̂ + ε), with its corrections in ε and in the factor.
+        unit = ((1.0 - beta_2**self._made) / (1.0 - beta_2)) ** 0.5
         np.sqrt(second, out=spare)
-        spare += self._settings.epsilon * correction
-        np.divide(first, spare, out=step)
-        step *= correction / (1.0 - beta_1**self._made)
+        spare += self._settings.epsilon * unit
+        np.divide(first, spare, out=spare)
+        return spare, unit * (1.0 - beta_1) / (1.0 - beta_1**self._made)

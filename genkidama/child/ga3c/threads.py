@@ -27,7 +27,7 @@ from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
-from genkidama.schedules import SCHEDULES
+from genkidama.schedules import learning_rate
 
 __all__ = ["Predictor", "Shared", "Trainer"]
 
@@ -183,9 +183,7 @@ class Trainer(_Thread):
             rollout = self._collect()
             if rollout is None:
                 return
-            rate = SCHEDULES[settings.schedule](
-                settings.learning_rate, settings.final_learning_rate, rollout.progress
-            )
+            rate = learning_rate(settings, rollout.progress)
             for _ in updates(
                 gradients(learner, model, rollout, generator),
                 model,
