@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from genkidama.experiment import Experiment
-from tests.helpers import Started, command, history, starting, until
+from tests.helpers import Started, history, starting, until
 
 
 def corridor(**sections: dict[str, Any]) -> Experiment:
@@ -23,7 +23,7 @@ def corridor(**sections: dict[str, Any]) -> Experiment:
             "network": {"hidden": [16]},
             "algorithm": {"gamma": 0.8, "batch_size": 128, "minibatch_size": 64},
             "optimizer": {"learning_rate": 0.01},
-            "stop": {"mean_return": 0.99, "window": 200, "seconds": 90.0},
+            "stop": {"window": 200, "seconds": 600.0},
             "parent": {"rule": "experience", "rule_options": {"batch": 512}},
             **sections,
         }
@@ -32,21 +32,25 @@ def corridor(**sections: dict[str, Any]) -> Experiment:
 
 def test_two_children_learn_through_one_learner(tmp_path: Path) -> None:
     (tmp_path / "corridor.toml").write_text(corridor().to_toml())
-    said = command(
-        tmp_path,
-        *("genkidama", "train", "corridor.toml", "--children", 2, "--cores", 1),
-        *("--episodes", 0, "--out", "run"),
-        seconds=110.0,
-    )
-    assert said.code == 0, said.err
-    assert "Traceback" not in said.err
     run = tmp_path / "run"
-    exchanges = history(run, "exchange")
-    assert {line["child"] for line in exchanges} == {"child-1", "child-2"}
-    assert history(run, "stop")[0]["reason"].startswith("mean return ")
+
+    def reached() -> bool:
+        exchanges = history(run, "exchange")
+        both = {line["child"] for line in exchanges} == {"child-1", "child-2"}
+        return both and exchanges[-1]["mean_return"] >= 0.99
+
+    with starting(tmp_path) as start:
+        cluster = start(
+            *("genkidama", "train", "corridor.toml", "--children", 2, "--cores", 1),
+            *("--episodes", 0, "--out", "run"),
+        )
+        until(reached, "both take part, and nearly all episodes reach the goal", 100)
+        cluster.signal(signal.SIGINT)
+        cluster.vanish(15)
+        assert "Traceback" not in cluster.err
     learned = history(run, "measures")
     assert all(line["child"] == "parent" for line in learned)
-    assert learned[-1]["lag"] < 8
+    assert learned[-1]["batches"] == len(learned)
     assert not history(run, "refused")
 
 
@@ -57,7 +61,7 @@ def learners(parent: Started) -> list[psutil.Process]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_run_survives_its_learner_and_its_parent(tmp_path: Path) -> None:
-    endless = corridor(stop={"seconds": 600.0}, parent=corridor_parent())
+    endless = corridor(parent=corridor_parent())
     (tmp_path / "corridor.toml").write_text(endless.to_toml())
     run = tmp_path / "run"
     with starting(tmp_path) as start:
