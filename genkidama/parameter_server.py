@@ -25,6 +25,7 @@ from genkidama.messages import (
     Hello,
     Join,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
@@ -85,6 +86,8 @@ class ParameterServer:
                     return self._push(child, message, now)
                 case Hello():
                     return self._hello(message, now)
+                case Pull():
+                    return self._pull(child, now)
                 case Join():
                     return self._join(child, message, now)
                 case Leave():
@@ -105,6 +108,7 @@ class ParameterServer:
         if record is None or not record.connected:
             return
         self.joined.discard(child)
+        self.trials.rule.forget(child)
         trial = record.trial
         record.connected = False
         record.trial = None
@@ -169,13 +173,7 @@ class ParameterServer:
         self.trial.restore(snapshot, signature, vector)
         self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)
         for name, counts in snapshot.children.items():
-            record = self.children[name] = ChildRecord()
-            record.exchanges = counts.get("exchanges", 0)
-            record.episodes = counts.get("episodes", 0)
-            record.steps = counts.get("steps", 0)
-            record.left_out = counts.get("left_out", 0)
-
-    # One method a message.
+            self.children[name] = ChildRecord.of(counts)
 
     def _hello(self, message: Hello, now: float) -> Reply:
         name = message.name
@@ -218,14 +216,24 @@ class ParameterServer:
                 trial=trial.label,
             )
         )
-        return self._weights(trial, now)
+        self.trials.rule.forget(child)
+        return self._pull(child, now)
+
+    def _pull(self, child: str, now: float) -> Reply:
+        trial = self._record(child)[1]
+        if child not in self.joined:
+            raise ProtocolError("order", f"child {child!r} pulls before it has joined")
+        reply = self._weights(child, trial, now)
+        if trial.vector is not None and not self.trials.rule.pull(trial.vector, child):
+            reply.vector = None
+        return reply
 
     def _push(self, child: str, message: Push, now: float) -> Reply:
         record, trial = self._record(child)
         if child not in self.joined or trial.signature is None:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
         owned = self.trials.owns(child, trial)
-        vector = check_push(child, message, trial, trial.signature.size, owned)
+        vector = check_push(child, message, trial, self.trials.rule, owned)
         if not is_finite(vector):
             return self._diverged(child, trial, now)
         check_returns(child, message.returns)
@@ -236,7 +244,7 @@ class ParameterServer:
             self._count(child, record, trial, message, left_out, now)
             self.trials.pushed(trial, now)
             self._check_stop(now)
-        return self._weights(trial, now, answer=True)
+        return self._weights(child, trial, now, answer=True)
 
     def _apply(
         self, child: str, message: Push, vector: Vector, trial: Trial, now: float
@@ -273,11 +281,7 @@ class ParameterServer:
         trial.add_returns(message.returns)
         tally = self._tally
         tally.count(len(self.joined))
-        record.sequence = message.sequence
-        record.exchanges += 1
-        record.episodes += episodes
-        record.steps += message.steps
-        record.left_out += left_out is not None
+        record.count(message.sequence, episodes, message.steps, left_out is not None)
         every = self.experiment.parent.history_every
         if left_out is not None or not tally.exchanges % every:
             self._events.append(
@@ -319,13 +323,14 @@ class ParameterServer:
             raise ProtocolError("order", "the first message of a connection is a hello")
         return record, record.trial
 
-    def _weights(self, trial: Trial, now: float, answer: bool = False) -> Weights:
+    def _weights(self, child: str, trial: Trial, now: float, answer: bool = False) -> Weights:
         """θ_P. Without its vector if it answers the push of a trial that no other child shares."""
         return Weights(
             version=trial.version,
             progress=self.trials.progress(trial, now),
             stop=self.stop or trial.stop,
             next=bool(trial.stop) and not self.stop,
+            steps=self.trials.rule.share(child, len(self.joined)),
             vector=trial.vector if self.trials.shared or not answer else None,
         )
 
@@ -335,7 +340,7 @@ class ParameterServer:
         if not (self.stop or trial.stop):
             self.trials.diverged(trial, now)
             self._check_stop(now)
-        return self._weights(trial, now, answer=True)
+        return self._weights(child, trial, now, answer=True)
 
     def _check_stop(self, now: float) -> None:
         if self.stop:

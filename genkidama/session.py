@@ -42,6 +42,7 @@ from genkidama.messages import (
     Join,
     Kind,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
@@ -191,6 +192,8 @@ class Session:
         match request:
             case Push():
                 return self._hear_of_push(request, reply)
+            case Pull():
+                return self._blend(self._check(_expect(Weights, reply, "a pull")), None)
             case Hello():
                 return self._hear_of_hello(reply)
             case Join():
@@ -281,7 +284,7 @@ class Session:
         if self._begun:
             return Keep()
         self._begun = True
-        return Begin(weights.version, weights.progress, weights.vector)
+        return Begin(weights.version, weights.progress, weights.vector, weights.steps)
 
     def _hear_of_push(self, push: Push, reply: Reply) -> Decision:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
@@ -292,12 +295,14 @@ class Session:
             raise ProtocolError("trial", reply.reason)
         weights = self._check(_expect(Weights, reply, "a push"))
         self._unanswered = None
+        return self._blend(weights, push.vector if push.kind == "weights" else self._basis.pushed)
+
+    def _blend(self, weights: Weights, sent: Vector | None) -> Blend:
         self.version = weights.version
         self._basis.take_over(weights.vector)
         if weights.stop:
             self._end(weights.stop, weights.next)
-        sent = push.vector if push.kind == "weights" else self._basis.pushed
-        return Blend(weights.progress, sent, weights.vector)
+        return Blend(weights.progress, sent, weights.vector, weights.steps)
 
     def _check(self, weights: Weights) -> Weights:
         """The same weights, if their vector can belong to this network."""

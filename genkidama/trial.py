@@ -93,12 +93,12 @@ class Trial:
                 )
         elif kind == rule.takes:
             left_out = rule.apply(self.vector, push)
-        elif kind == "weights":
+        elif kind == "weights" and rule.takes != "experience":
             left_out = BASELESS
         else:
             raise ProtocolError(
                 "order",
-                f"child {push.child!r} pushes a {kind}, the parent's rule takes {rule.takes}",
+                f"child {push.child!r} pushes {kind!r}, the parent's rule takes {rule.takes!r}",
             )
         if left_out is None:
             self.version += 1
@@ -175,6 +175,22 @@ class ChildRecord:
     left_out: int = 0
     #: What it trains.
     trial: Trial | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, counts: dict[str, int]) -> ChildRecord:
+        """A child of which a checkpoint has kept these `counts`."""
+        found = cls()
+        for name in ("exchanges", "episodes", "steps", "left_out"):
+            setattr(found, name, counts.get(name, 0))
+        return found
+
+    def count(self, sequence: int, episodes: int, steps: int, left_out: bool) -> None:
+        """Counts a push with this number."""
+        self.sequence = sequence
+        self.exchanges += 1
+        self.episodes += episodes
+        self.steps += steps
+        self.left_out += left_out
 
     def counts(self) -> dict[str, int]:
         """What a checkpoint keeps of it."""
