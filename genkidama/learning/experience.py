@@ -15,7 +15,7 @@ from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
-from genkidama.schedules import SCHEDULES
+from genkidama.schedules import learning_rate
 from genkidama.weights import is_finite
 
 __all__ = ["RowLearner", "columns_of", "rollout_of"]
@@ -117,9 +117,7 @@ class RowLearner:
         self._take_statistics(rows)
         divergence = self._divergence(rollout)
         settings = experiment.optimizer
-        rate = SCHEDULES[settings.schedule](
-            settings.learning_rate, settings.final_learning_rate, progress
-        )
+        rate = learning_rate(settings, progress)
         limit = experiment.algorithm.max_gradient_norm
         found = gradients(self._learner, model, rollout, self._rng)
         count = 0
