@@ -12,14 +12,14 @@ Laws of this file:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from genkidama.averaging import Contribution
+from genkidama.child_record import ChildRecord
 from genkidama.errors import ProtocolError
 from genkidama.events import Event, Exchange, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
+from genkidama.lines import agree, as_known_to
 from genkidama.messages import (
-    PROTOCOL,
     Goodbye,
     Hello,
     Join,
@@ -37,25 +37,6 @@ from genkidama.trial import Snapshot, Trial, Trials
 from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["ChildRecord", "ParameterServer", "Snapshot", "Trial"]
-
-
-@dataclass
-class ChildRecord:
-    """What the parent knows of one child, whether connected or not."""
-
-    session: str = ""
-    connected: bool = False
-    #: The number of its last counted push in this session.
-    sequence: int = 0
-    exchanges: int = 0
-    episodes: int = 0
-    steps: int = 0
-    #: What it trains.
-    trial: Trial | None = field(default=None, compare=False, repr=False)
-
-    def counts(self) -> dict[str, int]:
-        """What a checkpoint keeps of it."""
-        return {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
 
 
 class ParameterServer:
@@ -126,6 +107,7 @@ class ParameterServer:
         trial = record.trial
         record.connected = False
         record.trial = None
+        record.line = None
         if not record.exchanges:
             del self.children[child]
         alone = all(self.children[name].trial is not trial for name in self.joined)
@@ -207,19 +189,24 @@ class ParameterServer:
             record.sequence = 0
         record.connected = True
         record.trial = trial
+        record.line = None
         self.joined.discard(name)
+        protocol = message.protocol
         if trial is None:
-            return Welcome(protocol=PROTOCOL, experiment={}, run=self.run, wait=self.trials.wait)
+            return Welcome(protocol=protocol, experiment={}, run=self.run, wait=self.trials.wait)
+        if self.trials.shared:
+            record.line = agree(message, self.experiment.parent.encoding)
         return Welcome(
-            protocol=PROTOCOL,
-            experiment=trial.experiment,
+            protocol=protocol,
+            experiment=as_known_to(protocol, trial.experiment),
             run=self.run,
             stop=self.stop,
             trial=trial.number,
+            encoding=record.line.encoding if record.line else "",
         )
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
-        trial = self._record(child)[1]
+        record, trial = self._record(child)
         signature = message.as_signature()
         check_signature(child, signature, trial, self.experiment.parent.max_parameters)
         trial.signature = signature
@@ -235,12 +222,16 @@ class ParameterServer:
                 trial=trial.label,
             )
         )
-        return self._weights(trial, now)
+        weights = self._weights(trial, now)
+        if record.line is not None:
+            record.line.begin(weights, signature)
+        return weights
 
     def _push(self, child: str, message: Push, now: float) -> Reply:
         record, trial = self._record(child)
         if child not in self.joined or trial.signature is None:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
+        message = record.read(child, message)
         owned = self.trials.owns(child, trial)
         vector = check_push(child, message, trial, trial.signature.size, owned)
         if not is_finite(vector):
@@ -253,7 +244,8 @@ class ParameterServer:
             self._count(child, record, trial, message, now)
             self.trials.pushed(trial, now)
             self._check_stop(now)
-        return self._weights(trial, now, answer=True)
+        weights = self._weights(trial, now, answer=True)
+        return weights if record.line is None else record.line.answer(weights, vector)
 
     def _apply(self, child: str, message: Push, vector: Vector, trial: Trial) -> None:
         staleness = trial.version - message.version

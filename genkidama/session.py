@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import genkidama
+from genkidama.compression import ENCODINGS
 from genkidama.decisions import (
     Begin,
     Blend,
@@ -33,7 +34,9 @@ from genkidama.decisions import (
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.gathered import Gathered, LeftOut
+from genkidama.lines import ChildLine
 from genkidama.messages import (
+    OLDEST_PROTOCOL,
     PROTOCOL,
     Hello,
     Join,
@@ -95,6 +98,10 @@ class Session:
         #: Why the parent has refused NaN or infinite weights, until it has given others.
         self._diverged = ""
         self._told_of_measures = False
+        #: What the parent has not refused to speak.
+        self._protocol = PROTOCOL
+        #: How differences travel; None if all weights travel whole.
+        self._line: ChildLine | None = None
 
     # Requests.
 
@@ -102,11 +109,12 @@ class Session:
         """The first request on every connection, and the one after a trial."""
         self._diverged = ""
         return Hello(
-            protocol=PROTOCOL,
+            protocol=self._protocol,
             name=self.name,
             session=self._word,
             software=genkidama.__version__,
             trial=self.trial,
+            encodings=list(ENCODINGS) if self._protocol > OLDEST_PROTOCOL else [],
         )
 
     def join(self, signature: Signature) -> Join:
@@ -126,7 +134,7 @@ class Session:
             self._unanswered = self._gathered
             self._gathered = Gathered()
             self._sequence += 1
-        return Push(
+        push = Push(
             version=self.version,
             sequence=self._sequence,
             steps=self._unanswered.steps,
@@ -135,6 +143,7 @@ class Session:
             measures=self._unanswered.measures,
             vector=vector,
         )
+        return push if self._line is None else self._line.write(push)
 
     def leave(self) -> Leave:
         """The last request."""
@@ -205,13 +214,19 @@ class Session:
             self._number += 1
             self.name = f"{self._base}-{self._number}"
             return Renamed(self.name)
+        if isinstance(reply, Refusal) and reply.code == "version" and self._protocol == PROTOCOL:
+            self._protocol = OLDEST_PROTOCOL
+            raise ProtocolError(
+                "version", f"it does not speak protocol {PROTOCOL}; trying an older one"
+            )
         welcome = _expect(Welcome, reply, "hello")
-        if welcome.protocol != PROTOCOL:
+        if welcome.protocol != self._protocol:
             raise EnvironmentFailure(
-                f"{self.parent} speaks protocol {welcome.protocol}, this child {PROTOCOL}; "
+                f"{self.parent} speaks protocol {welcome.protocol}, this child {self._protocol}; "
                 "install the same version"
             )
         self.run = welcome.run
+        self._line = ChildLine(welcome.encoding) if welcome.encoding else None
         return self._resume(welcome) if training else self._start(welcome)
 
     def _start(self, welcome: Welcome) -> Decision:
@@ -244,6 +259,8 @@ class Session:
         diverged = self._diverged
         self._diverged = ""
         self.version = weights.version
+        if self._line is not None and self.signature is not None:
+            self._line.begin(weights, self.signature)
         if weights.stop:
             self._end(weights.stop, weights.next)
         if diverged:
@@ -259,18 +276,24 @@ class Session:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
             self._diverged = reply.reason
             return _join(self.signature)
-        if isinstance(reply, Refusal) and reply.code == "trial":
-            # The reply to the next hello will tell what to train.
-            raise ProtocolError("trial", reply.reason)
-        weights = self._check(_expect(Weights, reply, "a push"))
+        if isinstance(reply, Refusal) and reply.code in ("trial", "base"):
+            # The reply to the next hello will tell what to train, and to the next join θ_P.
+            raise ProtocolError(reply.code, reply.reason)
+        line = self._line
+        weights = _expect(Weights, reply, "a push")
+        weights = self._check(weights if line is None else line.read(weights))
         self._unanswered = None
         self.version = weights.version
         if weights.stop:
             self._end(weights.stop, weights.next)
+        if line is not None:
+            return Blend(weights.progress, *line.settle(weights.vector))
         return Blend(weights.progress, push.vector, weights.vector)
 
     def _check(self, weights: Weights) -> Weights:
         """The same weights, if their vector can belong to this network."""
+        if weights.encoding:
+            raise ProtocolError("base", "the parent sends a difference that was not agreed on")
         vector = weights.vector
         size = self.signature.size if self.signature is not None else 0
         if vector is not None and len(vector) != size:

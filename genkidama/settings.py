@@ -197,6 +197,10 @@ class ParentSettings(Section, frozen=True):
     `genkidama.averaging.Rule`."""
     rule_options: dict[str, Any] = {}
     """Keyword arguments for a rule of one's own, which gets `alpha` too."""
+    encoding: Literal["float32", "float16", "int8", "int4"] = "float32"
+    """How weights travel: `"float32"`, whole and exact. Or as differences that leave their rest
+    for the next exchange: `"float16"` takes half the bytes, `"int8"` a quarter, `"int4"` a
+    ninth. A search is always exact."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
     """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
     checkpoint_updates: Count = 0

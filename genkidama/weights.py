@@ -26,6 +26,9 @@ DTYPE = np.dtype("<f4")
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
+#: The name of an entry that holds running statistics begins with this.
+STATISTICS = "statistics."
+
 #: Numbers worked on at a time. Intermediate results stay in a second-level cache, so that a large
 #: vector crosses the memory bus once. Below 10,000 numbers OpenBLAS starts no threads.
 BLOCK = 8_192
@@ -48,6 +51,13 @@ class Signature:
     def size(self) -> int:
         """How many float32 numbers a vector of this signature has."""
         return sum(prod(shape) for _, shape in self.entries)
+
+    @cached_property
+    def trainable(self) -> int:
+        """How many numbers come before the running statistics."""
+        names = (name for name, _ in self.entries)
+        parts = zip(names, self.slices.values(), strict=True)
+        return next((part.start for name, part in parts if name.startswith(STATISTICS)), self.size)
 
     @cached_property
     def digest(self) -> str:

@@ -97,6 +97,7 @@ def hello(trial: int | None = None, name: str = "pi") -> Hello:
         session="word",
         software=genkidama.__version__,
         trial=trial,
+        encodings=["float16", "int8", "int4"],
     )
 
 
