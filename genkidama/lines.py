@@ -61,7 +61,7 @@ class ParentLine:
         self.encoding = encoding
         self._trainable = 0
         #: θ_P as the child has it, and its version.
-        self._known: Vector | None = None
+        self.known: Vector | None = None
         self._version = 0
 
     def begin(self, weights: Weights, signature: Signature) -> None:
@@ -78,7 +78,7 @@ class ParentLine:
         if found is None:
             self._know(weights.version, vector)
             return weights
-        difference, self._known = found
+        difference, self.known = found
         self._version = weights.version
         return msgspec.structs.replace(weights, encoding=self.encoding, vector=difference)
 
@@ -88,14 +88,14 @@ class ParentLine:
         Raises:
             ProtocolError: its difference is to weights that this parent does not know, or is none.
         """
-        if self._known is None or push.version != self._version:
+        if self.known is None or push.version != self._version:
             raise unknown_base(child, push)
-        vector = _expand(push, self._known, self._trainable)
+        vector = _expand(push, self.known, self._trainable)
         return msgspec.structs.replace(push, encoding="", vector=vector)
 
     def _know(self, version: int, vector: Vector | None) -> None:
         # The blend changes θ_P in place.
-        self._known = None if vector is None else vector.copy()
+        self.known = None if vector is None else vector.copy()
         self._version = version
 
 
@@ -109,8 +109,8 @@ class ChildLine:
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
         self._trainable = 0
-        #: The parent's last vector as it has arrived.
-        self._known: Vector | None = None
+        #: θ_P as it has last arrived.
+        self.known: Vector | None = None
         #: θ_C as it was pushed, and as the parent reads it.
         self._pushed: Vector | None = None
         self._read: Vector | None = None
@@ -118,16 +118,16 @@ class ChildLine:
     def begin(self, weights: Weights, signature: Signature) -> None:
         """These weights answer the join of a network with this signature."""
         self._trainable = signature.trainable
-        self._known = weights.vector
+        self.known = weights.vector
 
     def write(self, push: Push) -> Push:
         """The same push, its vector as a difference if it can be."""
         vector = push.vector
         assert vector is not None
         self._pushed = self._read = vector
-        if self._known is None:
+        if self.known is None:
             return push
-        found = compress(self.encoding, vector, self._known, self._trainable)
+        found = compress(self.encoding, vector, self.known, self._trainable)
         if found is None:
             return push
         difference, self._read = found
@@ -154,7 +154,7 @@ class ChildLine:
             blend leaves in θ_C what the parent has not heard of.
         """
         pushed, read = self._pushed, self._read
-        self._known = theirs
+        self.known = theirs
         if theirs is None or pushed is None or read is None or read is pushed:
             return pushed, theirs
         return pushed, theirs + (pushed - read)

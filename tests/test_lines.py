@@ -1,0 +1,174 @@
+"""Both ends of a line, without a network: what they agree on, and what a message leaves over."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genkidama.averaging import blend
+from genkidama.compression import ENCODINGS, Encoding
+from genkidama.errors import ProtocolError
+from genkidama.experiment import Experiment
+from genkidama.lines import ChildLine, ParentLine, agree, as_known_to
+from genkidama.messages import Hello, Push, Weights, decode_reply, decode_request, encode
+from genkidama.weights import DTYPE, Signature, Vector
+
+SIGNATURE = Signature.of([("weight", (30, 20)), ("statistics.observations", (5,))])
+SIZE = SIGNATURE.size
+
+
+def hello(*encodings: str) -> Hello:
+    return Hello(protocol=2, name="pi", session="s", encodings=list(encodings))
+
+
+@pytest.mark.parametrize(
+    ("wish", "offer", "agreed"),
+    [
+        ("int4", ("float16", "int4"), "int4"),
+        ("int4", ("float16", "int5"), None),
+        ("int4", (), None),
+        ("float32", ENCODINGS, None),
+        ("float32", ("float32",), None),
+        ("int5", ("int5",), None),
+    ],
+)
+def test_what_both_know_is_agreed_on(wish: str, offer: tuple[str, ...], agreed: str | None) -> None:
+    line = agree(hello(*offer), wish)
+    assert (line.encoding if line else None) == agreed
+
+
+def test_a_child_of_protocol_1_is_told_what_it_knows() -> None:
+    experiment = Experiment().with_settings({"parent.encoding": "int4"}).to_dict()
+    assert as_known_to(2, experiment) is experiment
+    known = as_known_to(1, experiment)
+    assert (
+        "encoding" not in known["parent"] and known["parent"].keys() < experiment["parent"].keys()
+    )
+    assert experiment["parent"]["encoding"] == "int4"
+
+
+def ends(encoding: Encoding, start: Vector | None) -> tuple[ParentLine, ChildLine]:
+    """Both ends after a join."""
+    parent, child = ParentLine(encoding), ChildLine(encoding)
+    parent.begin(Weights(version=0, vector=start), SIGNATURE)
+    child.begin(Weights(version=0, vector=start), SIGNATURE)
+    return parent, child
+
+
+def push(version: int, vector: Any) -> Push:
+    return Push(version=version, sequence=version + 1, vector=vector)
+
+
+def exchange(
+    parent: ParentLine, child: ChildLine, version: int, ours: Vector, theirs: Vector, alpha: float
+) -> Vector:
+    """One exchange over the wire; `theirs` is blended in place. What the child shall blend."""
+    said = decode_request(encode(child.write(push(version, ours))))
+    assert isinstance(said, Push)
+    heard = parent.read("pi", said) if said.encoding else said
+    assert heard.vector is not None
+    blend(theirs, heard.vector, alpha)
+    reply = parent.answer(Weights(version=version + 1, vector=theirs), heard.vector)
+    answer = decode_reply(encode(reply))
+    assert isinstance(answer, Weights)
+    pushed, received = child.settle(child.read(answer).vector)
+    assert pushed is ours and received is not None
+    return received
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_both_ends_know_the_same_after_every_exchange(encoding: Encoding) -> None:
+    generator = np.random.default_rng(5)
+    theirs, ours = generator.normal(size=(2, SIZE)).astype(DTYPE)
+    theirs[-5:] = 1e6
+    parent, child = ends(encoding, theirs)
+    distances = []
+    for version in range(6):
+        received = exchange(parent, child, version, ours, theirs, 0.5)
+        assert parent.known is not None and child.known is not None
+        assert parent.known.tobytes() == child.known.tobytes()
+        assert child.known[-5:].tobytes() == theirs[-5:].tobytes()
+        distances.append(float(np.abs(received - theirs)[:-5].max()))
+        blend(ours, received, 0.5)
+    # Nothing is learned here: the two come to agree, and what is left over with them.
+    assert all(later < before for before, later in pairwise(distances[:4]))
+    assert np.abs(ours - theirs)[:-5].max() < 0.01
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(ENCODINGS), st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 2**32 - 1))
+def test_what_a_push_leaves_over_is_not_lost(encoding: Encoding, beta: float, seed: int) -> None:
+    """A child whose steps are far below what its encoding can say beside the large ones."""
+    generator = np.random.default_rng(seed)
+    theirs = np.zeros(SIZE, DTYPE)
+    ours, wanted = theirs.copy(), np.zeros(SIZE, np.float64)
+    parent, child = ends(encoding, theirs)
+    for version in range(40):
+        step = np.full(SIZE, 1e-3, DTYPE)
+        step[0] = generator.normal()
+        ours += step
+        wanted += step
+        sent = ours.copy()
+        received = exchange(parent, child, version, sent, theirs, 1.0)
+        ours += (received - sent) * DTYPE.type(beta)
+    # With α = 1 the parent is what it has read of its one child.
+    left = {"float16": 1e-3, "int8": 0.02, "int4": 0.4}[encoding]
+    assert np.abs(theirs - wanted).max() < left
+    assert np.abs(ours - wanted).max() < 1e-4
+    # Without what was left over, none of these steps would ever have arrived.
+    assert np.abs(theirs[1:-5]).max() > 0.0
+
+
+def test_the_first_push_to_a_parent_without_weights_is_whole() -> None:
+    parent, child = ends("int4", None)
+    first = np.ones(SIZE, DTYPE)
+    message = push(0, first)
+    assert child.write(message) is message
+    answer = parent.answer(Weights(version=1, vector=first.copy()), first)
+    assert answer.encoding == "int4"
+    assert child.settle(child.read(answer).vector)[1] is not None
+    assert child.write(push(1, first)).encoding == "int4"
+
+
+def test_weights_that_have_diverged_travel_whole_and_are_refused_as_ever() -> None:
+    _, child = ends("int8", np.ones(SIZE, DTYPE))
+    diverged = np.full(SIZE, np.nan, DTYPE)
+    assert child.write(push(0, diverged)).vector is diverged
+
+
+def test_a_reply_without_a_vector_is_followed_by_a_whole_push() -> None:
+    parent, child = ends("int8", np.ones(SIZE, DTYPE))
+    child.write(push(0, np.ones(SIZE, DTYPE)))
+    silent = Weights(version=1)
+    assert parent.answer(silent, np.ones(SIZE, DTYPE)) is silent
+    assert child.read(silent) is silent
+    assert child.settle(None)[1] is None
+    assert child.write(push(1, np.ones(SIZE, DTYPE))).encoding == ""
+
+
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_a_difference_to_another_version_is_refused_and_changes_nothing(version: int) -> None:
+    parent, child = ends("int8", np.ones(SIZE, DTYPE))
+    parent.begin(Weights(version=1, vector=np.ones(SIZE, DTYPE)), SIGNATURE)
+    said = child.write(push(version, np.zeros(SIZE, DTYPE)))
+    with pytest.raises(ProtocolError, match=f"to version {version}, which this connection") as no:
+        parent.read("pi", said)
+    assert no.value.code == "base"
+    said.version = 1
+    assert parent.read("pi", said).vector is not None
+
+
+def test_an_empty_difference_is_none() -> None:
+    parent, _ = ends("int8", np.ones(SIZE, DTYPE))
+    with pytest.raises(ProtocolError, match="0 bytes are no int8 difference of a vector of 605"):
+        parent.read("pi", Push(version=0, sequence=1, encoding="int8"))
+
+
+def test_a_difference_in_reply_to_nothing_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="difference to nothing"):
+        ChildLine("int8").read(Weights(version=0, encoding="int8", vector=np.zeros(3, np.uint8)))
