@@ -140,3 +140,18 @@ def test_huge_finite_numbers_are_finite_though_their_squares_overflow(size: int)
     assert not is_finite(vector)
     vector[0] = -np.inf
     assert not is_finite(vector)
+
+
+@pytest.mark.parametrize(
+    ("names", "trainable"),
+    [
+        (("weight", "bias"), 5),
+        (("weight", "statistics.observations"), 3),
+        (("statistics.observations", "weight"), 0),
+        (("weight.statistics.", "statistics"), 5),
+    ],
+)
+def test_running_statistics_begin_at_the_first_of_their_names(
+    names: tuple[str, str], trainable: int
+) -> None:
+    assert Signature.of(zip(names, [(3,), (2,)], strict=True)).trainable == trainable
