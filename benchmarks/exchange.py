@@ -25,6 +25,7 @@ rounds × clients.
     python benchmarks/exchange.py                  everything, about ten minutes
     python benchmarks/exchange.py --no-parent      the bare server and the generator alone
     python benchmarks/exchange.py --children 16 --sizes 3000 --windows 5 --seconds 3
+    python benchmarks/exchange.py --rules weighted difference gradient
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ from pathlib import Path
 import numpy as np
 from processes import PEERS, cpu_seconds, free_port, start, start_parent, stop, wait_for_port
 
-from genkidama.messages import PROTOCOL, Hello, Join, Push, Request, Weights, encode
+from genkidama.messages import PROTOCOL, Hello, Join, Kind, Push, Request, Weights, encode
+from genkidama.rules.table import RULES
 from genkidama.weights import DTYPE
 
 SERVER_CORE, LOAD_CORE = 0, 1
@@ -98,10 +100,13 @@ class Measurement:
 class Connection:
     """One child as the server sees it: a websocket on a raw socket, one push in flight."""
 
-    def __init__(self, port: int, vector: memoryview, joins: str | None) -> None:
+    def __init__(
+        self, port: int, vector: memoryview, joins: str | None, kind: Kind = "weights"
+    ) -> None:
         """Connects, says hello, and joins under the name `joins`.
 
-        If `joins` is None, it only connects: the bare server knows neither hello nor join.
+        If `joins` is None, it only connects: the bare server knows neither hello nor join. `kind`
+        is what its pushes say that they carry.
         """
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -117,6 +122,7 @@ class Connection:
                 sequence=_SEQUENCE,
                 steps=300,
                 returns=[12.5],
+                kind=kind,
                 vector=np.zeros(size, DTYPE),
             )
         )
@@ -286,10 +292,11 @@ def run_window(connections: list[Connection], pid: int, seconds: float) -> Windo
 
 @contextlib.contextmanager
 def connected(
-    port: int, children: int, vector: memoryview, manners: bool
+    port: int, children: int, vector: memoryview, manners: bool, kind: Kind = "weights"
 ) -> Iterator[list[Connection]]:
     connections = [
-        Connection(port, vector, f"load-{index}" if manners else None) for index in range(children)
+        Connection(port, vector, f"load-{index}" if manners else None, kind)
+        for index in range(children)
     ]
     try:
         yield connections
@@ -311,12 +318,18 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
         servers["bare"] = bare, port
         wait_for_port(bare, port, log)
         if not options.no_parent:
-            experiment = directory / "exchange.toml"
-            experiment.write_text(
-                '[parent]\nalpha = 0.5\n[child]\nexchange = "free"\n', encoding="utf-8"
-            )
             port = free_port()
+            experiment = settings_for("blend", directory)
             servers["parent"] = start_parent(experiment, out, port, SERVER_CORE), port
+        for rule in options.rules:
+            port = free_port()
+            place = directory / f"{rule}-{size}"
+            servers[rule] = (
+                start_parent(settings_for(rule, directory), place, port, SERVER_CORE),
+                port,
+            )
+            with connected(port, 1, vector, manners=True) as connections:
+                run_window(connections, servers[rule][0].pid, 0.0)  # now it has weights
         for children in options.children:
             # 64 clients of a large network take turns of seconds. Each needs a few in a window.
             seconds = max(options.seconds, children * size * 2.5e-8)
@@ -325,7 +338,13 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
                 for measurement in measurements:
                     process, port = servers[measurement.server]
                     with connected(
-                        port, children, vector, manners=measurement.server == "parent"
+                        port,
+                        children,
+                        vector,
+                        manners=measurement.server != "bare",
+                        kind=RULES[measurement.server].takes
+                        if measurement.server in RULES
+                        else "weights",
                     ) as connections:
                         run_window(connections, process.pid, 0.2)
                         window = run_window(connections, process.pid, seconds)
@@ -341,6 +360,17 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
     if "parent" in servers and (applied := last_version(out / "history.jsonl")) != pushes:
         raise SystemExit(f"the Parent counted {applied} exchanges, but {pushes} were made")
     return found
+
+
+def settings_for(rule: str, directory: Path) -> Path:
+    """The experiment of a Parent with this rule."""
+    exchange = "update" if RULES[rule].takes == "gradient" else "free"
+    path = directory / f"exchange-{rule}.toml"
+    path.write_text(
+        f'[parent]\nalpha = 0.5\nrule = "{rule}"\n[child]\nexchange = "{exchange}"\n',
+        encoding="utf-8",
+    )
+    return path
 
 
 def last_version(history: Path) -> int:
@@ -452,6 +482,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="sizes to run Flower with; empty for none",
     )
     parser.add_argument("--flower-clients", type=int, default=16, metavar="N")
+    parser.add_argument("--rules", nargs="*", default=[], choices=sorted(RULES))
     parser.add_argument("--no-parent", action="store_true", help="only the bare server")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"

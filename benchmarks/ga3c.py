@@ -185,7 +185,7 @@ def one_part(options: argparse.Namespace) -> None:
     import torch
 
     from genkidama.learning.environments import make_environment
-    from genkidama.learning.learners import make_learner
+    from genkidama.learning.learners import gradients, make_learner
     from genkidama.learning.model import Model
     from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
     from genkidama.learning.rollout import Rollout
@@ -219,9 +219,8 @@ def one_part(options: argparse.Namespace) -> None:
     )
 
     def backward(_: int) -> None:
-        for loss in learner.losses(rollout, generator):
-            model.gradient.zero_()
-            loss.backward()
+        for _ in gradients(learner, model, rollout, generator):
+            pass
 
     work = backward if options.kind == "backward" else lambda _: optimizer.step(model.gradient, 0.0)
     print(json.dumps(batch * rate(work, options.seconds)))

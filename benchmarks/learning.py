@@ -1,23 +1,25 @@
-"""How soon and how well LunarLander is learned, beside Stable-Baselines3's PPO on the same cores.
+"""How soon and how well the examples are learned, beside Stable-Baselines3's PPO on the same cores.
 
-Claims (`compare`): `lunarlander.toml` trains with two children of one core each and a real parent.
-The mean of 500 sampled evaluation episodes reaches 200 in each of 5 fresh seeds. Beside the
-wall-clock time of Stable-Baselines3's PPO with the zoo's settings, that takes at most a third in
-the median, and never more than half. The mean reaches 250 within two minutes in 4 of the 5 seeds.
-`a3c`: with `a3c.toml` the mean reaches 200 in each of 5 seeds, however long that takes. `thesis`:
+Claims: `lunarlander`: the mean of 500 sampled evaluation episodes reaches 200 within 8 s in the
+median of 10 fresh seeds, and within 15 s in each. It reaches 270 within 60 s in 8 of them, and the
+final weights have at least 240. `compare`: the same runs in turns with Stable-Baselines3's PPO with
+the zoo's settings. `continuous`, `cartpole`, `pendulum`: so are these, by the mean of the last 100
+training episodes; 500 sampled episodes with the best weights reach 200, 475 and -200 in 5 of 5
+seeds. `envpool`: as `compare`, where both train in EnvPool's LunarLander and are judged in
+Gymnasium's; that needs EnvPool in both environments. `a3c`: 200, however long it takes. `thesis`:
 the mean that `thesis.toml` reaches with 2 x 4 cores after 2,000 updates.
 
 Method: runs of ours and of the peer alternate. Neither is evaluated while it trains. Snapshots are
-set aside (ours: a checkpoint every 2 s; the peer: at most every 5 s) and judged afterwards by 500
-sampled episodes each. The time of a snapshot counts from the start of the training command, imports
-and start-up included. Snapshots are judged as soon as the mean training return comes near the goal
-(within 30), which can only make a first passage later.
+set aside (ours: a checkpoint every half second; the peer: at most every 5 s) and judged afterwards
+by 500 sampled episodes each. The time of a snapshot counts from the start of the training command,
+imports and start-up included. Snapshots are judged as soon as the mean training return comes near
+the goal (within 30), which can only make a first passage later.
 
 Every run is a line in the results file, and is not repeated once it is there. Stop and go on at
 will.
 
-    python benchmarks/learning.py compare [--seeds 101 102 103 104 105] [--results FILE]
-    python benchmarks/learning.py a3c | thesis | report
+    python benchmarks/learning.py compare [--seeds 201 202 203 204 205] [--results FILE]
+    python benchmarks/learning.py lunarlander | continuous | a3c | thesis | … | report
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -37,31 +41,61 @@ from genkidama.system import checkpoint as checkpoints
 from genkidama.system.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = ROOT / "examples/lunarlander"
+EXAMPLES = ROOT / "examples"
 NEAR = 30.0
 Row = dict[str, Any]
 
 
-def ours(file: str, seed: int, *, children: int, cores: int, every: float, scan: bool) -> Row:
+@dataclass
+class Contender:
+    """One of our examples."""
+
+    #: Below `examples/`.
+    file: str
+    #: Mean returns whose first passage is looked for in the snapshots.
+    goals: tuple[float, ...] = ()
+    #: Seconds between two snapshots; 0 takes those that the example keeps, and judges all.
+    every: float = 0.5
+    #: More arguments for `genkidama train`.
+    arguments: tuple[str, ...] = ()
+    #: The peer's task, and the mean of its last 100 training episodes that ends it.
+    task: str = ""
+    #: More arguments for the peer.
+    peer: tuple[str, ...] = ()
+    goal: float = 0.0
+
+
+CONTENDERS = {
+    "lunarlander": Contender("lunarlander/lunarlander.toml", (200, 250, 270), task="lunarlander"),
+    "envpool": Contender(
+        "lunarlander/lunarlander-envpool.toml",
+        (200, 250, 270),
+        task="lunarlander",
+        peer=("--envpool",),
+    ),
+    "a3c": Contender("lunarlander/a3c.toml", (200,), every=2.0),
+    "thesis": Contender(
+        "lunarlander/thesis.toml", every=0.0, arguments=("--children", "2", "--cores", "4")
+    ),
+    "continuous": Contender(
+        "lunarlander/continuous.toml", (200,), every=1.0, task="continuous", goal=200.0
+    ),
+    "cartpole": Contender("cartpole/cartpole.toml", task="cartpole", goal=475.0),
+    "pendulum": Contender("pendulum/pendulum.toml", task="pendulum", goal=-200.0),
+}
+
+
+def ours(contender: Contender, seed: int) -> Row:
     """One run through `genkidama train`, and its snapshots judged."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        command = [
-            sys.executable,
-            "-m",
-            "genkidama",
-            "train",
-            str(EXAMPLES / file),
-            "--children",
-            str(children),
-            "--cores",
-            str(cores),
-        ]
+        command = [sys.executable, "-m", "genkidama", "train", str(EXAMPLES / contender.file)]
+        command += contender.arguments
         command += ["--seed", str(seed), "--out", str(out), "--episodes", "0"]
-        if scan:
+        if contender.every:
             command += [
                 "--set",
-                f"parent.checkpoint_seconds={every}",
+                f"parent.checkpoint_seconds={contender.every}",
                 "--set",
                 "parent.checkpoint_keep=100000",
             ]
@@ -83,10 +117,17 @@ def ours(file: str, seed: int, *, children: int, cores: int, every: float, scan:
             "final": [final.mean, final.std],
             "best": [best.mean, best.std],
         }
-        if scan:
-            row["to_200"] = _first(run, joined - launched, 200, seed)
-        elif "thesis" in file:
-            row["curve"] = [[Run(out).path.name, *_judged(path, seed)] for path in run.checkpoints]
+        for goal in contender.goals:
+            row[f"to_{goal}"] = _first(run, joined - launched, goal, seed)
+        if contender.goal:
+            passed = (
+                event["time"] - launched
+                for event in history
+                if event["event"] == "exchange" and (event["mean_return"] or -1e9) >= contender.goal
+            )
+            row["trained_to_goal"] = next(passed, None)
+        if not contender.every:
+            row["curve"] = [_judged(path, seed) for path in run.checkpoints]
         return row
 
 
@@ -97,9 +138,10 @@ def _judged(path: Path, seed: int) -> tuple[float, float, float]:
 
 def _first(run: Run, start_up: float, goal: float, seed: int) -> float | None:
     """Seconds from the command's start to the first checkpoint with a mean of at least `goal`."""
+    near = NEAR if goal <= 200 else NEAR / 2
     for path in run.checkpoints:
         snapshot = checkpoints.load(path).snapshot
-        if snapshot.mean_return is not None and snapshot.mean_return >= goal - NEAR:
+        if snapshot.mean_return is not None and snapshot.mean_return >= goal - near:
             if genkidama.evaluate(path, episodes=100, seed=seed + 1).mean < goal - NEAR / 2:
                 continue  # a short look saves a long one; it may miss a passage, not invent one
             if genkidama.evaluate(path, episodes=500, seed=seed).mean >= goal:
@@ -107,7 +149,7 @@ def _first(run: Run, start_up: float, goal: float, seed: int) -> float | None:
     return None
 
 
-def peer(seed: int) -> Row:
+def peer(contender: Contender, seed: int) -> Row:
     """One run of Stable-Baselines3's PPO, judged by its own script."""
     python = ROOT / "benchmarks/.venv/bin/python"
     if not python.exists():
@@ -116,16 +158,24 @@ def peer(seed: int) -> Row:
         str(python),
         str(ROOT / "benchmarks/peers/sb3.py"),
         "learn",
+        "--task",
+        contender.task,
         "--seed",
         str(seed),
         "--limit",
         "480",
+        *contender.peer,
     ]
+    if contender.goal:
+        command += ["--until-mean", str(contender.goal)]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     row: Row = json.loads(text.splitlines()[-1])
-    for goal in ("200", "250"):
-        reached = row["reached"][goal]
-        row[f"to_{goal}"] = reached and reached["seconds"] + row["startup_seconds"]
+    start_up = row["startup_seconds"]
+    for goal, reached in row.get("reached", {}).items():
+        row[f"to_{goal}"] = reached and reached["seconds"] + start_up
+    if contender.goal:
+        passed = row["training_mean_passed"][str(round(contender.goal))]
+        row["trained_to_goal"] = passed and passed + start_up
     return row
 
 
@@ -133,8 +183,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("compare", "a3c", "thesis", "report"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103, 104, 105])
+    parser.add_argument("what", choices=("compare", "report", *CONTENDERS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[201, 202, 203, 204, 205])
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks/results/learning.jsonl")
     options = parser.parse_args()
     options.results.parent.mkdir(parents=True, exist_ok=True)
@@ -144,76 +194,67 @@ def main() -> None:
         else []
     )
 
-    def once(what: str, seed: int, measure: Any) -> None:
+    def once(what: str, seed: int, measure: Callable[[Contender, int], Row], name: str) -> None:
         if any(row["what"] == what and row["seed"] == seed for row in done):
             return
-        row = {"what": what, "seed": seed, **measure()}
+        row = {"what": what, "seed": seed, **measure(CONTENDERS[name], seed)}
         done.append(row)
         with options.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
-        print(
-            json.dumps(
-                {key: value for key, value in row.items() if key not in ("snapshots", "curve")}
-            ),
-            flush=True,
-        )
+        quiet = ("snapshots", "curve", "judged")
+        said = {key: value for key, value in row.items() if key not in quiet}
+        print(json.dumps(said), flush=True)
 
-    for seed in options.seeds:
-        if options.what == "compare":
-            once(
-                "lunarlander",
-                seed,
-                lambda seed=seed: ours(
-                    "lunarlander.toml", seed, children=2, cores=1, every=2, scan=True
-                ),
-            )
-            once("peer", seed, lambda seed=seed: peer(seed))
-        elif options.what == "a3c":
-            once(
-                "a3c",
-                seed,
-                lambda seed=seed: ours("a3c.toml", seed, children=2, cores=1, every=10, scan=True),
-            )
-        elif options.what == "thesis":
-            once(
-                "thesis",
-                seed,
-                lambda seed=seed: ours(
-                    "thesis.toml", seed, children=2, cores=4, every=0, scan=False
-                ),
-            )
+    if options.what != "report":
+        name = "lunarlander" if options.what == "compare" else options.what
+        beside = options.what in ("compare", "envpool") or CONTENDERS[name].goal
+        for seed in options.seeds:
+            once(name, seed, ours, name)
+            if beside:
+                once(f"peer-{name}", seed, peer, name)
     report(done)
 
 
 def report(rows: list[Row]) -> None:
     """Prints the passages and final means of all runs, and the ratios of ours to the peer."""
-    by = {
-        what: {row["seed"]: row for row in rows if row["what"] == what}
-        for what in ("lunarlander", "peer", "a3c", "thesis")
-    }
-    for what in ("lunarlander", "a3c", "thesis"):
-        for seed, row in by[what].items():
-            reached = {goal: row.get(f"to_{goal}") for goal in (200, 250)}
-            passages = ", ".join(
-                f"{goal} after {seconds:.1f} s" for goal, seconds in reached.items() if seconds
-            )
-            (mean, std), (best, spread) = row["final"], row["best"]
-            print(
-                f"{what} seed {seed}: final {mean:.1f} ± {std:.1f}, "
-                f"best {best:.1f} ± {spread:.1f}, {row['seconds']:.0f} s; {passages}"
-            )
-    ratios = []
-    for seed, row in by["peer"].items():
-        theirs = row["to_200"]
+    by: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        by.setdefault(row["what"], {})[row["seed"]] = row
+    for what, runs in by.items():
+        for seed, row in runs.items():
+            found = [
+                f"{key.removeprefix('to_')} after {seconds:.1f} s"
+                for key, seconds in row.items()
+                if key.startswith("to_") and seconds
+            ]
+            if row.get("trained_to_goal"):
+                found.append(f"training mean at the goal after {row['trained_to_goal']:.1f} s")
+            if not what.startswith("peer"):
+                (mean, std), (best, spread) = row["final"], row["best"]
+                found.append(f"final {mean:.1f} ± {std:.1f}, best {best:.1f} ± {spread:.1f}")
+            print(f"{what} seed {seed}: {row['seconds']:.0f} s; {'; '.join(found)}")
+    for what in CONTENDERS:
+        _summarize(what, by.get(what, {}), by.get(f"peer-{what}", {}))
+
+
+def _summarize(what: str, ours: dict[int, Row], peers: dict[int, Row]) -> None:
+    """Medians, the worst, and the ratios of the seeds that both have."""
+    key = "trained_to_goal" if CONTENDERS[what].goal else "to_200"
+    times = [row[key] for row in ours.values() if row.get(key)]
+    if times:
         print(
-            f"Stable-Baselines3 PPO seed {seed}: 200 after {theirs} s, 250 after {row['to_250']} s"
+            f"{what}: {len(times)} of {len(ours)} seeds, "
+            f"median {median(times):.1f} s, worst {max(times):.1f} s"
         )
-        if seed in by["lunarlander"] and theirs and by["lunarlander"][seed]["to_200"]:
-            ratios.append(by["lunarlander"][seed]["to_200"] / theirs)
+    ratios = [
+        ours[seed][key] / row[key]
+        for seed, row in peers.items()
+        if row.get(key) and seed in ours and ours[seed].get(key)
+    ]
     if ratios:
         print(
-            f"time to 200, ours / peer: median {median(ratios):.3f} (goal 1/3), "
-            f"worst {max(ratios):.3f} (goal 1/2), n = {len(ratios)}"
+            f"{what}, ours / peer: median {median(ratios):.3f}, worst {max(ratios):.3f}, "
+            f"n = {len(ratios)}"
         )
 
 

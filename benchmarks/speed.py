@@ -10,7 +10,7 @@ compares neighbours in time, and the median of the rounds counts. The bare loop 
 one per core. Each has an environment made as a core makes it, and actions drawn beforehand, so that
 it only steps and resets. A child's steps are the steps that its parent counted, from its history,
 after a warm-up of WARM seconds. `--parts` says where the rest goes, on one core, function by
-function.
+function: with one lane and with several, and learning by hand beside torch's way.
 
     python benchmarks/speed.py [--rounds 3] [--seconds 15] [--json FILE] [--parts]
 """
@@ -117,6 +117,10 @@ def stable_baselines(seconds: float) -> float:
     )
 
 
+#: Lanes in `--parts`.
+LANES = 16
+
+
 def parts() -> None:
     """Microseconds a step of each part of a core's work, one after another on one core."""
     import numpy as np
@@ -124,9 +128,10 @@ def parts() -> None:
 
     from genkidama.experiment import Experiment
     from genkidama.learning.environments import make_environment
-    from genkidama.learning.learners import make_learner
+    from genkidama.learning.heads import samples_of_lanes
+    from genkidama.learning.learners import gradients, make_learner, updates
     from genkidama.learning.model import Model
-    from genkidama.learning.optimizers import STATE_ROWS, clip_gradient, make_optimizer
+    from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
     from genkidama.learning.rollout import Rollout
 
     torch.set_num_threads(1)
@@ -166,25 +171,35 @@ def parts() -> None:
             torch.zeros(STATE_ROWS[experiment.optimizer.name], model.trainable),
             np.zeros(1),
         )
-        learner, generator = make_learner(experiment.algorithm, model), torch.Generator()
-        repeats = max(5, 20_000 // n)
+        together, samples = model.acting(), samples_of_lanes(model.head, rng, 0.0, LANES)
+        rows = np.array(seen[:LANES])
+        clock = time.process_time  # another process may be busy, too
         start = clock()
-        for _ in range(repeats):
-            rollout = Rollout(
-                torch.from_numpy(np.array(seen[:n])),
-                torch.from_numpy(np.array(taken[:n], model.head.dtype)[:, None]),
-                np.zeros(n, np.float32),
-                np.arange(n) == n - 1,
-                np.array([n - 1]),
-                torch.from_numpy(np.array(seen[n - 1 : n])),
-            )
-            for loss in learner.losses(rollout, generator):
-                model.gradient.zero_()
-                loss.backward()
-                if experiment.algorithm.max_gradient_norm:
-                    clip_gradient(model.gradient, experiment.algorithm.max_gradient_norm)
-                optimizer.step(model.gradient, 0.0)
-        result["learn"] = (clock() - start) / repeats / n * 1e6
+        for _ in range(2_000):
+            samples(together(rows))
+        result[f"act in {LANES} lanes"] = (clock() - start) / 2_000 / LANES * 1e6
+        learner, generator = make_learner(experiment.algorithm, model), torch.Generator()
+        rollout = Rollout(
+            torch.from_numpy(np.array(seen[:n])),
+            torch.from_numpy(np.array(taken[:n], model.head.dtype)[:, None]),
+            rng.normal(size=n).astype(np.float32),
+            np.arange(n) == n - 1,
+            np.array([n - 1]),
+            torch.from_numpy(np.array(seen[n - 1 : n])),
+        )
+
+        by_hand = model.by_hand
+        limit = experiment.algorithm.max_gradient_norm
+        measured: dict[str, list[float]] = {"learn": [], "learn by torch": []}
+        for _ in range(max(5, 10_000 // n)):
+            for name, way in zip(measured, (by_hand, None), strict=True):
+                model.by_hand = way
+                start = clock()
+                found = gradients(learner, model, rollout, generator)
+                for _ in updates(found, model, optimizer, 0.0, limit):
+                    pass
+                measured[name].append((clock() - start) / n * 1e6)
+        result |= {name: median(values) for name, values in measured.items()}
         costs = ", ".join(f"{name} {value:.1f} µs" for name, value in result.items())
         print(f"{file}: {costs} a step, episodes of {20_000 / resets:.0f} steps")
 

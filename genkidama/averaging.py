@@ -2,12 +2,13 @@
 
 The documented rule is `Blend` (thesis §4.7, Algorithm 2). On every push the parent moves towards
 the child, `θ_P ← (1−α)θ_P + αθ_C`, and answers with the result. The child then moves towards the
-parent, `θ_C ← (1−β)θ_C + βθ_P`. `parent.rule` chooses another `Rule`.
+parent, `θ_C ← (1−β)θ_C + βθ_P`. `parent.rule` chooses another `Rule`, of `genkidama.rules` or of
+one's own.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import numpy.typing as npt
@@ -37,6 +38,16 @@ class Contribution(msgspec.Struct, gc=False):
     steps: int
     #: The name of the child.
     child: str
+    #: How many children take part, including this one.
+    children: int = 1
+    #: When it came: seconds, never less than those of the push before, on through restarts.
+    seconds: float = 0.0
+    #: How much of the run is done, in [0, 1].
+    progress: float = 0.0
+    #: The loss that the child has measured; None if it has measured none.
+    loss: float | None = None
+    #: How many running statistics end the vector. They are θ_C's own, whatever is pushed.
+    statistics: int = 0
 
 
 @runtime_checkable
@@ -46,28 +57,37 @@ class Rule(Protocol):
     It is made once a run, as `Class(parent.alpha, **parent.rule_options)`. One event loop calls it
     for all children in turns. It must not wait, and every push pays for what it does.
 
-    Every rule keeps these promises; `tests/rules.py` checks them:
+    Every rule keeps these promises; `tests/rules` checks them:
     - Finite weights and a finite push give finite weights.
     - It is deterministic: the same pushes give the same weights to the bit.
     - It reads the push and writes θ_P in place. It keeps neither array.
     - `state` holds all that it remembers, and `restore` makes a new rule go on like the old one.
     """
 
+    #: What a push's vector is: `"weights"`, θ_C; `"difference"`, θ_C − θ_base, where θ_base is the
+    #: θ_P that the child started from; `"gradient"`, the mean of its cores' gradients at θ_base.
+    takes: ClassVar[Literal["weights", "difference", "gradient"]] = "weights"
+
     def start(self, push: Contribution) -> Vector | None:
-        """θ_P of a parent that has none, made from its first push.
+        """θ_P of a parent that has none, made from its first push. That holds θ_C, whatever the
+        rule takes.
 
         Returns:
-            A new vector. None if the push cannot become θ_P, as a gradient cannot; the parent then
-            refuses the push with the code `order`.
+            A new vector. None if the push cannot become θ_P; the parent then refuses it with the
+            code `order`.
         """
         return push.vector.copy()
 
-    def apply(self, parent: Vector, push: Contribution) -> None:
+    def apply(self, parent: Vector, push: Contribution) -> str | None:
         """Changes θ_P in place.
 
         Args:
             parent: θ_P, float32, shape (n,), written to.
             push: what the child brings; its vector has the same shape and is finite.
+
+        Returns:
+            A word that says why the push is left out; None if it is used. What is left out does not
+            make a new version. The parent counts it by child, and the history has the word.
         """
         raise NotImplementedError
 

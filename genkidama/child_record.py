@@ -22,14 +22,35 @@ class ChildRecord:
     exchanges: int = 0
     episodes: int = 0
     steps: int = 0
+    #: Pushes that the rule has left out.
+    left_out: int = 0
     #: What it trains.
     trial: Trial | None = field(default=None, compare=False, repr=False)
     #: How differences travel on its connection; None if all weights travel whole.
     line: ParentLine | None = field(default=None, compare=False, repr=False)
 
+    @classmethod
+    def of(cls, counts: dict[str, int]) -> ChildRecord:
+        """One that goes on with what a checkpoint has kept."""
+        return cls(
+            exchanges=counts.get("exchanges", 0),
+            episodes=counts.get("episodes", 0),
+            steps=counts.get("steps", 0),
+            left_out=counts.get("left_out", 0),
+        )
+
+    def count(self, push: Push, *, left_out: bool) -> None:
+        """Counts a push of this session, whether the rule has used it or left it out."""
+        self.sequence = push.sequence
+        self.exchanges += 1
+        self.episodes += len(push.returns)
+        self.steps += push.steps
+        self.left_out += left_out
+
     def counts(self) -> dict[str, int]:
         """What a checkpoint keeps of it."""
-        return {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
+        counts = {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
+        return {**counts, "left_out": self.left_out} if self.left_out else counts
 
     def read(self, child: str, push: Push) -> Push:
         """The same push with its whole vector.

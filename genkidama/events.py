@@ -120,6 +120,8 @@ class Exchange(Event, kw_only=True):
     """Mean return of the last `stop.window` episodes; null before the first has ended."""
     trial: int | UnsetType = UNSET
     """Search: the trial that all this is about."""
+    left_out: str | UnsetType = UNSET
+    """Why the parent's rule left the push out, as `"stale"` (docs/rules.md), if it did."""
 
 
 class Measures(Event, kw_only=True):
@@ -284,6 +286,8 @@ class Evaluated(Event, kw_only=True):
     """The seed that the episodes followed from."""
     checkpoint: str
     """The file that was played."""
+    environment: str | UnsetType = UNSET
+    """The id of the environment that was played."""
     mean_return: float | None
     """The mean again, under the name that it has in the other lines."""
 

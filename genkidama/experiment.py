@@ -16,6 +16,8 @@ import tomli_w
 
 from genkidama.decoding import NAME, Finite, Meta, Section, convert
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.messages import Kind
+from genkidama.rules.table import RULES, check_push, make_rule, pushes
 from genkidama.search_settings import SearchSettings, check_search
 from genkidama.settings import (
     Algorithm,
@@ -76,6 +78,16 @@ class Experiment(Section, frozen=True):
     ga3c: GA3CSettings = GA3CSettings()
     stop: Stop = Stop()
     search: SearchSettings | None = None
+
+    @property
+    def pushes(self) -> Kind:
+        """What a child pushes: `"weights"`, `"difference"` or `"gradient"`."""
+        return pushes(self)
+
+    @property
+    def pull(self) -> float:
+        """How far a child moves towards θ_P at an exchange: β, or all the way."""
+        return self.child.beta if self.pushes == "weights" else 1.0
 
     @classmethod
     def load(cls, path: str | Path) -> Experiment:
@@ -162,6 +174,28 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise EnvironmentFailure(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def _check_lanes(experiment: Experiment, source: str) -> None:
+    lanes, algorithm = experiment.environment.lanes, experiment.algorithm
+    if lanes == 1:
+        return
+    key = f"{source}: environment.lanes = {lanes}"
+    if experiment.child.backend == "ga3c":
+        raise ConfigurationError(
+            f"{key}: the backend ga3c has ga3c.environments instead; take environment.lanes out"
+        )
+    if not algorithm.across_episodes:
+        raise ConfigurationError(
+            f"{key}: episodes in several lanes do not end together, "
+            "but algorithm.across_episodes = False ends a batch with its episode; set it to true"
+        )
+    if algorithm.batch_size % lanes:
+        fitting = max(1, algorithm.batch_size // lanes) * lanes
+        raise ConfigurationError(
+            f"{key}: does not divide algorithm.batch_size = {algorithm.batch_size}; "
+            f"set that to {fitting}, for instance"
+        )
+
+
 def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks what no single field's type can say."""
     algorithm = experiment.algorithm
@@ -179,6 +213,7 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
     child = experiment.child
+    _check_lanes(experiment, source)
     if steps := experiment.replay.steps:
         if steps < algorithm.batch_size:
             raise ConfigurationError(
@@ -203,11 +238,16 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.vtrace = True: knows the policy's own actions only; "
             "set algorithm.epsilon to 0"
         )
-    if experiment.environment.vectorized and experiment.environment.wrappers:
-        name = experiment.environment.wrappers[0].name
+    environment = experiment.environment
+    if environment.wrappers and (environment.vectorized or environment.envpool is not None):
+        name = environment.wrappers[0].name
+        if environment.envpool is None:
+            kind, cause = "a vectorized environment", "environment.vectorized"
+        else:
+            kind, cause = "an environment of EnvPool's", "'envpool:' of environment.id"
         raise ConfigurationError(
-            f"{source}: environment.wrappers: {name!r} cannot be put around a vectorized "
-            "environment; take out environment.vectorized or the wrappers"
+            f"{source}: environment.wrappers: {name!r} cannot be put around {kind}; "
+            f"take out {cause} or the wrappers"
         )
     ga3c = experiment.ga3c
     for key in ("predictors", "trainers", "agents"):
@@ -221,6 +261,7 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, "
             "a free child would never exchange; set one of them"
         )
+    _check_rule(experiment, source)
     if not experiment.parent.checkpoint_updates and not experiment.parent.checkpoint_seconds:
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
@@ -229,3 +270,24 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
     if experiment.search is not None:
         plain = msgspec.structs.replace(experiment, search=None)
         check_search(experiment.search, experiment.stop, plain.with_settings, source)
+
+
+def _check_rule(experiment: Experiment, source: str) -> None:
+    """Checks a rule that has a name; the parent checks one of one's own when it makes it."""
+    parent, child = experiment.parent, experiment.child
+    if parent.average and experiment.search is not None:
+        raise ConfigurationError(
+            f"{source}: parent.average = {parent.average}: a search keeps no running mean; "
+            "set it to 0"
+        )
+    if child.exchange == "update" and child.backend == "ga3c":
+        raise ConfigurationError(
+            f"{source}: child.exchange = 'update': the cores of the backend hogwild can wait for "
+            "each update, ga3c cannot; set child.exchange to 'free', or child.backend to 'hogwild'"
+        )
+    if parent.rule not in RULES:
+        return
+    try:
+        check_push(experiment, make_rule(experiment).takes)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error}") from None

@@ -2,8 +2,10 @@
 
 Laws of this file:
 - A hello offers encodings, and the welcome chooses one. Without one, all weights travel whole.
-- The difference in a push is to the vector of the last `Weights`. The difference in a reply is to
-  the push that it answers. So whatever a line loses, both ends know where they stand.
+- A push of weights is a difference to the vector of the last `Weights`, and its reply is one to
+  that push. So whatever a line loses, both ends know where they stand.
+- A push of the kind `difference` is one to nothing. A gradient travels whole, because what it left
+  over would have no place to stay. The reply to either is a difference to the last `Weights`.
 - The answer to a join is whole. A connection begins with it, and so does a parent that has started
   again.
 - What a message leaves over stays with its sender: the parent keeps θ_P as it is, and the child
@@ -20,13 +22,24 @@ import numpy as np
 
 from genkidama.compression import ENCODINGS, Encoding, compress, expand
 from genkidama.errors import ProtocolError
+from genkidama.experiment import Experiment
 from genkidama.messages import Hello, Push, Weights
-from genkidama.weights import Signature, Vector
+from genkidama.weights import DTYPE, Signature, Vector, is_finite
 
-__all__ = ["ChildLine", "ParentLine", "agree", "as_known_to"]
+__all__ = ["ChildLine", "ParentLine", "agree", "as_known_to", "check_weights"]
 
 #: The settings that came with protocol 2. A child of protocol 1 refuses an experiment with them.
-_SINCE_2 = {"parent": ("encoding",)}
+_SINCE_2 = {
+    "environment": ("lanes",),
+    "algorithm": ("entropy_fraction",),
+    "optimizer": ("schedule_fraction",),
+    "parent": ("average", "encoding"),
+    "child": ("push",),
+    "stop": ("steps",),
+}
+
+#: What the parent alone follows.
+_PARENTS = ("parent", "stop")
 
 
 def agree(hello: Hello, encoding: str) -> ParentLine | None:
@@ -40,13 +53,18 @@ def agree(hello: Hello, encoding: str) -> ParentLine | None:
 
 
 def as_known_to(protocol: int, experiment: dict[str, Any]) -> dict[str, Any]:
-    """The experiment without the settings that a child of this protocol does not know."""
+    """The experiment without the settings that a child of this protocol does not know.
+
+    One that the child would have to follow is left out only at its default. Otherwise it stays, and
+    the child refuses it by its name.
+    """
     if protocol > 1:
         return experiment
-    known = deepcopy(experiment)
+    known, plain = deepcopy(experiment), Experiment().to_dict()
     for section, names in _SINCE_2.items():
         for name in names:
-            known[section].pop(name, None)
+            if section in _PARENTS or known[section].get(name) == plain[section].get(name):
+                known[section].pop(name, None)
     return known
 
 
@@ -66,16 +84,17 @@ class ParentLine:
 
     def begin(self, weights: Weights, signature: Signature) -> None:
         """These weights answer a join of a network with this signature."""
-        self._trainable = signature.trainable
+        self._trainable = signature.size - signature.statistics
         self._know(weights.version, weights.vector)
 
-    def answer(self, weights: Weights, pushed: Vector) -> Weights:
-        """The reply to a push whose vector was `pushed`, written as a difference if it can be."""
+    def answer(self, weights: Weights, push: Push) -> Weights:
+        """The reply to this push, which has been read, written as a difference if it can be."""
         vector = weights.vector
         if vector is None:
             return weights
-        found = compress(self.encoding, vector, pushed, self._trainable)
-        if found is None:
+        base = push.vector if push.kind == "weights" else self.known
+        found = base is not None and compress(self.encoding, vector, base, self._trainable)
+        if not found:
             self._know(weights.version, vector)
             return weights
         difference, self.known = found
@@ -88,9 +107,12 @@ class ParentLine:
         Raises:
             ProtocolError: its difference is to weights that this parent does not know, or is none.
         """
-        if self.known is None or push.version != self._version:
+        base = self.known
+        if base is None or (push.kind == "weights" and push.version != self._version):
             raise unknown_base(child, push)
-        vector = _expand(push, self.known, self._trainable)
+        if push.kind != "weights":
+            base = np.zeros_like(base)
+        vector = _expand(push, base, self._trainable)
         return msgspec.structs.replace(push, encoding="", vector=vector)
 
     def _know(self, version: int, vector: Vector | None) -> None:
@@ -109,28 +131,34 @@ class ChildLine:
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
         self._trainable = 0
-        #: θ_P as it has last arrived.
+        #: θ_P as it has last arrived, and its version.
         self.known: Vector | None = None
-        #: θ_C as it was pushed, and as the parent reads it.
-        self._pushed: Vector | None = None
+        self._version = 0
+        #: The weights that wait for their reply, as the parent reads them; None if there are none.
         self._read: Vector | None = None
+        #: What the parent does not read in the push that waits; None if it reads all.
+        self._rest: Vector | None = None
 
     def begin(self, weights: Weights, signature: Signature) -> None:
         """These weights answer the join of a network with this signature."""
-        self._trainable = signature.trainable
-        self.known = weights.vector
+        self._trainable = signature.size - signature.statistics
+        self.known = None
+        self._know(weights)
 
     def write(self, push: Push) -> Push:
         """The same push, its vector as a difference if it can be."""
         vector = push.vector
         assert vector is not None
-        self._pushed = self._read = vector
-        if self.known is None:
+        self._read = vector if push.kind == "weights" else None
+        self._rest = None
+        base = self._start_of(push, vector)
+        found = base is not None and compress(self.encoding, vector, base, self._trainable)
+        if not found:
             return push
-        found = compress(self.encoding, vector, self.known, self._trainable)
-        if found is None:
-            return push
-        difference, self._read = found
+        difference, read = found
+        self._rest = vector - read
+        if self._read is not None:
+            self._read = read
         return msgspec.structs.replace(push, encoding=self.encoding, vector=difference)
 
     def read(self, weights: Weights) -> Weights:
@@ -141,23 +169,35 @@ class ChildLine:
         """
         if not weights.encoding:
             return weights
-        if self._read is None:
+        base = self.known if self._read is None else self._read
+        if base is None:
             raise ProtocolError("base", "the parent sends a difference to nothing")
-        vector = _expand(weights, self._read, self._trainable)
+        vector = _expand(weights, base, self._trainable)
         return msgspec.structs.replace(weights, encoding="", vector=vector)
 
-    def settle(self, theirs: Vector | None) -> tuple[Vector | None, Vector | None]:
-        """The push is answered by `theirs`, which has been read and is finite.
+    def settle(self, weights: Weights) -> Vector | None:
+        """The last push is answered by these weights, which have been read and are finite.
 
         Returns:
-            θ_C as it was pushed, and what to blend into it: θ_P and what the push left over. So the
-            blend leaves in θ_C what the parent has not heard of.
+            What to blend into θ_C: θ_P and what the push left over. So the blend leaves in θ_C what
+            the parent has not heard of.
         """
-        pushed, read = self._pushed, self._read
-        self.known = theirs
-        if theirs is None or pushed is None or read is None or read is pushed:
-            return pushed, theirs
-        return pushed, theirs + (pushed - read)
+        rest = self._rest
+        self._know(weights)
+        return weights.vector if weights.vector is None or rest is None else weights.vector + rest
+
+    def _start_of(self, push: Push, vector: Vector) -> Vector | None:
+        """What the vector of this push can be a difference to; None if it has to travel whole."""
+        if push.kind == "weights":
+            return self.known if push.version == self._version else None
+        return np.zeros(len(vector), DTYPE) if push.kind == "difference" else None
+
+    def _know(self, weights: Weights) -> None:
+        self._read = None
+        self._rest = None
+        if weights.vector is not None:
+            self.known = weights.vector
+            self._version = weights.version
 
 
 def unknown_base(child: str, push: Push) -> ProtocolError:
@@ -167,6 +207,18 @@ def unknown_base(child: str, push: Push) -> ProtocolError:
         f"child {child!r} pushes a difference to version {push.version}, which this connection "
         "does not know; it has to join again",
     )
+
+
+def check_weights(weights: Weights, signature: Signature | None) -> None:
+    """Checks that the parent's weights, which have been read, can belong to this network."""
+    vector = weights.vector
+    size = signature.size if signature is not None else 0
+    if weights.encoding:
+        raise ProtocolError("base", "the parent sends a difference that was not agreed on")
+    if vector is not None and len(vector) != size:
+        raise ProtocolError("length", f"the parent sends {len(vector)} numbers, expected {size}")
+    if vector is not None and not is_finite(vector):
+        raise ProtocolError("finite", "the parent sends NaN or infinity")
 
 
 def _expand(message: Push | Weights, base: Vector, trainable: int) -> Vector:

@@ -25,7 +25,7 @@ import re
 import struct
 from collections.abc import Mapping
 from itertools import islice
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -83,6 +83,9 @@ Shape = Annotated[list[Count], msgspec.Meta(max_length=32)]
 Name = Annotated[
     str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 ]
+
+#: What a push's vector is: θ_C, θ_C − θ_P as the child last took that over, or a gradient at it.
+Kind: TypeAlias = Literal["weights", "difference", "gradient"]
 
 #: A line of the history has these keys beside the measures.
 _RESERVED = ("time", "event", "child", "trial")
@@ -144,6 +147,10 @@ class Join(Message):
 
     signature: list[tuple[str, Shape]]
 
+    @classmethod
+    def of(cls, signature: Signature) -> Join:
+        return cls(signature=[(name, list(shape)) for name, shape in signature.entries])
+
     def as_signature(self) -> Signature:
         return Signature.of(self.signature)
 
@@ -155,6 +162,9 @@ class Push(Message):
     version: Count
     #: Numbers the child's pushes 1, 2, …; a repeated number is answered but not counted again.
     sequence: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    #: What the vector is. A child that has nothing to start from pushes its weights, whatever the
+    #: parent's rule takes.
+    kind: Kind = "weights"
     #: Environment steps since the last push.
     steps: Count = 0
     #: Undiscounted return of each episode that ended since the last push, within ±1e30.

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec import UNSET
+
 from genkidama.averaging import Contribution
 from genkidama.child_record import ChildRecord
 from genkidama.errors import ProtocolError
@@ -169,10 +171,7 @@ class ParameterServer:
         self.trial.restore(snapshot, signature, vector)
         self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)
         for name, counts in snapshot.children.items():
-            record = self.children[name] = ChildRecord()
-            record.exchanges = counts.get("exchanges", 0)
-            record.episodes = counts.get("episodes", 0)
-            record.steps = counts.get("steps", 0)
+            self.children[name] = ChildRecord.of(counts)
 
     # One method a message.
 
@@ -240,55 +239,62 @@ class ParameterServer:
         # A push whose reply got lost is answered again and counted once. The result of a run that
         # is over stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
-            self._apply(child, message, vector, trial)
-            self._count(child, record, trial, message, now)
+            left_out = self._apply(child, message, vector, trial, now)
+            self._count(child, record, trial, message, left_out, now)
             self.trials.pushed(trial, now)
             self._check_stop(now)
         weights = self._weights(trial, now, answer=True)
-        return weights if record.line is None else record.line.answer(weights, vector)
+        return weights if record.line is None else record.line.answer(weights, message)
 
-    def _apply(self, child: str, message: Push, vector: Vector, trial: Trial) -> None:
-        staleness = trial.version - message.version
-        push = Contribution(vector, message.version, staleness, message.steps, child)
-        if trial.vector is not None:
-            self.trials.rule.apply(trial.vector, push)
-            return
-        trial.vector = self.trials.rule.start(push)
-        if trial.vector is None:
-            raise ProtocolError(
-                "order",
-                f"child {child!r} pushes before the parent has weights, "
-                "and this push cannot become them",
-            )
+    def _apply(
+        self, child: str, message: Push, vector: Vector, trial: Trial, now: float
+    ) -> str | None:
+        """Why the push is left out; None if it is used."""
+        assert trial.signature is not None
+        push = Contribution(
+            vector,
+            message.version,
+            trial.version - message.version,
+            message.steps,
+            child,
+            len(self.joined),
+            now,
+            self.trials.progress(trial, now),
+            message.measures.get("loss"),
+            trial.signature.statistics,
+        )
+        return trial.take(push, message.kind, self.trials.rule, self.experiment.parent.average)
 
     def _count(
-        self, child: str, record: ChildRecord, trial: Trial, message: Push, now: float
+        self,
+        child: str,
+        record: ChildRecord,
+        trial: Trial,
+        message: Push,
+        left_out: str | None,
+        now: float,
     ) -> None:
-        staleness = trial.version - message.version
-        episodes = len(message.returns)
-        trial.version += 1
-        trial.episodes += episodes
+        version = trial.version - (left_out is None)
+        trial.episodes += len(message.returns)
         trial.steps += message.steps
         trial.add_returns(message.returns)
         tally = self._tally
         tally.count(len(self.joined))
-        record.sequence = message.sequence
-        record.exchanges += 1
-        record.episodes += episodes
-        record.steps += message.steps
+        record.count(message, left_out=left_out is not None)
         every = self.experiment.parent.history_every
-        if not tally.exchanges % every:
+        if left_out is not None or not tally.exchanges % every:
             self._events.append(
                 Exchange(
                     time=now,
                     child=child,
                     version=trial.version,
                     update=tally.updates,
-                    staleness=staleness,
+                    staleness=version - message.version,
                     episodes=trial.episodes,
                     steps=trial.steps,
                     mean_return=trial.mean_return,
                     trial=trial.label,
+                    left_out=left_out or UNSET,
                 )
             )
         if message.measures and not record.exchanges % every:

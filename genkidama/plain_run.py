@@ -5,6 +5,7 @@ from __future__ import annotations
 from genkidama.averaging import Blend, Rule
 from genkidama.events import Event
 from genkidama.experiment import Experiment
+from genkidama.rules.table import RULES, make_rule, pushes
 from genkidama.trial import Tally, Trial
 
 __all__ = ["PlainRun"]
@@ -14,15 +15,20 @@ class PlainRun:
     """The trivial `Trials`: all children train the same trial, until `[stop]` ends it.
 
     Args:
-        rule: how a push is used. None takes the documented rule, `Blend` with `parent.alpha`.
+        rule: how a push is used. None takes the one that `parent.rule` names or, if that is an
+            import string, the documented one.
     """
 
     shared = True
     wait = 0.0
 
     def __init__(self, experiment: Experiment, rule: Rule | None = None) -> None:
-        self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
-        self.rule: Rule = rule or Blend(experiment.parent.alpha)
+        self.rule: Rule = rule or _named(experiment)
+        settings = experiment.to_dict()
+        if self.rule.takes != pushes(experiment):
+            # The children do not know a rule of one's own.
+            settings["child"]["push"] = self.rule.takes
+        self.trial = Trial(window=experiment.stop.window, experiment=settings)
         self.tally = Tally()
         self.events: list[Event] = []
         self._stop = experiment.stop
@@ -60,6 +66,8 @@ class PlainRun:
             used = self.tally.updates / stop.updates
         if stop.episodes:
             used = max(used, trial.episodes / stop.episodes)
+        if stop.steps:
+            used = max(used, trial.steps / stop.steps)
         if stop.seconds:
             used = max(used, self.tally.seconds(now) / stop.seconds)
         return min(1.0, used)
@@ -77,6 +85,8 @@ class PlainRun:
             return f"{stop.updates} updates done"
         if stop.episodes is not None and trial.episodes >= stop.episodes:
             return f"{stop.episodes} episodes done"
+        if stop.steps is not None and trial.steps >= stop.steps:
+            return f"{stop.steps} steps done"
         if stop.seconds is not None and self.tally.seconds(now) >= stop.seconds:
             return f"{stop.seconds:g} seconds are over"
         return ""
@@ -87,6 +97,11 @@ class PlainRun:
         parts = [f"{connected} child{'ren' if connected != 1 else ''}", f"version {trial.version}"]
         if trial.mean_return is not None:
             parts.append(f"mean return {trial.mean_return:.1f}")
-        if stop.updates or stop.episodes or stop.seconds:
+        if stop.updates or stop.episodes or stop.steps or stop.seconds:
             parts.append(f"{100 * self.progress(trial, now):.0f} %")
         return ", ".join(parts)
+
+
+def _named(experiment: Experiment) -> Rule:
+    settings = experiment.parent
+    return make_rule(experiment) if settings.rule in RULES else Blend(settings.alpha)

@@ -6,7 +6,12 @@ parent computes it and every reply carries it, so all children anneal together.
 
 from __future__ import annotations
 
-__all__ = ["SCHEDULES", "constant", "linear"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from genkidama.settings import Optimizer
+
+__all__ = ["SCHEDULES", "constant", "learning_rate", "linear"]
 
 
 def constant(start: float, end: float, progress: float) -> float:
@@ -20,3 +25,10 @@ def linear(start: float, end: float, progress: float) -> float:
 
 
 SCHEDULES = {"constant": constant, "linear": linear}
+
+
+def learning_rate(settings: Optimizer, progress: float) -> float:
+    """η when so much of the run is done."""
+    return SCHEDULES[settings.schedule](
+        settings.learning_rate, settings.final_learning_rate, progress / settings.schedule_fraction
+    )

@@ -119,7 +119,7 @@ def check_search(
         )
     limits = {
         key: value
-        for key in ("updates", "episodes", "seconds", "mean_return")
+        for key in ("updates", "episodes", "steps", "seconds", "mean_return")
         if (value := getattr(stop, key)) is not None
     }
     for key, value in limits.items():

@@ -8,6 +8,8 @@ Laws of this file:
 - A push without a reply is sent again, with the same number, the same work and the present weights.
   So the parent counts it once.
 - A child's work without a parent is gathered, and goes with the next push that has a new number.
+- A difference or a gradient is pushed with the version of its basis. A child without a basis
+  pushes its weights.
 - A session speaks for one vector. It does not know what trains it, or how.
 
 `ParameterServer` is the other end of the conversation; `docs/protocol.md` describes both.
@@ -18,6 +20,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import genkidama
+from genkidama.basis import Basis
 from genkidama.compression import ENCODINGS
 from genkidama.decisions import (
     Begin,
@@ -34,12 +37,13 @@ from genkidama.decisions import (
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.gathered import Gathered, LeftOut
-from genkidama.lines import ChildLine
+from genkidama.lines import ChildLine, check_weights
 from genkidama.messages import (
     OLDEST_PROTOCOL,
     PROTOCOL,
     Hello,
     Join,
+    Kind,
     Leave,
     Push,
     Refusal,
@@ -48,7 +52,7 @@ from genkidama.messages import (
     Weights,
     Welcome,
 )
-from genkidama.weights import Signature, Vector, is_finite
+from genkidama.weights import Signature, Vector
 
 __all__ = ["Session"]
 
@@ -58,8 +62,8 @@ _LONGEST_REASON = 200
 #: A parent closes with this code when the run is over, and with another code if it may come back.
 _RUN_OVER = 1000
 
-#: The sections of an experiment that a child has built its network and its learner from.
-_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c")
+#: What of an experiment a child has built its network and its learner from.
+_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "pushes")
 
 
 R = TypeVar("R", Welcome, Weights)
@@ -95,6 +99,7 @@ class Session:
         self._gathered = Gathered()
         self._unanswered: Gathered | None = None
         self._begun = False
+        self._basis = Basis()
         #: Why the parent has refused NaN or infinite weights, until it has given others.
         self._diverged = ""
         self._told_of_measures = False
@@ -120,20 +125,29 @@ class Session:
     def join(self, signature: Signature) -> Join:
         """The request after hello, when the network is built."""
         self.signature = signature
-        return _join(signature)
+        return Join.of(signature)
 
-    def push(self, vector: Vector) -> Push:
-        """The weights and all gathered work.
+    @property
+    def pushes(self) -> Kind:
+        """What the parent's rule takes."""
+        return self._basis.pushes
+
+    def push(self, vector: Vector, gradient: Vector | None = None) -> Push:
+        """The weights, or what the parent takes instead, and all gathered work.
 
         If the last push has no reply, this one has its number and its work.
 
         Args:
-            vector: float32, shape (signature.size,). It must not change until the reply is heard.
+            vector: θ_C, float32, shape (signature.size,). It must not change until the reply is
+                heard.
+            gradient: as `Basis.carried` takes it.
         """
         if self._unanswered is None:
             self._unanswered = self._gathered
             self._gathered = Gathered()
             self._sequence += 1
+        assert self.signature is not None
+        kind, carried = self._basis.carried(vector, gradient, self.signature)
         push = Push(
             version=self.version,
             sequence=self._sequence,
@@ -141,7 +155,8 @@ class Session:
             returns=self._unanswered.returns,
             trial=self.trial,
             measures=self._unanswered.measures,
-            vector=vector,
+            kind=kind,
+            vector=carried,
         )
         return push if self._line is None else self._line.write(push)
 
@@ -205,6 +220,7 @@ class Session:
         self._gathered = Gathered()
         self._unanswered = None
         self._begun = False
+        self._basis = Basis()
 
     # Inside.
 
@@ -236,6 +252,7 @@ class Session:
         if welcome.stop:
             return self._end(welcome.stop)
         self.experiment = self._read(welcome)
+        self._basis = Basis(self.experiment.pushes)
         return Train(self.experiment)
 
     def _resume(self, welcome: Welcome) -> Decision:
@@ -248,17 +265,29 @@ class Session:
         theirs = self._read(welcome)
         for section in _BUILT_FROM:
             if getattr(theirs, section) != getattr(self.experiment, section):
+                what = "parent.rule" if section == "pushes" else f"[{section}]"
                 raise GenkidamaError(
-                    f"{self.parent} now runs another experiment ([{section}] differs); "
+                    f"{self.parent} now runs another experiment ({what} differs); "
                     "start this child again to take part in it"
                 )
-        return _join(self.signature)
+        return Join.of(self.signature)
 
     def _hear_of_join(self, reply: Reply) -> Decision:
-        weights = self._check(_expect(Weights, reply, "a join"))
+        weights = _expect(Weights, reply, "a join")
+        check_weights(weights, self.signature)
         diverged = self._diverged
         self._diverged = ""
-        self.version = weights.version
+        if (
+            self._begun
+            and not diverged
+            and self._basis.vector is not None
+            and weights.vector is not None
+        ):
+            # What is pushed next starts from the same basis. A parent may have gone back behind it.
+            self.version = min(self.version, weights.version)
+        else:
+            self.version = weights.version
+            self._basis.take_over(None if self._begun and not diverged else weights.vector)
         if self._line is not None and self.signature is not None:
             self._line.begin(weights, self.signature)
         if weights.stop:
@@ -275,34 +304,22 @@ class Session:
     def _hear_of_push(self, push: Push, reply: Reply) -> Decision:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
             self._diverged = reply.reason
-            return _join(self.signature)
+            return Join.of(self.signature)
         if isinstance(reply, Refusal) and reply.code in ("trial", "base"):
             # The reply to the next hello will tell what to train, and to the next join θ_P.
             raise ProtocolError(reply.code, reply.reason)
         line = self._line
         weights = _expect(Weights, reply, "a push")
-        weights = self._check(weights if line is None else line.read(weights))
+        if line is not None:
+            weights = line.read(weights)
+        check_weights(weights, self.signature)
         self._unanswered = None
         self.version = weights.version
+        self._basis.take_over(weights.vector)
         if weights.stop:
             self._end(weights.stop, weights.next)
-        if line is not None:
-            return Blend(weights.progress, *line.settle(weights.vector))
-        return Blend(weights.progress, push.vector, weights.vector)
-
-    def _check(self, weights: Weights) -> Weights:
-        """The same weights, if their vector can belong to this network."""
-        if weights.encoding:
-            raise ProtocolError("base", "the parent sends a difference that was not agreed on")
-        vector = weights.vector
-        size = self.signature.size if self.signature is not None else 0
-        if vector is not None and len(vector) != size:
-            raise ProtocolError(
-                "length", f"the parent sends {len(vector)} numbers, expected {size}"
-            )
-        if vector is not None and not is_finite(vector):
-            raise ProtocolError("finite", "the parent sends NaN or infinity")
-        return weights
+        theirs = weights.vector if line is None else line.settle(weights)
+        return Blend(weights.progress, self._basis.pushed, theirs)
 
     def _end(self, reason: str, next: bool = False) -> Over:
         """Keeps the first reason. The last call decides whether there may be another trial."""
@@ -312,10 +329,6 @@ class Session:
     def _read(self, welcome: Welcome) -> Experiment:
         source = f"the experiment of {self.parent}"
         return Experiment.from_dict(welcome.experiment, source=source)
-
-
-def _join(signature: Signature) -> Join:
-    return Join(signature=[(name, list(shape)) for name, shape in signature.entries])
 
 
 def _reset(weights: Weights, reason: str) -> Reset:

@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+#: A part of a whole that is not nothing.
+Share = Annotated[float, Meta(gt=0.0, le=1.0)]
+
+
 class Wrapper(Section, frozen=True):
     """One of `environment.wrappers`."""
 
@@ -53,7 +57,8 @@ class Environment(Section, frozen=True):
     """`[environment]`: what is learned."""
 
     id: Annotated[str, Meta(min_length=1)] = "LunarLander-v3"
-    """A Gymnasium id, or `"module:callable"` that returns an environment."""
+    """A Gymnasium id, one of EnvPool's as `"envpool:LunarLander-v3"`, or `"module:callable"` that
+    returns an environment."""
     options: dict[str, Any] = {}
     """Keyword arguments for the environment."""
     wrappers: tuple[Wrapper, ...] = ()
@@ -62,6 +67,9 @@ class Environment(Section, frozen=True):
     vectorized: bool = False
     """Whether to take its own vectorized form (ALE has one). That does the preprocessing:
     `options` are for it, and there are no `wrappers`."""
+    lanes: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """`hogwild`: environments that each core plays at once; its batch is shared out among them.
+    1 is the documented form."""
     normalize_observations: bool = False
     """Subtract the running mean of the observations and divide by their standard deviation."""
     normalize_rewards: bool = False
@@ -70,6 +78,12 @@ class Environment(Section, frozen=True):
     """Factor of every reward that is learned from; reported returns do not have it."""
     clip_rewards: NotNegative = 0.0
     """Scaled rewards that are learned from are cut to ± this; 0 means no limit."""
+
+    @property
+    def envpool(self) -> str | None:
+        """EnvPool's id of the environment, None if it is not one of EnvPool's."""
+        name = self.id.removeprefix("envpool:")
+        return None if name == self.id else name
 
 
 class Network(Section, frozen=True):
@@ -126,6 +140,8 @@ class Algorithm(Section, frozen=True):
     progresses."""
     final_entropy_coefficient: NotNegative = 0.0
     """Weight of the policy's entropy at the end, with a schedule."""
+    entropy_fraction: Share = 1.0
+    """The share of the run after which that weight is reached and stays."""
     reduction: Literal["mean", "sum"] = "mean"
     """Whether a loss is the mean or the sum over its steps."""
     normalize_advantages: bool = False
@@ -158,7 +174,7 @@ class ReplaySettings(Section, frozen=True):
 class Optimizer(Section, frozen=True):
     """`[optimizer]`: how a gradient becomes a step on the child's shared vector."""
 
-    name: Literal["sgd", "rmsprop", "adam"] = "adam"
+    name: Literal["sgd", "rmsprop", "adagrad", "adam"] = "adam"
     """The update rule."""
     learning_rate: Positive = 3e-4
     """Step size at the start."""
@@ -167,6 +183,8 @@ class Optimizer(Section, frozen=True):
     progresses."""
     final_learning_rate: NotNegative = 0.0
     """Step size at the end, with a schedule."""
+    schedule_fraction: Share = 1.0
+    """The share of the run after which that step size is reached and stays."""
     momentum: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
     """`sgd`: momentum."""
     weight_decay: NotNegative = 0.0
@@ -179,7 +197,7 @@ class Optimizer(Section, frozen=True):
     )
     """`adam`: decay of the first and second moment."""
     epsilon: Positive = 1e-8
-    """`rmsprop`, `adam`: added to the denominator."""
+    """`rmsprop`, `adagrad`, `adam`: added to the denominator."""
     epsilon_inside: bool = False
     """`rmsprop`: whether `epsilon` is added under the root, as in Mnih et al. 2016 and
     TensorFlow, or to the root, as in torch."""
@@ -192,11 +210,17 @@ class ParentSettings(Section, frozen=True):
 
     alpha: Fraction = 0.5
     """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
-    rule: Annotated[str, plug("blend")] = "blend"
-    """How the parent uses a push: `"blend"`, as above, or `"module:Class"`, a
-    `genkidama.averaging.Rule`."""
+    rule: Annotated[str, plug("blend", "weighted", "difference", "gradient")] = "blend"
+    """How the parent uses a push: `"blend"`, as above; `"weighted"`, a blend in which not all
+    pushes count the same; `"difference"`: θ_P ← θ_P + α(θ_C − θ_base); `"gradient"`: children send
+    gradients, and `[optimizer]` is the parent's; or `"module:Class"`, a `genkidama.averaging.Rule`.
+    docs/rules.md says when to use which."""
     rule_options: dict[str, Any] = {}
-    """Keyword arguments for a rule of one's own, which gets `alpha` too."""
+    """Keyword arguments for the rule; docs/rules.md lists those of ours. A rule of one's own gets
+    `alpha` too."""
+    average: Fraction = 0.0
+    """Checkpoints hold a running mean of θ_P, for evaluation and export, with this decay an
+    exchange: 1 is the mean of all versions, 0 means θ_P itself. Training goes on from θ_P."""
     encoding: Literal["float32", "float16", "int8", "int4"] = "float32"
     """How weights travel: `"float32"`, whole and exact. Or as differences that leave their rest
     for the next exchange: `"float16"` takes half the bytes, `"int8"` a quarter, `"int4"` a
@@ -231,13 +255,16 @@ class ChildSettings(Section, frozen=True):
     """`[child]`: what every child does."""
 
     beta: Fraction = 0.5
-    """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P."""
+    """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P. Where it does not
+    push weights, it takes θ_P over whole."""
+    push: Literal["auto", "weights", "difference", "gradient"] = "auto"
+    """What a child pushes; `"auto"` means what `parent.rule` takes, and nothing else fits it."""
     backend: Annotated[str, plug("hogwild", "ga3c")] = "hogwild"
     """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or
     `"module:Class"`."""
-    exchange: Literal["episode", "free"] = "episode"
-    """`"episode"`: once per episode of the whole child, its cores waiting; `"free"`: nobody
-    waits."""
+    exchange: Literal["episode", "update", "free"] = "episode"
+    """`"episode"`: once per episode of the whole child, its cores waiting; `"update"`: so once per
+    update, or per gradient if these are pushed; `"free"`: nobody waits."""
     exchange_seconds: NotNegative = 1.0
     """`free`: exchange every so many seconds; 0 means by steps only."""
     exchange_steps: Count = 0
@@ -297,6 +324,8 @@ class Stop(Section, frozen=True):
     back."""
     episodes: Natural | None = None
     """Episodes of all children."""
+    steps: Natural | None = None
+    """Environment steps of all children."""
     seconds: Positive | None = None
     """Wall-clock time since the first child joined."""
     mean_return: Finite | None = None

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from genkidama.averaging import Rule
+from genkidama.averaging import Contribution, Rule, blend
+from genkidama.errors import ProtocolError
 from genkidama.events import Event
 from genkidama.weights import Signature, Vector
 
@@ -24,6 +25,10 @@ __all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
 
 #: The names of a rule's arrays begin with this, where they stand beside a network's parameters.
 STATE_PREFIX = "__rule__."
+
+#: Why a push of weights is left out by a rule that takes something else: its child had no θ_P to
+#: start from, and has one with the answer.
+BASELESS = "baseless"
 
 
 @dataclass
@@ -38,6 +43,8 @@ class Trial:
     experiment: dict[str, Any] = field(default_factory=dict)
     signature: Signature | None = None
     vector: Vector | None = None
+    #: The running mean of θ_P, for evaluation and export; None unless `parent.average` is set.
+    average: Vector | None = None
     #: How many pushes have been applied.
     version: int = 0
     episodes: int = 0
@@ -60,6 +67,54 @@ class Trial:
             # Now and then the running sum is computed anew, which drops its rounding errors.
             self._sum = fsum(kept)
             self._unchecked = 0
+
+    def take(self, push: Contribution, kind: str, rule: Rule, decay: float) -> str | None:
+        """θ_P by a push: a new version, unless the push is left out.
+
+        Args:
+            kind: what its vector is.
+            rule: how it is used.
+            decay: of the running mean of versions, `parent.average`.
+
+        Returns:
+            Why the push is left out; None if it is used.
+
+        Raises:
+            ProtocolError: the push cannot be used, and nothing has changed.
+        """
+        left_out = None
+        if self.vector is None:
+            self.vector = rule.start(push) if kind == "weights" else None
+            if self.vector is None:
+                raise ProtocolError(
+                    "order",
+                    f"child {push.child!r} pushes before the parent has weights, "
+                    "and this push cannot become them",
+                )
+        elif kind == rule.takes:
+            left_out = rule.apply(self.vector, push)
+        elif kind == "weights":
+            left_out = BASELESS
+        else:
+            raise ProtocolError(
+                "order",
+                f"child {push.child!r} pushes a {kind}, the parent's rule takes {rule.takes}",
+            )
+        if left_out is None:
+            self.version += 1
+            if decay:
+                self._take_into_average(self.vector, decay)
+        return left_out
+
+    def _take_into_average(self, vector: Vector, decay: float) -> None:
+        """Below decay 1 the mean is exponential, and plain while there are few versions.
+
+        At 1 it is the plain mean of all versions (Izmailov et al. 2018, SWA).
+        """
+        if self.average is None:
+            self.average = vector.copy()
+        else:
+            blend(self.average, vector, max(1.0 - decay, 1.0 / self.version))
 
     @property
     def label(self) -> int | UnsetType:

@@ -19,19 +19,20 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK", "DTYPE", "Signature", "Vector", "is_finite", "unflatten"]
+__all__ = ["BLOCK", "DTYPE", "STATISTICS", "Signature", "Vector", "is_finite", "unflatten"]
 
 #: The type of every number in memory, on the wire and on disk.
 DTYPE = np.dtype("<f4")
 
 Vector: TypeAlias = npt.NDArray[np.float32]
 
-#: The name of an entry that holds running statistics begins with this.
-STATISTICS = "statistics."
-
 #: Numbers worked on at a time. Intermediate results stay in a second-level cache, so that a large
 #: vector crosses the memory bus once. Below 10,000 numbers OpenBLAS starts no threads.
 BLOCK = 8_192
+
+
+#: The entries of a signature that are running statistics: of the observations, of the returns.
+STATISTICS = ("statistics.observations", "statistics.returns")
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,9 @@ class Signature:
         return sum(prod(shape) for _, shape in self.entries)
 
     @cached_property
-    def trainable(self) -> int:
-        """How many numbers come before the running statistics."""
-        names = (name for name, _ in self.entries)
-        parts = zip(names, self.slices.values(), strict=True)
-        return next((part.start for name, part in parts if name.startswith(STATISTICS)), self.size)
+    def statistics(self) -> int:
+        """How many running statistics end the vector; the numbers before them are trained."""
+        return sum(prod(shape) for name, shape in self.entries if name in STATISTICS)
 
     @cached_property
     def digest(self) -> str:

@@ -12,6 +12,20 @@ from genkidama.weights import DTYPE
 def test_a_checkpoint_keeps_the_counts_alone() -> None:
     record = ChildRecord(session="s", connected=True, sequence=4, exchanges=3, episodes=2, steps=1)
     assert record.counts() == {"exchanges": 3, "episodes": 2, "steps": 1}
+    record.left_out = 2
+    assert record.counts() == {"exchanges": 3, "episodes": 2, "steps": 1, "left_out": 2}
+    assert ChildRecord.of(record.counts()) == ChildRecord(
+        exchanges=3, episodes=2, steps=1, left_out=2
+    )
+    assert ChildRecord.of({}) == ChildRecord()
+
+
+def test_a_push_is_counted_under_its_number() -> None:
+    record = ChildRecord(session="s", connected=True, sequence=4, exchanges=3)
+    record.count(Push(version=0, sequence=7, steps=20, returns=[1.0, 2.0]), left_out=False)
+    record.count(Push(version=0, sequence=8, steps=5), left_out=True)
+    assert (record.sequence, record.exchanges) == (8, 5)
+    assert record.counts() == {"exchanges": 5, "episodes": 2, "steps": 25, "left_out": 1}
 
 
 def test_a_whole_push_is_read_as_it_is() -> None:

@@ -68,6 +68,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         7,
         "--set",
         "child.exchange_seconds=0.1",
+        "--set",
+        "stop.window=20",  # on a busy machine eight updates are fifty episodes
         "--episodes",
         1,
     ]
@@ -275,7 +277,7 @@ def test_interrupted_it_leaves_a_checkpoint_and_nothing_else(
         "exchanges",
     )
     family = process.family()
-    assert len(family) >= 8  # this one, the parent, and a child, a nursery and a core twice
+    assert len(family) >= 7  # this one, parent, nursery, and a child and a core twice
     process.signal(number)
     process.vanish(5.0)
     assert process.wait() == 128 + number

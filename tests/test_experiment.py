@@ -74,6 +74,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.entropy_coefficient": not_negative,
     "algorithm.entropy_schedule": st.sampled_from(["constant", "linear"]),
     "algorithm.final_entropy_coefficient": not_negative,
+    "algorithm.entropy_fraction": st.floats(0.01, 1.0),
     "algorithm.reduction": st.sampled_from(["mean", "sum"]),
     "algorithm.normalize_advantages": st.booleans(),
     "algorithm.max_gradient_norm": not_negative,
@@ -81,11 +82,13 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.vtrace_rho": positive,
     "algorithm.vtrace_c": positive,
     "algorithm.options": options,
+    "environment.lanes": st.just(1),
     "replay.steps": st.just(0),
-    "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adam"]),
+    "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adagrad", "adam"]),
     "optimizer.learning_rate": positive,
     "optimizer.schedule": st.sampled_from(["constant", "linear"]),
     "optimizer.final_learning_rate": not_negative,
+    "optimizer.schedule_fraction": st.floats(0.01, 1.0),
     "optimizer.momentum": st.floats(0.0, 1.0, exclude_max=True),
     "optimizer.weight_decay": not_negative,
     "optimizer.decay": st.floats(0.0, 1.0, exclude_max=True),
@@ -94,8 +97,9 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "optimizer.epsilon_inside": st.booleans(),
     "optimizer.shared": st.booleans(),
     "parent.alpha": fractions,
-    "parent.rule": st.sampled_from(["blend", "my.package:Rule"]),
-    "parent.rule_options": options,
+    "parent.rule": st.just("my.package:Rule"),
+    "parent.rule_options": st.just({}),  # what a rule takes: tests/rules/test_table.py
+    "parent.average": fractions,
     "parent.encoding": st.sampled_from(["float32", "float16", "int8", "int4"]),
     "parent.listen": st.text(min_size=1, max_size=20),
     "parent.checkpoint_updates": st.integers(0, 10**6),
@@ -109,6 +113,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.certificate_file": st.text(max_size=20),
     "parent.key_file": st.text(max_size=20),
     "child.beta": fractions,
+    "child.push": st.sampled_from(["auto", "weights"]),
     "child.backend": st.sampled_from(["hogwild", "ga3c", "mine:Backend"]),
     "child.exchange": st.sampled_from(["episode", "free"]),
     "child.exchange_seconds": positive,
@@ -129,6 +134,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "ga3c.max_agents": st.integers(64, 10**6),
     "stop.updates": naturals,
     "stop.episodes": naturals,
+    "stop.steps": naturals,
     "stop.seconds": positive,
     "stop.mean_return": finite,
     "stop.window": naturals,
@@ -301,12 +307,13 @@ def test_an_experiment_is_frozen() -> None:
 # What is wrong, and the one line that says so.
 
 ALGORITHM = (
-    "across_episodes, batch_size, clip, entropy_coefficient, entropy_schedule, epochs, epsilon, "
+    "across_episodes, batch_size, clip, entropy_coefficient, entropy_fraction, entropy_schedule, "
+    "epochs, epsilon, "
     "final_entropy_coefficient, gae_lambda, gamma, max_gradient_norm, minibatch_size, name, "
     "normalize_advantages, options, pull_steps, reduction, value_coefficient, "
     "vtrace, vtrace_c, vtrace_rho"
 )
-CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps"
+CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps, push"
 PLUG = "or an import string 'module:Name'"
 NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
 
@@ -386,7 +393,7 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         # words
         (
             {"child": {"exchange": "never"}},
-            "child.exchange = 'never': expected one of 'episode', 'free'",
+            "child.exchange = 'never': expected one of 'episode', 'update', 'free'",
         ),
         (
             {"network": {"activation": "gelu"}},
@@ -428,6 +435,28 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             "replay.steps = 120: the backend ga3c has no replay tensor; "
             "set it to 0, or child.backend to 'hogwild'",
         ),
+        ({"environment": {"lanes": 0}}, "environment.lanes = 0: expected int >= 1"),
+        ({"environment": {"lanes": 1025}}, "environment.lanes = 1025: expected int <= 1024"),
+        (
+            {"environment": {"lanes": 4}, "child": {"backend": "ga3c"}},
+            "environment.lanes = 4: the backend ga3c has ga3c.environments instead; "
+            "take environment.lanes out",
+        ),
+        (
+            {"environment": {"lanes": 4}, "algorithm": {"across_episodes": False}},
+            "environment.lanes = 4: episodes in several lanes do not end together, but "
+            "algorithm.across_episodes = False ends a batch with its episode; set it to true",
+        ),
+        (
+            {"environment": {"lanes": 16}},
+            "environment.lanes = 16: does not divide algorithm.batch_size = 120; "
+            "set that to 112, for instance",
+        ),
+        (
+            {"environment": {"lanes": 240}},
+            "environment.lanes = 240: does not divide algorithm.batch_size = 120; "
+            "set that to 240, for instance",
+        ),
         (
             {"algorithm": {"batch_size": 63}},
             "algorithm.minibatch_size = 64: at most algorithm.batch_size = 63 is allowed",
@@ -458,6 +487,11 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},
             "environment.wrappers: 'ClipReward' cannot be put around a vectorized environment; "
             "take out environment.vectorized or the wrappers",
+        ),
+        (
+            {"environment": {"id": "envpool:Pong-v5", "wrappers": [{"name": "ClipReward"}]}},
+            "environment.wrappers: 'ClipReward' cannot be put around an environment of EnvPool's; "
+            "take out 'envpool:' of environment.id or the wrappers",
         ),
         ({"ga3c": {"agents": 65}}, "ga3c.agents = 65: at most ga3c.max_agents = 64 is allowed"),
         ({"ga3c": {"trainers": 5}}, "ga3c.trainers = 5: at most ga3c.max_trainers = 4 is allowed"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -256,6 +258,29 @@ def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     assert found.err.startswith("usage: genkidama") and "Traceback" not in found.err
 
 
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["train", "--help"], ["doctor", "--help"]], ids=" ".join
+)
+def test_help_imports_no_package_and_nothing_large(words: list[str]) -> None:
+    code = f"""
+import sys
+before = set(sys.modules)
+from genkidama.__main__ import main
+try:
+    main({words})
+except SystemExit as end:
+    print(end.code, *set(sys.modules) - before, file=sys.stderr)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    status, *modules = found.stderr.split()
+    assert status == "0" and "genkidama.commands.parser" in modules
+    roots = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
+    assert roots == {"genkidama"}
+    assert not {"asyncio", "http", "multiprocessing", "socket", "ssl", "subprocess"} & set(modules)
+
+
 def test_an_interrupted_command_has_the_shells_exit_code(
     tmp_path: Path, genkidama: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +294,7 @@ def test_an_interrupted_command_has_the_shells_exit_code(
 def test_json_has_no_nan(
     genkidama: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = Evaluation(np.array([1.0, np.nan]), Path("best.safetensors"), None, False, 0)
+    found = Evaluation(np.array([1.0, np.nan]), Path("best.safetensors"), None, False, 0, "", "")
     monkeypatch.setattr(verbs, "evaluate", lambda *_, **__: found)
     code, out, err = genkidama("evaluate", "run", "--json")
     assert (code, err) == (0, "")

@@ -327,7 +327,7 @@ def test_a_rule_is_told_what_a_push_brings() -> None:
     server.handle("b", push(1, 0, 0, 0), 2)
     reply = server.handle("a", push(1, 1, 1, 1, steps=7), 3)
     assert heard(reply) == (Weights(version=2), [0, 1, 2])
-    assert rule.seen == (0, 1, 7, "a")
+    assert rule.seen == (0, 1, 7, "a", 2, 3, 0.0, None, 0)
 
 
 def test_a_search_needs_trials_of_its_own() -> None:
@@ -809,3 +809,35 @@ def test_a_parent_that_lost_everything_takes_the_first_survivors_weights() -> No
         Weights(version=1),
         [5, 6, 7],
     )
+
+
+def test_what_a_rule_leaves_out_is_counted_by_child_and_told() -> None:
+    settings = {"parent.rule": "gradient", "child.exchange": "update"}
+    settings["parent.rule_options"] = {"max_staleness": 0}  # type: ignore[assignment]
+    server = ParameterServer(Experiment().with_settings(settings))
+    enter(server, "a", "b")
+    server.handle("a", push(1, 1, 1, 1, returns=(5.0,), steps=3), 1)
+    before = state(server, 1)
+    gradient = push(1, 1, 1, 1, version=0, returns=(7.0,), steps=4)
+    gradient.kind = "gradient"
+    lines(server)
+    reply = server.handle("b", gradient, 2)
+    assert heard(reply) == (Weights(version=1, progress=0.0), [1, 1, 1])
+    (line,) = lines(server)
+    assert (line["child"], line["left_out"], line["version"], line["staleness"]) == (
+        "b",
+        "stale",
+        1,
+        1,
+    )
+    assert state(server, 2)[0] == before[0]
+    assert (server.exchanges, server.trial.version, server.trial.steps) == (2, 1, 7)
+    counts = server.snapshot(2).children
+    assert counts["a"] == {"exchanges": 1, "episodes": 1, "steps": 3}
+    assert counts["b"] == {"exchanges": 1, "episodes": 1, "steps": 4, "left_out": 1}
+    again = ParameterServer(Experiment().with_settings(settings))
+    again.restore(server.snapshot(2), SIGNATURE, vector(1, 1, 1))
+    assert again.children["b"].left_out == 1
+    # The same push again is answered, and not counted again.
+    server.handle("b", gradient, 3)
+    assert server.snapshot(3).children == counts

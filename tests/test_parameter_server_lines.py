@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from genkidama.compression import ENCODINGS
 from genkidama.decisions import Blend, Decision, Train
@@ -161,6 +163,70 @@ def test_a_push_whose_reply_was_lost_is_sent_again_whole_or_not_and_counted_once
     again, _ = exchange(server, session, numbers(2))
     assert (again.sequence, again.encoding) == (lost.sequence, "int4")
     assert server.exchanges == 2
+
+
+#: What becomes of a push: it is answered, it is lost, its reply is lost.
+FATES = st.lists(st.sampled_from(["answered", "push lost", "reply lost"]), min_size=1, max_size=12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(ENCODINGS), FATES, st.integers(0, 2**32 - 1))
+def test_of_differences_nothing_is_lost_or_counted_twice_whatever_the_line_loses(
+    encoding: str, fates: list[str], seed: int
+) -> None:
+    """θ_P and what the child has not said yet are all that was learned, to a rounding error."""
+    server = make(encoding, **{"parent.rule": "difference", "parent.alpha": 1.0})
+    session = entered(server, "a")
+    exchange(server, session, numbers(0))
+    generator = np.random.default_rng(seed)
+    ours = numbers(0).astype(np.float64)
+    learned = ours.copy()
+    for fate in fates:
+        step = generator.normal(size=PAIR.size) * 10.0 ** generator.integers(-4, 1)
+        step[-5:] = 0.0
+        ours += step
+        learned += step
+        if fate != "answered":
+            lost = session.push(ours.astype(DTYPE))
+            if fate == "reply lost":
+                server.handle("a", decode_request(encode(lost)), 1.0)
+            say(server, session, session.hello())
+            say(server, session, session.join(PAIR))
+        push, decision = exchange(server, session, ours.astype(DTYPE))
+        assert (push.kind, push.encoding) == ("difference", encoding)
+        assert decision.sent is not None and decision.vector is not None
+        ours += decision.vector.astype(np.float64) - decision.sent
+        base = session._basis.vector
+        theirs = server.children["a"].line
+        assert base is not None and theirs is not None and theirs.known is not None
+        assert base.tobytes() == theirs.known.tobytes()
+        assert server.trial.vector is not None
+        unsaid = ours - base
+        assert server.exchanges == session.version == push.sequence
+        assert np.abs(server.trial.vector + unsaid - learned)[:-5].max() < 1e-4
+
+
+def test_gradients_travel_whole_and_weights_come_back_in_fewer_bytes() -> None:
+    server = make(
+        "int4",
+        **{"parent.rule": "gradient", "child.exchange": "update"},
+        **{"optimizer.name": "sgd", "optimizer.learning_rate": 0.5},
+    )
+    session = entered(server, "a")
+    exchange(server, session, numbers(0))
+    slope = np.ones(PAIR.size - 5, DTYPE)
+    for version in range(1, 4):
+        push = session.push(numbers(0), slope)
+        assert (push.kind, push.encoding, push.version) == ("gradient", "", version)
+        reply = server.handle("a", decode_request(encode(push)), 1.0)
+        assert isinstance(reply, Weights) and reply.encoding == "int4"
+        decision = session.hear(push, reply)
+        assert isinstance(decision, Blend) and decision.vector is not None
+        wanted = (numbers(0)[:-5] - 0.5 * version).tolist()
+        assert server.trial.vector is not None
+        assert server.trial.vector[:-5].tolist() == pytest.approx(wanted, abs=1e-5)
+        # All numbers have gone as far, so int4 says it exactly.
+        assert decision.vector[:-5].tolist() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_a_parent_that_has_lost_everything_takes_the_childs_weights_whole() -> None:

@@ -57,6 +57,14 @@ def test_it_is_over_after_so_many_episodes() -> None:
     assert subject.over(11.0) == "5 episodes done"
 
 
+def test_it_is_over_after_so_many_environment_steps() -> None:
+    subject = run(steps=100)
+    subject.trial.steps = 99
+    assert subject.over(11.0) == ""
+    subject.trial.steps = 100
+    assert subject.over(11.0) == "100 steps done"
+
+
 def test_it_is_over_after_so_many_seconds() -> None:
     subject = run(seconds=2.5)
     assert (subject.over(12.4), subject.over(12.5)) == ("", "2.5 seconds are over")
@@ -88,6 +96,7 @@ def test_without_conditions_it_never_ends() -> None:
         ({"seconds": 5}, 0.8),
         ({"updates": 8, "episodes": 5, "seconds": 8}, 0.8),
         ({"seconds": 3}, 1.0),
+        ({"steps": 40, "seconds": 8}, 0.75),
         ({"mean_return": 1}, 0.0),
     ],
 )
@@ -95,6 +104,7 @@ def test_progress_is_that_of_the_strictest_condition(stop: dict[str, Any], progr
     subject = run(**stop)
     exchange(subject, 0.0, 0.0)
     exchange(subject, 0.0, 0.0)
+    subject.trial.steps = 30
     assert subject.progress(subject.trial, 14.0) == progress
 
 

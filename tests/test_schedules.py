@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.schedules import SCHEDULES, constant, linear
+from genkidama.schedules import SCHEDULES, constant, learning_rate, linear
 from genkidama.settings import Algorithm, Optimizer
 
 rates = st.floats(0.0, 1e30)
@@ -43,3 +43,13 @@ def test_linear_stays_between_its_ends_and_never_turns(
 )
 def test_every_schedule_that_a_file_may_name_exists(section: type, key: str) -> None:
     assert set(SCHEDULES) == set(typing.get_args(typing.get_type_hints(section)[key]))
+
+
+@pytest.mark.parametrize(
+    ("progress", "value"), [(0.0, 8.0), (0.1, 6.5), (0.4, 2.0), (0.7, 2.0), (1.0, 2.0)]
+)
+def test_a_rate_is_final_after_its_share_of_the_run(progress: float, value: float) -> None:
+    settings = Optimizer(
+        learning_rate=8.0, schedule="linear", final_learning_rate=2.0, schedule_fraction=0.4
+    )
+    assert learning_rate(settings, progress) == pytest.approx(value)

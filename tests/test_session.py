@@ -447,7 +447,7 @@ def test_a_difference_goes_out_and_one_comes_back() -> None:
     assert push.encoding == "int8"
     pushed = parent.read("pi", push).vector
     assert pushed is not None and np.abs(pushed - OURS).max() < 0.02
-    reply = parent.answer(Weights(version=1, vector=vector(2, 3, 5)), pushed)
+    reply = parent.answer(Weights(version=1, vector=vector(2, 3, 5)), parent.read("pi", push))
     decision = session.hear(push, reply)
     assert isinstance(decision, Blend)
     assert decision.sent is OURS and decision.vector is not None
@@ -549,3 +549,76 @@ def test_goodbyes_fit_into_their_message() -> None:
     assert session.give_back("x" * 300) == Leave(reason="x" * 200, failed=True)
     session.closed(1000, "x" * 300)
     assert session.leave() == Leave(reason="x" * 200)
+
+
+# Differences.
+
+DIFFERENCES = EXPERIMENT.with_settings({"parent.rule": "difference"})
+FAR = vector(8, 8, 8)
+
+
+def differing(version: int, weights: np.ndarray | None = THEIRS) -> Session:
+    session = new()
+    session.hear(session.hello(), welcome(DIFFERENCES))
+    session.hear(session.join(SIGNATURE), Weights(version=version, vector=weights))
+    return session
+
+
+def rejoin(session: Session, version: int, weights: np.ndarray | None) -> None:
+    session.hear(session.hello(), welcome(DIFFERENCES))
+    assert session.signature is not None
+    decision = session.hear(
+        session.join(session.signature), Weights(version=version, vector=weights)
+    )
+    assert isinstance(decision, Keep)
+
+
+def said(session: Session) -> tuple[str, int, list[float]]:
+    """What the next push carries: its kind, its version, its vector."""
+    push = session.push(OURS)
+    assert push.vector is not None
+    return push.kind, push.version, push.vector.tolist()
+
+
+def test_a_difference_starts_from_the_last_answer() -> None:
+    session = differing(version=4)
+    assert said(session) == ("difference", 4, [-3, -3, -3])
+    push = session.push(OURS)
+    decision = session.hear(push, Weights(version=6, vector=FAR))
+    assert isinstance(decision, Blend)
+    assert decision.sent is OURS
+    assert decision.vector is FAR
+    assert said(session) == ("difference", 6, [-7, -6, -5])
+
+
+@pytest.mark.parametrize(("version", "said_version"), [(9, 4), (4, 4), (2, 2)])
+def test_after_a_cut_it_starts_from_where_it_did(version: int, said_version: int) -> None:
+    session = differing(version=4)
+    rejoin(session, version, FAR)
+    assert said(session) == ("difference", said_version, [-3, -3, -3])
+
+
+def test_without_anything_to_start_from_it_pushes_its_weights() -> None:
+    session = differing(version=0, weights=None)
+    assert said(session) == ("weights", 0, [1, 2, 3])
+    rejoin(session, 3, FAR)  # another child was first; what it gave was not taken over
+    assert said(session) == ("weights", 3, [1, 2, 3])
+    session.hear(session.push(OURS), Weights(version=3, vector=FAR))
+    assert said(session) == ("difference", 3, [-7, -6, -5])
+    rejoin(session, 0, None)  # the parent has lost everything
+    assert said(session) == ("weights", 0, [1, 2, 3])
+
+
+def test_weights_that_replace_diverged_ones_are_where_it_starts_from() -> None:
+    session = differing(version=4)
+    push = session.push(vector(NAN, 0, 0))
+    session.hear(push, Refusal(code="finite", reason="NaN"))
+    decision = session.hear(session.join(SIGNATURE), Weights(version=9, vector=FAR))
+    assert isinstance(decision, Reset)
+    assert said(session) == ("difference", 9, [-7, -6, -5])
+
+
+def test_a_parent_whose_rule_takes_something_else_is_another_experiment() -> None:
+    session = joined()
+    with pytest.raises(GenkidamaError, match=r"another experiment \(parent.rule differs\)"):
+        session.hear(session.hello(), welcome(DIFFERENCES))

@@ -128,12 +128,18 @@ class Line(RuleBasedStateMachine):
 
     @initialize(
         alpha=st.sampled_from([0.0, 0.5, 1.0]),
+        used=st.sampled_from(["blend", "weighted", "difference"]),
         encoding=st.sampled_from(["float32", "float32", *ENCODINGS]),
     )
-    def start(self, alpha: float, encoding: str) -> None:
+    def start(self, alpha: float, used: str, encoding: str) -> None:
         self.exact = encoding == "float32"
         self.experiment = Experiment().with_settings(
-            {"parent.alpha": alpha, "parent.encoding": encoding, "stop.window": 100_000}
+            {
+                "parent.alpha": alpha,
+                "parent.rule": used,
+                "parent.encoding": encoding,
+                "stop.window": 100_000,
+            }
         )
         self.server = ParameterServer(self.experiment, run="run-1")
 
@@ -209,7 +215,10 @@ class Line(RuleBasedStateMachine):
         if reply is not None:
             decision = session.hear(joining, reply)
             assert isinstance(decision, Keep if node.begun else Begin)
-            assert session.version == self.server.trial.version
+            # A difference goes on from where it began.
+            newest = self.server.trial.version
+            assert session.version <= newest
+            assert session.version == newest or session.pushes == "difference"
             node.begun = node.joined = True
 
     @property
@@ -248,6 +257,8 @@ class Line(RuleBasedStateMachine):
         assert ours is not None and ours.known is not None
         assert theirs is not None and theirs.known is not None
         assert ours.known.tobytes() == theirs.known.tobytes()
+        base = self.nodes[name].session._basis.vector
+        assert base is None or base.tobytes() == ours.known.tobytes()
         # At most half a unit is left over each way, and no number here is larger than `now`.
         assert np.abs(vector - self.server.trial.vector).max() <= 2 * 2 * self.now / 14
 
@@ -370,7 +381,8 @@ class Line(RuleBasedStateMachine):
         assert list(trial.returns) == self.counted
         assert trial.episodes == len(self.counted)
         assert trial.steps == STEPS_AN_EPISODE * len(self.counted)
-        assert trial.version == self.server.exchanges
+        left_out = sum(record.left_out for record in self.server.children.values())
+        assert trial.version == self.server.exchanges - left_out
 
     @invariant()
     def nothing_is_counted_twice(self) -> None:

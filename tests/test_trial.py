@@ -5,10 +5,18 @@ from __future__ import annotations
 from fractions import Fraction
 
 import msgspec
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.trial import Tally, Trial
+from genkidama.averaging import Blend, Rule
+from genkidama.errors import ProtocolError
+from genkidama.rules.difference import Difference
+from genkidama.rules.gradient import STALE, Gradient
+from genkidama.trial import BASELESS, Tally, Trial
+from genkidama.weights import DTYPE
+from tests.rules import contribution
 
 
 def restored(tally: Tally) -> Tally:
@@ -82,3 +90,63 @@ def test_the_mean_return_is_that_of_the_window(returns: list[float], window: int
     for value in returns:
         trial.add_returns([value])
     assert list(trial.returns) == returns[-window:]
+
+
+@given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=20))
+def test_the_running_mean_at_decay_1_is_that_of_all_versions(values: list[float]) -> None:
+    trial = Trial(window=1)
+    for value in values:
+        trial.take(contribution(np.full(2, value, DTYPE)), "weights", Blend(1.0), 1.0)
+    assert trial.average is not None
+    assert trial.average.tolist() == pytest.approx([sum(values) / len(values)] * 2, abs=1e-3)
+    assert trial.vector is not None
+    assert trial.vector.tolist() == [values[-1]] * 2
+
+
+def test_the_running_mean_forgets_below_1_and_is_none_at_0() -> None:
+    trial = Trial(window=1)
+    means = []
+    for value in (8.0, 0.0, 4.0, 0.0):
+        trial.take(contribution(np.full(1, value, DTYPE)), "weights", Blend(1.0), 0.75)
+        assert trial.average is not None
+        means.append(float(trial.average[0]))
+    assert means == pytest.approx([8.0, 4.0, 4.0, 3.0])
+    without = Trial(window=1)
+    without.take(contribution(np.ones(1, DTYPE)), "weights", Blend(1.0), 0.0)
+    assert without.average is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "left_out", "version"),
+    [
+        ("weights", Blend(1.0), None, 2),
+        ("difference", Difference(1.0), None, 2),
+        ("weights", Difference(1.0), BASELESS, 1),
+        ("gradient", Gradient(1.0, max_staleness=0), STALE, 1),
+    ],
+)
+def test_what_is_left_out_makes_no_version(
+    kind: str, rule: Rule, left_out: str | None, version: int
+) -> None:
+    trial = Trial(window=1)
+    assert trial.take(contribution(np.ones(1, DTYPE)), "weights", rule, 0.5) is None
+    push = contribution(np.full(1, 3.0, DTYPE), staleness=1)
+    assert trial.take(push, kind, rule, 0.5) == left_out
+    assert trial.version == version
+    assert trial.vector is not None
+    assert (trial.vector.tolist() == [1.0]) == (left_out is not None)
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [(True, "pushes a difference, the parent's rule takes weights"), (False, "has weights, and")],
+)
+def test_a_push_of_another_kind_is_refused(before: bool, words: str) -> None:
+    trial = Trial(window=1)
+    if before:
+        trial.take(contribution(np.ones(1, DTYPE)), "weights", Blend(1.0), 0.0)
+    kept = (trial.version, None if trial.vector is None else trial.vector.tolist())
+    with pytest.raises(ProtocolError, match=words) as caught:
+        trial.take(contribution(np.ones(1, DTYPE)), "difference", Blend(1.0), 0.0)
+    assert caught.value.code == "order"
+    assert kept == (trial.version, None if trial.vector is None else trial.vector.tolist())

@@ -143,15 +143,15 @@ def test_huge_finite_numbers_are_finite_though_their_squares_overflow(size: int)
 
 
 @pytest.mark.parametrize(
-    ("names", "trainable"),
+    ("names", "statistics"),
     [
-        (("weight", "bias"), 5),
-        (("weight", "statistics.observations"), 3),
-        (("statistics.observations", "weight"), 0),
-        (("weight.statistics.", "statistics"), 5),
+        (("weight", "bias"), 0),
+        (("weight", "statistics.observations"), 2),
+        (("statistics.observations", "statistics.returns"), 5),
+        (("weight.statistics.", "statistics"), 0),
     ],
 )
-def test_running_statistics_begin_at_the_first_of_their_names(
-    names: tuple[str, str], trainable: int
+def test_running_statistics_are_known_by_their_names(
+    names: tuple[str, str], statistics: int
 ) -> None:
-    assert Signature.of(zip(names, [(3,), (2,)], strict=True)).trainable == trainable
+    assert Signature.of(zip(names, [(3,), (2,)], strict=True)).statistics == statistics

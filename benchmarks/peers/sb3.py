@@ -1,4 +1,4 @@
-"""Stable-Baselines3 as a peer, with the settings that its zoo publishes for LunarLander.
+"""Stable-Baselines3 as a peer, with the settings that its zoo publishes.
 
 `speed`: environment steps a second of A2C with 8 environments in one process while it trains, from
 its second rollout on.
@@ -10,6 +10,8 @@ Then the policies are judged in their order by 500 episodes with sampled actions
 cores.
 The result is the clock when the first policies with a mean of at least 200 and 250 existed. A
 policy is not judged for a goal if the training mean had not come within `--scan-margin` of it.
+`--task` chooses another environment than LunarLander; its policies are not judged, and the clock
+stands for the training mean alone.
 
 The clock starts when training starts; start-up is reported beside it. `render_mode=None` is
 explicit: otherwise `make_vec_env` asks for rendering, which makes LunarLander five to eight times
@@ -20,6 +22,7 @@ Run with the peers' environment (`make peers`); one JSON object is printed:
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py speed --seconds 20 --pin 0
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --threads 1 --limit 600
     benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --subprocesses
+    benchmarks/.venv/bin/python benchmarks/peers/sb3.py learn --seed 1 --envpool
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ ENVIRONMENT = "LunarLander-v3"
 #: differs only in mended physics.
 A2C_SETTINGS: dict[str, Any] = {"gamma": 0.995, "n_steps": 5, "ent_coef": 1e-5}
 A2C_ENVIRONMENTS, A2C_RATE = 8, 0.00083
-PPO_SETTINGS: dict[str, Any] = {
+LUNAR_LANDER: dict[str, Any] = {
     "n_steps": 1024,
     "batch_size": 64,
     "gae_lambda": 0.98,
@@ -55,9 +58,54 @@ PPO_SETTINGS: dict[str, Any] = {
     "n_epochs": 4,
     "ent_coef": 0.01,
 }
-PPO_ENVIRONMENTS = 16
 
-GOALS = (200, 250)
+
+@dataclass
+class Task:
+    """What PPO learns, and how."""
+
+    environment: str
+    environments: int
+    goals: tuple[int, ...]
+    settings: dict[str, Any]
+    #: Whether the learning rate and the clip range fall to 0 over so many steps; 0 if they stay.
+    falling: int = 0
+
+
+TASKS = {
+    "lunarlander": Task(ENVIRONMENT, 16, (200, 250), LUNAR_LANDER),
+    "continuous": Task("LunarLanderContinuous-v3", 16, (200, 250), LUNAR_LANDER),
+    "cartpole": Task(
+        "CartPole-v1",
+        8,
+        (475,),
+        {
+            "n_steps": 32,
+            "batch_size": 256,
+            "gae_lambda": 0.8,
+            "gamma": 0.98,
+            "n_epochs": 20,
+            "learning_rate": 0.001,
+            "clip_range": 0.2,
+        },
+        falling=100_000,
+    ),
+    "pendulum": Task(
+        "Pendulum-v1",
+        4,
+        (-200,),
+        {
+            "n_steps": 1024,
+            "gae_lambda": 0.95,
+            "gamma": 0.9,
+            "n_epochs": 10,
+            "learning_rate": 1e-3,
+            "clip_range": 0.2,
+            "use_sde": True,
+            "sde_sample_freq": 4,
+        },
+    ),
+}
 
 Array = npt.NDArray[np.float32]
 
@@ -81,14 +129,54 @@ def age() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - created
 
 
-def vector_environment(count: int, seed: int, subprocesses: bool = False) -> Any:
+def vector_environment(
+    count: int, seed: int, subprocesses: bool = False, environment: str = ENVIRONMENT
+) -> Any:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     kind = SubprocVecEnv if subprocesses else DummyVecEnv
     return make_vec_env(
-        ENVIRONMENT, n_envs=count, seed=seed, env_kwargs={"render_mode": None}, vec_env_cls=kind
+        environment, n_envs=count, seed=seed, env_kwargs={"render_mode": None}, vec_env_cls=kind
     )
+
+
+def pool(count: int, seed: int) -> Any:
+    """EnvPool's LunarLander with one thread, as environments of Stable-Baselines3's.
+
+    As in EnvPool's own example, an environment is reset in the step that ends its episode.
+    """
+    import envpool
+    from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor
+
+    class Adapter(VecEnvWrapper):  # type: ignore[misc]
+        def reset(self) -> Any:
+            return self.venv.reset()[0]
+
+        def step_async(self, actions: Any) -> None:
+            self.actions = actions
+
+        def step_wait(self) -> Any:
+            observations, rewards, terminated, truncated, _ = self.venv.step(self.actions)
+            infos: list[dict[str, Any]] = [{} for _ in range(count)]
+            ended = np.flatnonzero(terminated | truncated).astype(np.int32)
+            if len(ended):
+                for lane in ended:
+                    infos[lane]["terminal_observation"] = observations[lane].copy()
+                    infos[lane]["TimeLimit.truncated"] = bool(truncated[lane])
+                observations[ended] = self.venv.reset(ended)[0]
+            return observations, rewards, terminated | truncated, infos
+
+        def seed(self, seed: int | None = None) -> list[None]:
+            return [None] * count  # it has one since it was made
+
+    environments = envpool.make_gymnasium(
+        ENVIRONMENT,
+        num_envs=count,
+        num_threads=1,
+        seed=list(range(seed * count, (seed + 1) * count)),
+    )
+    return VecMonitor(Adapter(environments))
 
 
 def measure_speed(seconds: float, seed: int, threads: int) -> dict[str, Any]:
@@ -154,6 +242,11 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
     from stable_baselines3.common.callbacks import BaseCallback
 
     torch.set_num_threads(options.threads)
+    task = TASKS[options.task]
+    settings = dict(task.settings)
+    if task.falling:
+        for name in ("learning_rate", "clip_range"):
+            settings[name] = lambda left, first=settings[name]: first * left
 
     class Keeper(BaseCallback):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -199,7 +292,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
             if len(episodes) == episodes.maxlen:
                 self.mean = float(np.mean([episode["r"] for episode in episodes]))
                 self.best = max(self.best, self.mean)
-                for goal in GOALS:
+                for goal in task.goals:
                     if self.mean >= goal:
                         self.passed.setdefault(str(goal), self.seconds())
             learned = self.mean is not None and self.mean >= options.until_mean
@@ -214,19 +307,24 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
             if self.policies[-1].seconds < self.since:
                 self.keep()
 
-    environments = vector_environment(PPO_ENVIRONMENTS, options.seed, options.subprocesses)
-    model = PPO(
-        "MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **PPO_SETTINGS
-    )
+    if options.envpool:
+        environments = pool(task.environments, options.seed)
+    else:
+        environments = vector_environment(
+            task.environments, options.seed, options.subprocesses, task.environment
+        )
+    model = PPO("MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **settings)
     keeper = Keeper()
     startup = age()
-    model.learn(options.steps, callback=keeper)
+    model.learn(task.falling or options.steps, callback=keeper)
     environments.close()
     facts = {
         "peer": "Stable-Baselines3 PPO",
         "version": stable_baselines3.__version__,
-        "environments": PPO_ENVIRONMENTS,
-        "processes": PPO_ENVIRONMENTS + 1 if options.subprocesses else 1,
+        "task": options.task,
+        "envpool": options.envpool,
+        "environments": task.environments,
+        "processes": task.environments + 1 if options.subprocesses else 1,
         "threads": options.threads,
         "cores": len(os.sched_getaffinity(0)),
         "seed": options.seed,
@@ -237,7 +335,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
         "excluded_seconds": keeper.excluded,
         "training_mean": keeper.mean,
         "best_training_mean": keeper.best if np.isfinite(keeper.best) else None,
-        "training_mean_passed": {str(goal): keeper.passed.get(str(goal)) for goal in GOALS},
+        "training_mean_passed": {str(goal): keeper.passed.get(str(goal)) for goal in task.goals},
         "curve": [
             [round(policy.seconds, 2), policy.steps, policy.training_mean]
             for policy in keeper.policies
@@ -327,7 +425,10 @@ def judge(policies: list[Policy], options: argparse.Namespace) -> dict[str, Any]
                 known[index] = float(returns.mean()), float(returns.std())
             return known[index]
 
-        firsts = {str(goal): first(policies, goal, options.scan_margin, evaluate) for goal in GOALS}
+        firsts = {
+            str(goal): first(policies, goal, options.scan_margin, evaluate)
+            for goal in TASKS[options.task].goals
+        }
         mean, std = evaluate(len(policies) - 1)
     return {
         "episodes": options.episodes,
@@ -366,7 +467,13 @@ def main() -> None:
     speed = modes.add_parser("speed", help="steps a second of A2C")
     speed.add_argument("--seconds", type=float, default=20.0)
     learn = modes.add_parser("learn", help="seconds until PPO has learned")
+    learn.add_argument("--task", choices=TASKS, default="lunarlander")
     learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
+    learn.add_argument(
+        "--envpool",
+        action="store_true",
+        help="train in EnvPool's LunarLander (pip install envpool); judged in Gymnasium's",
+    )
     learn.add_argument(
         "--limit", type=float, default=600.0, help="seconds of training at most (default 600)"
     )
@@ -405,7 +512,9 @@ def main() -> None:
         print(json.dumps(measure_speed(options.seconds, options.seed, options.threads)))
         return
     policies, facts = train(options)
-    print(json.dumps(facts | judge(policies, options)))
+    # Only a softmax is played without torch.
+    judged = judge(policies, options) if options.task == "lunarlander" else {}
+    print(json.dumps(facts | judged))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ no socket.
     shared_weights.py what an exchange reads and writes of it
     orchestrator.py   the backend `hogwild`: a process for each core
     core.py           such a process: it acts and learns
+    collector.py      how it collects a batch, in one environment or in several
     core_nursery.py   where it is born, with torch warm
     replay.py         the steps that cores keep, and what learners sample of them
     ga3c/             the backend `ga3c`: agents, and one engine

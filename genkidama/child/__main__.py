@@ -10,6 +10,7 @@ from multiprocessing import resource_tracker
 import msgspec
 
 from genkidama.child.client import Child
+from genkidama.child.forkserver import CORES
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.role import Role
 from genkidama.system.console import configure_logging, fail, stop_at_eof
@@ -51,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         help="certificates of the authority that signed the parent's (default: the system's)",
     )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
     options = parser.parse_args(argv)
     try:
         keys = ("parent", "name", "cores", "state", "token_file", "ca_file")
@@ -66,6 +68,8 @@ def main(argv: list[str] | None = None) -> int:
         if options.until_eof:
             stop_at_eof()
         _spare_the_resource_tracker()
+        if options.nursery:
+            CORES.join(options.nursery)
         configure_logging()
         child.run()
     except GenkidamaError as error:

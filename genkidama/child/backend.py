@@ -13,7 +13,7 @@ from genkidama.experiment import Experiment
 from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import Signature, Vector
 
-__all__ = ["Backend", "Work", "make_backend"]
+__all__ = ["Backend", "GradientBackend", "Work", "make_backend"]
 
 #: The module and the class of each backend that has a name.
 _BUILT_IN = {
@@ -71,7 +71,8 @@ class Backend(Protocol):
 
         At the start none is due: the weights are those that the child was given. With
         `child.exchange = "episode"` an exchange is due when each process has ended an episode, with
-        `"free"` after `exchange_seconds` or `exchange_steps`.
+        `"update"` when each has made an update or found a gradient, with `"free"` after
+        `exchange_seconds` or `exchange_steps`.
 
         Raises:
             GenkidamaError: training cannot go on.
@@ -115,11 +116,23 @@ class Backend(Protocol):
         ...
 
 
+class GradientBackend(Backend, Protocol):
+    """A backend whose child can push gradients; `"hogwild"` is one."""
+
+    def gradient(self) -> Vector | None:
+        """The mean of the gradients found since the last call, of all trained numbers.
+
+        They belong to the weights that the last exchange left. None if none has been found.
+        """
+        ...
+
+
 def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
     """The backend that `child.backend` names; nothing of the others is imported.
 
     Raises:
-        ConfigurationError: an import string that leads nowhere.
+        ConfigurationError: an import string that leads nowhere, or to a backend without gradients
+            where these are pushed.
     """
     kind: Any
     if is_plug(experiment.child.backend):
@@ -130,4 +143,9 @@ def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
         module, name_there = _BUILT_IN[experiment.child.backend]
         kind = getattr(import_module(module), name_there)
     backend: Backend = kind(experiment, cores, name)
+    if experiment.pushes == "gradient" and not hasattr(backend, "gradient"):
+        raise ConfigurationError(
+            f"child.backend = {experiment.child.backend!r}: gives no gradients, which the parent's "
+            "rule takes; set child.backend to 'hogwild', or take another parent.rule"
+        )
     return backend

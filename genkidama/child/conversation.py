@@ -24,13 +24,13 @@ import structlog
 from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import uplink
-from genkidama.child.backend import Backend
+from genkidama.child.backend import Backend, GradientBackend
 from genkidama.child.explanations import explain
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
 from genkidama.decisions import Blend, Decision, Renamed, Reset, Wait
 from genkidama.messages import Join, Request
 from genkidama.session import Session
-from genkidama.weights import Signature
+from genkidama.weights import Signature, Vector
 
 __all__ = ["Conversation"]
 
@@ -55,6 +55,7 @@ class Conversation:
         self.exchanged = math.nan
         #: Whether pushes may be sent at present.
         self.joined = False
+        self._entered = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._ended = ended
         self._warned = False
@@ -127,33 +128,53 @@ class Conversation:
     async def exchange(self, backend: Backend) -> None:
         """One push and its reply. Without a connection, what was done is gathered for the next.
 
+        Gradients are of no use without the parent, which makes the steps: with them the child waits
+        until it is there.
+
         Raises:
             GenkidamaError: the parent refuses the push for good.
         """
         self._gather(backend)
+        gradient = self._gradient(backend)
+        while not await self._push(backend, gradient):
+            if gradient is None or self.session.over is not None:
+                return
+            await self._entered.wait()
+
+    async def _push(self, backend: Backend, gradient: Vector | None) -> bool:
+        """Whether the push has got its reply."""
         connection = self._connection
         if connection is None or not self.joined:
-            return
+            return False
         try:
-            decision = await self._ask(connection, self.session.push(backend.snapshot()))
+            push = self.session.push(backend.snapshot(), gradient)
+            decision = await self._ask(connection, push)
             if isinstance(decision, Join):
                 decision = await self._ask(connection, decision)
         except FAILURES as error:
             self._lose(connection, _in_words(error))
             await connection.close()
+            return False
         except asyncio.CancelledError:
             # The reply may still come, and would be taken for that to the next request.
             if self._connection is connection:
                 self._forget()
             connection.transport.abort()
             raise
-        else:
-            self._carry_out(decision, backend)
+        self._carry_out(decision, backend)
+        return True
+
+    def _gradient(self, backend: Backend) -> Vector | None:
+        if self.session.experiment is None or self.session.experiment.pushes != "gradient":
+            return None
+        gradients: GradientBackend = backend  # type: ignore[assignment]  # `make_backend` saw to it
+        return gradients.gradient()
 
     async def leave(self, backend: Backend) -> None:
         """A last push, unless all is over, and a goodbye; errors as `ask` and `exchange`."""
         if self.session.over is None:
-            await self.exchange(backend)
+            self._gather(backend)
+            await self._push(backend, self._gradient(backend))
         if self._connection is not None and self.joined:
             await ask(self._connection, self.session.leave())
 
@@ -214,6 +235,7 @@ class Conversation:
         make_room(connection, size)
         decision = await self._ask(connection, join)
         self.joined = True
+        self._entered.set()
         return decision
 
     async def _ask(self, connection: ClientConnection, request: Request) -> Decision:
@@ -246,7 +268,7 @@ class Conversation:
                 self.exchanged = time.monotonic()
                 if sent is not None and vector is not None:
                     assert self.session.experiment is not None
-                    backend.blend(sent, vector, self.session.experiment.child.beta)
+                    backend.blend(sent, vector, self.session.experiment.pull)
                 backend.set_progress(progress)
             case Reset(vector):
                 log.warning(
@@ -259,6 +281,7 @@ class Conversation:
     def _forget(self) -> None:
         self._connection = None
         self.joined = False
+        self._entered.clear()
 
     def _lose(self, connection: ClientConnection, reason: str) -> None:
         if self._connection is connection:

@@ -12,36 +12,34 @@ Laws of this file:
 
 from __future__ import annotations
 
-import sys
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from genkidama.child.collector import Batch, Collector, ManyLanes, OneLane, make_places
 from genkidama.child.memory import SharedMemory
-from genkidama.child.process import (
-    EPISODE,
-    GONE,
-    PROGRESS,
-    READY,
-    RECYCLED,
-    REPORT_STEPS,
-    Line,
-    MemoryGuard,
-    live,
-)
+from genkidama.child.process import GONE, READY, RECYCLED, UPDATE, Line, MemoryGuard, live
 from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
 from genkidama.experiment import Experiment
-from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import make_learner, reads_log_mu, updates
+from genkidama.learning.learners import (
+    by_autograd,
+    gradients,
+    make_learner,
+    reads_log_mu,
+    updates,
+)
 from genkidama.learning.model import Model
-from genkidama.learning.optimizers import make_optimizer
+from genkidama.learning.optimizers import leave_gradient, make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
-from genkidama.schedules import SCHEDULES
+from genkidama.rules.table import reads_loss
+from genkidama.schedules import learning_rate
 from genkidama.system.machine import forget_peak
 
 __all__ = ["SingleCore", "run_core"]
@@ -81,52 +79,54 @@ class SingleCore:
         self._memory = memory
         self._line = line
         sequence = np.random.SeedSequence(seed)
-        self._rng = np.random.default_rng(sequence)
         self._torch_rng = torch.Generator().manual_seed(int(sequence.generate_state(1)[0]))
-        self._environment = make_environment(experiment.environment)
-        self._episode_seed = int(sequence.generate_state(2)[1]) % 2**31
-        self.model = Model(experiment, self._environment, torch.from_numpy(memory.gradients[index]))
+        self._places = make_places(experiment)
+        self._first_seed = int(sequence.generate_state(2)[1]) % 2**31
+        self.model = Model(experiment, self._places, torch.from_numpy(memory.gradients[index]))
         self._shared = torch.from_numpy(memory.weights)
         own = 0 if experiment.optimizer.shared else index
         trainable = self.model.trainable
-        self._optimizer = make_optimizer(
+        #: Whether each of its updates is the child's, and all cores wait after it.
+        self._shares_updates = experiment.child.exchange == "update"
+        self._notes_losses = reads_loss(experiment)
+        #: The newest loss, if they are noted.
+        self._loss = math.nan
+        make = leave_gradient if experiment.pushes == "gradient" else make_optimizer
+        self._optimizer = make(
             experiment.optimizer,
             self._shared[:trainable],
             torch.from_numpy(memory.state[own]),
             memory.clock[own : own + 1],
         )
         self._learner = make_learner(experiment.algorithm, self.model)
-        self._sample = self.model.head.sampler(self._rng, experiment.algorithm.epsilon)
         batch = self.algorithm.batch_size
         replay = ReplayTensor(memory, batch, self.model.observation_shape, self.model.head.columns)
         self._share = Share(replay, index)
-        #: Where the newest batch lies.
-        self._rows = self._share.begin(False)
-        #: The policy's outputs at each step of a batch, if the learner asks how probable actions
-        #: were.
-        self._outputs: Array | None = None
-        if reads_log_mu(self._learner):
-            self._outputs = np.zeros((batch, self.model.head.outputs), np.float32)
-        self._log_mu: Array | None = None
+        kind = OneLane if experiment.environment.lanes == 1 else ManyLanes
+        self.collector: Collector = kind(
+            experiment,
+            self._places,
+            self.model,
+            self._share,
+            line,
+            np.random.default_rng(sequence),
+            reads_log_mu(self._learner),
+        )
         self._replay: LearnersReplay | None = None
         if replay.kept:
             draws = np.random.default_rng(sequence.spawn(1)[0])
             self._replay = LearnersReplay(replay, self.model, draws, index)
-        self._observation: Any = None
-        self._return = 0.0
-        self._length = 0
-        #: Steps of the episode that the orchestrator has heard of.
-        self._said = 0
         self._since_pull = 0
-        self._discounted = 0.0
+        #: Of the episode in each lane.
+        self._discounted = [0.0] * experiment.environment.lanes
 
     def run(self) -> int:
         """Acts and learns until the orchestrator ends it; returns the process' exit code."""
         guard = MemoryGuard()
         try:
-            self._observation, _ = self._environment.reset(seed=self._episode_seed)
+            self.collector.reset(self._first_seed)
             self._line.report(READY)
-            self._line.pause()
+            self._line.pause("start")
             self.pull()
             batches = 0
             while True:
@@ -134,158 +134,85 @@ class SingleCore:
                 batches += 1
                 if not batches % _LOOK_BATCHES and guard.leaks():
                     return RECYCLED
-                steps, cuts, following = self.collect()
-                self.learn(steps, cuts, following)
-                self._since_pull += steps
-                ended = self._length == 0
-                if ended and not self.algorithm.across_episodes:
+                batch = self.collector.collect()
+                self.learn(batch)
+                self._since_pull += batch.steps
+                waits = batch.ended and not self.algorithm.across_episodes
+                if waits:
                     self._line.pause()
-                if self._since_pull >= self.algorithm.pull_steps or (
-                    ended and not self.algorithm.across_episodes
-                ):
+                if waits or self._since_pull >= self.algorithm.pull_steps:
                     self.pull()
         except GONE:
             return 0
         finally:
-            self._environment.close()
+            self._places.close()
 
     def rehearse(self) -> None:
         """Does once whatever takes memory.
 
-        It plays for a moment, to an episode's end at most. Then it learns from a full batch.
+        It plays for a moment; with one environment, to its episode's end at most. Then it learns
+        from a full batch.
         """
         self._shared.copy_(self.model.vector)
-        self._observation, _ = self._environment.reset(seed=self._episode_seed)
-        n, deadline = self.algorithm.batch_size, time.monotonic() + _REHEARSAL_SECONDS
+        self.collector.reset(self._first_seed)
+        n = self.algorithm.batch_size
+        deadline = time.monotonic() + _REHEARSAL_SECONDS
         for _ in range(n):
-            _, _, following = self.collect(1)
-            if not self._length or time.monotonic() > deadline:
+            played = self.collector.collect(1)
+            if played.ended or time.monotonic() > deadline:
                 break
         self._share.rehearse()
         # Writing makes their pages this process' own.
         self._memory.gradients[:] = 0.0
         self._memory.state[:] = 0.0
         forget_peak()
-        self._log_mu = self._looked_back(n)
-        rollout = self._rollout(n, [n - 1], following or [self._observation])
-        losses = self._learner.losses(rollout, self._torch_rng)
+        following = played.following[:1] or [np.zeros(self.model.observation_shape, np.float32)]
+        log_mu = None if played.log_mu is None else np.zeros(n, np.float32)
+        rollout = self._rollout(Batch(played.rows, n, [n - 1], following, log_mu))
+        found = gradients(self._learner, self.model, rollout, self._torch_rng)
         limit = self.algorithm.max_gradient_norm
-        next(updates(losses, self.model, self._optimizer, 0.0, limit), None)
+        next(updates(found, self.model, self._optimizer, 0.0, limit), None)
 
-    def collect(self, most: int = sys.maxsize) -> tuple[int, list[int], list[Array]]:
-        """Plays until the batch is full, or `most` steps are made.
-
-        Unless batches go on across episodes, it also stops at the episode's end.
-
-        Returns:
-            How many steps; after which of them the trajectory is cut though it could go on; and the
-            observations that followed there.
-        """
-        # Everything in this loop costs every step; what can be looked up once is a local name.
-        self._rows = rows = self._share.begin(self._length > 0)
-        observations, actions, rewards, was_terminated, was_truncated = rows
-        step = self._environment.step
-        outputs = self._acting()
-        sample = self._sample
-        normalize, to_environment = self.model.normalizer(), self.model.head.to_environment
-        observation, across = self._observation, self.algorithm.across_episodes
-        was_terminated[:] = 0.0
-        was_truncated[:] = 0.0
-        cuts: list[int] = []
-        following: list[Array] = []
-        n = min(self.algorithm.batch_size, most)
-        episode_return, length = self._return, self._length
-        t = 0
-        while t < n:
-            observations[t] = observation
-            action = sample(outputs(observation if normalize is None else normalize(observation)))
-            actions[t] = action
-            observation, reward, terminated, truncated, _ = step(to_environment(action))
-            rewards[t] = reward
-            episode_return += float(reward)
-            length += 1
-            t += 1
-            if terminated or truncated:
-                if terminated:
-                    was_terminated[t - 1] = 1.0
-                else:
-                    was_truncated[t - 1] = 1.0
-                    cuts.append(t - 1)
-                    following.append(observation)
-                observation, _ = self._environment.reset()
-                self._line.report(EPISODE, episode_return, length - self._said)
-                episode_return = 0.0
-                length = 0
-                self._said = 0
-                if not across:
-                    break
-                self._line.pause()
-        if length:
-            cuts.append(t - 1)
-            following.append(observation)
-        self._log_mu = self._looked_back(t)
-        self._share.end(t, cuts, following, np.nan if self._log_mu is None else self._log_mu)
-        self._observation = observation
-        self._return = episode_return
-        self._length = length
-        if length - self._said >= REPORT_STEPS:
-            self._line.report(PROGRESS, 0.0, length - self._said)
-            self._said = length
-        return t, cuts, following
-
-    def _acting(self) -> Callable[[Array], Array]:
-        """A function from one observation to the policy's outputs.
-
-        It notes them, if the learner asks for log μ.
-        """
-        outputs = self.model.network.acting()
-        if self._outputs is None:
-            return outputs
-        noted = iter(self._outputs)
-
-        def noting(observation: Array) -> Array:
-            result = outputs(observation)
-            next(noted)[:] = result
-            return result
-
-        return noting
-
-    def _looked_back(self, steps: int) -> Array | None:
-        """log μ of the batch's actions, float32 (steps,), if the learner asks for it."""
-        if self._outputs is None:
-            return None
-        actions = torch.from_numpy(self._rows.actions[:steps].astype(self.model.head.dtype))
-        outputs = torch.from_numpy(self._outputs[:steps])
-        log_mu: Array = self.model.head.log_probability(outputs, actions).numpy()
-        return log_mu
-
-    def learn(self, steps: int, cuts: list[int], following: list[Array]) -> None:
-        """Applies the learner's updates from the `steps` steps of the newest batch to θ_O."""
-        rollout = self._rollout(steps, cuts, following)
+    def learn(self, batch: Batch) -> None:
+        """Applies the learner's updates from the newest batch to θ_O."""
+        rollout = self._rollout(batch)
         settings = self.experiment.optimizer
-        rate = SCHEDULES[settings.schedule](
-            settings.learning_rate, settings.final_learning_rate, rollout.progress
-        )
-        losses = self._learner.losses(rollout, self._torch_rng)
-        for _ in updates(
-            losses, self.model, self._optimizer, rate, self.algorithm.max_gradient_norm
-        ):
-            if not self.algorithm.pull_steps:
+        rate = learning_rate(settings, rollout.progress)
+        found = self._gradients(rollout)
+        limit = self.algorithm.max_gradient_norm
+        for _ in updates(found, self.model, self._optimizer, rate, limit):
+            if self._shares_updates:
+                self._line.report(UPDATE, self._loss)
+                self._line.pause("update")
+            if self._shares_updates or not self.algorithm.pull_steps:
                 self.pull()
+
+    def _gradients(self, rollout: Rollout) -> Iterator[None]:
+        if not self._notes_losses:
+            return gradients(self._learner, self.model, rollout, self._torch_rng)
+        # Gradients that are written by hand come without their losses.
+        losses = self._noted(self._learner.losses(rollout, self._torch_rng))
+        return by_autograd(losses, self.model.gradient)
+
+    def _noted(self, losses: Iterable[Tensor]) -> Iterator[Tensor]:
+        """The same losses, each of which is noted."""
+        for loss in losses:
+            self._loss = loss.item()
+            yield loss
 
     def pull(self) -> None:
         """θ_L ← θ_O."""
         self.model.vector.copy_(self._shared)
         self._since_pull = 0
 
-    def _rollout(self, steps: int, cuts: list[int], following: list[Array]) -> Rollout:
-        rows = self._rows
+    def _rollout(self, batch: Batch) -> Rollout:
+        rows, steps, cuts, following, log_mu, _ = batch
         raw = rows.observations[:steps]
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
         rewards = rows.rewards[:steps]
         ends = (rows.terminated[:steps] + rows.truncated[:steps]) > 0.0
         self._discount(rewards, ends)
-        ends[-1] = True
+        ends[cuts] = True
         normalize = self.model.normalizer()
         if normalize is not None:
             shared = self.model.moments("observations", self._memory.weights)
@@ -301,7 +228,7 @@ class SingleCore:
             ends,
             np.array(cuts, np.intp),
             torch.from_numpy(cut_observations),
-            log_mu=self._log_mu,
+            log_mu=log_mu,
             progress=float(self._memory.progress[0]),
             replay=self._replay,
         )
@@ -311,12 +238,17 @@ class SingleCore:
         shared = self.model.moments("returns", self._memory.weights)
         if shared is None:
             return
-        discounted = np.empty_like(rewards)
-        for t, (reward, end) in enumerate(zip(rewards.tolist(), ends.tolist(), strict=True)):
-            self._discounted = discounted[t] = self.algorithm.gamma * self._discounted + reward
-            if end:
-                self._discounted = 0.0
-        shared.add(discounted[:, None])
+        found = np.empty_like(rewards)
+        length = len(rewards) // len(self._discounted)
+        for lane, discounted in enumerate(self._discounted):
+            part = slice(lane * length, (lane + 1) * length)
+            steps = zip(rewards[part].tolist(), ends[part].tolist(), strict=True)
+            for t, (reward, end) in enumerate(steps, part.start):
+                found[t] = discounted = self.algorithm.gamma * discounted + reward
+                if end:
+                    discounted = 0.0
+            self._discounted[lane] = discounted
+        shared.add(found[:, None])
 
 
 def run_core(
@@ -330,8 +262,9 @@ def run_core(
 
     def life() -> int:
         torch.set_num_threads(1)
-        waits = experiment.child.exchange == "episode"
-        line = Line(pipe, memory.stop, memory.semaphore[index : index + 1] if waits else None)
+        after = experiment.child.exchange
+        element = None if after == "free" else memory.semaphore[index : index + 1]
+        line = Line(pipe, memory.stop, element, after)
         return SingleCore(index, experiment, memory, line, seed).run()
 
     live(pipe, life)

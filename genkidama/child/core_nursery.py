@@ -11,7 +11,6 @@ This module is imported in the nursery, before any core exists, and nowhere else
 from __future__ import annotations
 
 import gc
-import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +21,6 @@ import numpy as np
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
 from genkidama.child.memory import Layout, SharedMemory, size_of
 from genkidama.child.process import Line
 from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
@@ -35,10 +33,10 @@ from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
 from genkidama.system.machine import private_bytes, since_peak_bytes
 
-__all__ = ["describe", "survives_a_fork"]
+__all__ = ["describe", "survives_a_fork", "warm_up"]
 
 
-def _warm_up(experiment: Experiment) -> None:
+def warm_up(experiment: Experiment) -> None:
     """Does once what every core will do: one environment, one forward and backward pass."""
     torch.set_num_threads(1)
     environment = make_environment(experiment.environment)
@@ -160,17 +158,10 @@ def _layout(experiment: Experiment, model: Model) -> Layout:
     steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
     return Layout(
         cores=1,
-        steps=ReplayTensor.rows(steps, batch),
+        steps=ReplayTensor.rows(steps, batch, experiment.environment.lanes),
         columns=ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0),
         size=model.signature.size,
         trainable=model.trainable,
         state_rows=STATE_ROWS[experiment.optimizer.name],
         state_sets=1,
     )
-
-
-if os.environ.get(PRELOAD_VARIABLE) == __name__:  # not where a test imports it
-    with suppress(Exception):  # `describe` meets the same error in a process that can report it
-        _warm_up(Experiment.from_dict(json.loads(os.environ[EXPERIMENT_VARIABLE])))
-    gc.collect()
-    gc.freeze()

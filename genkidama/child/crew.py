@@ -6,7 +6,7 @@ Laws of this file:
   process ever waits.
 - With `"episode"` it is due when every element of the semaphore vector is lit and an episode has
   ended since the last exchange. Where all wait and none has ended, as at the start, the crew lets
-  them go on by itself.
+  them go on by itself. With `"update"` the same holds of updates.
 - A process that dies is replaced, its element lit meanwhile. A process that dies again and again
   before it has done anything ends the child, with the reason that it gave.
 - At any time at most one process of an index lives, so each part of the shared memory that an index
@@ -31,7 +31,8 @@ import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
-from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED
+from genkidama.child.forkserver import end
+from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
@@ -84,14 +85,18 @@ class Crew:
         self._name = name
         self._fork = fork
         self._free = experiment.child.exchange == "free"
+        #: What it takes for an exchange to be due.
+        self._counts = UPDATE if experiment.child.exchange == "update" else EPISODE
         self._members: dict[int, _Member] = {}
         self._count = 0
         self._births = 0
         self._version = 0
         self._semaphore = SemaphoreVector(np.ones(0, np.bool_))
         self._work = Work()
-        #: Whether an episode has ended since the last exchange.
+        #: Whether an episode has ended, or an update was made, since the last exchange.
         self._played = False
+        #: The loss of each process' newest update, by index; the owner takes them out.
+        self.updates: dict[int, float] = {}
         self._wake = asyncio.Event()
         self._fatal: Exception | None = None
         self._ending = False
@@ -198,13 +203,15 @@ class Crew:
             if self._semaphore.all_lit:
                 self._wake.set()
             return
-        kind, episode_return, steps = RECORD.unpack_from(record)
-        if kind in (EPISODE, PROGRESS):
+        kind, value, steps = RECORD.unpack_from(record)
+        if kind in (EPISODE, PROGRESS, UPDATE):
             member.deaths = 0
             self._work.steps += steps
+            self._played |= kind == self._counts
             if kind == EPISODE:
-                self._work.returns.append(episode_return)
-                self._played = True
+                self._work.returns.append(value)
+            elif kind == UPDATE:
+                self.updates[member.index] = value
             if self._free and 0 < self._experiment.child.exchange_steps <= self._work.steps:
                 self._wake.set()
         elif kind == FAILED:
@@ -263,7 +270,7 @@ class Crew:
         if member is not None:
             self._hang_up(member)
             deadline = time.monotonic() + _GRACE_SECONDS
-            self._change(index, asyncio.to_thread(_end, [member.process], deadline))
+            self._change(index, asyncio.to_thread(end, [member.process], deadline))
 
     def fail(self, error: Exception) -> None:
         """Training cannot go on: `due` raises this."""
@@ -336,15 +343,5 @@ class Crew:
         if self._changes:
             await asyncio.wait(self._changes.values())
         processes = [member.process for member in self._members.values()]
-        await asyncio.to_thread(_end, processes, deadline)
+        await asyncio.to_thread(end, processes, deadline)
         self._members.clear()
-
-
-def _end(processes: list[ForkServerProcess], deadline: float) -> None:
-    """Waits for the end of these processes; any that lives on at the deadline is killed."""
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        process.close()

@@ -2,7 +2,7 @@
 
 Each is a forkserver of its own: multiprocessing's code, but not its one global server. So a program
 may have one that has imported torch and one that has not, and whatever else the program does with
-multiprocessing is not affected by either.
+multiprocessing is not affected by either. Children on one machine may share one.
 
 This module relies on parts of multiprocessing that have no documentation.
 `tests/child/test_forkserver.py` checks them, and says what to do when a new Python changes them.
@@ -15,11 +15,12 @@ import os
 import signal
 import sys
 import threading
+import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, reduction, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
@@ -27,11 +28,18 @@ import msgspec
 
 from genkidama.experiment import Experiment
 
-__all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "ONE_THREAD", "PRELOAD_VARIABLE", "Nursery"]
+__all__ = [
+    "AGENTS",
+    "CORES",
+    "EXPERIMENT_VARIABLE",
+    "ONE_THREAD",
+    "PRELOAD_VARIABLE",
+    "Nursery",
+    "end",
+]
 
 #: The environment variables that tell a nursery which module it is there for, and with which
-#: experiment (JSON) to warm up. All that is forked from it inherits them, so a module that is
-#: preloaded compares the first with its own name.
+#: experiment (JSON) to warm up. All that is forked from it inherits them.
 PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
 
@@ -69,7 +77,8 @@ class Nursery:
     It lives as long as this process or any of its own.
 
     Args:
-        preload: the module that is imported in it. If it cannot be imported, nothing is warm.
+        preload: the module that is imported in it. If it cannot be imported, nothing is warm. Its
+            function `warm_up(experiment)`, if it has one, does once what every process will do.
         variables: environment variables, for an experiment, of the nursery and of all that is
             forked from it, besides this program's own. A nursery keeps what it was born with.
     """
@@ -77,14 +86,36 @@ class Nursery:
     def __init__(self, preload: str, variables: Callable[[Experiment], Mapping[str, str]]) -> None:
         self._preload = preload
         self._variables = variables
-        self._server = forkserver.ForkServer()
-        self._server.set_forkserver_preload([preload])
+        self._server = _Server()
+        self._server.set_forkserver_preload(["genkidama.child.nursery"])
 
     @property
     def pid(self) -> int | None:
-        """The nursery's process number; None before it is born."""
+        """The nursery's process number; None before it is born, and if another program has it."""
         number: int | None = getattr(self._server, "_forkserver_pid", None)
         return number
+
+    @property
+    def born(self) -> bool:
+        """Whether there is one, of this program or another."""
+        return self._server.joined or self.pid is not None
+
+    def join(self, address: str) -> None:
+        """Starts processes in a nursery of another program, as long as that is there.
+
+        Args:
+            address: where it listens: a socket of the system's, with `genkidama.child.nursery`
+                behind it.
+        """
+        self._server.join(address)
+
+    def variables(self, experiment: Experiment) -> dict[str, str]:
+        """The environment variables of a nursery that is to warm up with this experiment."""
+        return {
+            **self._variables(experiment),
+            PRELOAD_VARIABLE: self._preload,
+            EXPERIMENT_VARIABLE: msgspec.json.encode(experiment.to_dict()).decode(),
+        }
 
     def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkServerProcess:
         """Starts a daemonic process and returns as soon as it lives.
@@ -102,8 +133,9 @@ class Nursery:
             EOFError, OSError: the nursery is dead. It was killed, or something that it imports has
                 ended it. The next call starts another one.
         """
+        output = _Output() if self._server.joined else None
         process = multiprocessing.get_context("forkserver").Process(
-            target=_enter, args=(entry, args), daemon=True
+            target=_enter, args=(entry, args, output), daemon=True
         )
         with self._starting(experiment):
             process.start()
@@ -122,12 +154,7 @@ class Nursery:
         with _lock:
             # It unblocks SIGINT when it starts; the nursery's start would have it do that.
             resource_tracker.ensure_running()
-            settings = msgspec.json.encode(experiment.to_dict()).decode()
-            variables = {
-                **self._variables(experiment),
-                PRELOAD_VARIABLE: self._preload,
-                EXPERIMENT_VARIABLE: settings,
-            }
+            variables = self.variables(experiment)
             before = {name: os.environ.get(name) for name in variables}
             os.environ.update(variables)
             main = sys.modules["__main__"]
@@ -150,8 +177,57 @@ class Nursery:
                         os.environ[name] = value
 
 
-def _enter(entry: str, args: tuple[Any, ...]) -> None:
+class _Server(forkserver.ForkServer):
+    """Multiprocessing's forkserver, or the way to one that another program has started."""
+
+    #: Whether it is another program's.
+    joined = False
+
+    def join(self, address: str) -> None:
+        self._forkserver_address = address
+        # Each process holds this. It does not keep the nursery alive: that is its starter's.
+        self._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
+        self.joined = True
+
+    def ensure_running(self) -> None:
+        if not self.joined:
+            super().ensure_running()
+
+    def connect_to_new_process(self, fds: Sequence[int]) -> tuple[int, int]:
+        if self.joined:
+            try:
+                return super().connect_to_new_process(fds)
+            except OSError:  # it is gone, so one of our own takes its place
+                os.close(self._forkserver_alive_fd)
+                self.joined = False
+        return super().connect_to_new_process(fds)
+
+
+class _Output:
+    """Where this program writes, handed to a process that would write where its nursery does."""
+
+    _theirs: list[Any]
+
+    def __getstate__(self) -> list[Any]:
+        return [reduction.DupFd(descriptor) for descriptor in (1, 2)]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        self._theirs = state
+
+    def take_over(self) -> None:
+        for number, theirs in enumerate(self._theirs, start=1):
+            descriptor = theirs.detach()
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+
+
+def _enter(entry: str, args: tuple[Any, ...], output: _Output | None) -> None:
     """The first function of each process."""
+    if output is not None:
+        # The system may share the CPU out by sessions (Linux' autogroups). In the nursery's, all
+        # cores of all children together would get as much as one of them.
+        os.setsid()
+        output.take_over()
     module, _, function = entry.partition(":")
     getattr(import_module(module), function)(*args)
 
@@ -159,3 +235,13 @@ def _enter(entry: str, args: tuple[Any, ...]) -> None:
 #: Where cores are born, with torch, and where agents are born, without it.
 CORES = Nursery("genkidama.child.core_nursery", _of_cores)
 AGENTS = Nursery("genkidama.child.ga3c.agent_nursery", _of_agents)
+
+
+def end(processes: list[ForkServerProcess], deadline: float) -> None:
+    """Waits for the end of these processes; any that lives on at the deadline is killed."""
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        process.close()

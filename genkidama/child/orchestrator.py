@@ -42,6 +42,9 @@ __all__ = ["CoreOrchestrator"]
 #: What a core costs is measured for no longer than this: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
 
+#: Cores that are being started, and those that live, end within this time, if the nursery is warm.
+_WARM_SECONDS = 1.2
+
 #: What the processes that this module starts call first.
 _DESCRIBE = "genkidama.child.core_nursery:describe"
 _CORE = "genkidama.child.core:run_core"
@@ -68,7 +71,11 @@ class CoreOrchestrator:
         self.name = name
         self._crew = Crew(experiment, "core", name, self._fork)
         self._memory: SharedMemory | None = None
+        #: The cores whose updates nobody has asked about yet.
+        self._updated: set[int] = set()
         self._describer: ForkServerProcess | None = None
+        #: The nursery that this backend began with; None if it is another program's.
+        self._nursery: int | None = None
 
     @property
     def memory(self) -> SharedMemory:
@@ -93,6 +100,7 @@ class CoreOrchestrator:
                 await asyncio.wait((describing,), timeout=0.1)
             describing.exception()
             raise
+        self._nursery = CORES.pid
         self.signature = Signature.of(entries)
         shared = self.experiment.optimizer.shared
         self.cores = self._fitting(cost, size_of(layout.for_cores(0, shared)))
@@ -144,7 +152,7 @@ class CoreOrchestrator:
         Returns:
             The reason to give if the nursery then dies; empty if there is enough.
         """
-        available = None if CORES.pid is not None else available_bytes()
+        available = None if CORES.born else available_bytes()
         if available is None or available >= CHILD_BYTES:
             return ""
         needs, free = megabytes(CHILD_BYTES), megabytes(available)
@@ -208,7 +216,17 @@ class CoreOrchestrator:
         return self._weights.snapshot()
 
     def take_work(self) -> Work:
-        return self._crew.take_work()
+        work = self._crew.take_work()
+        updates, self._crew.updates = self._crew.updates, {}
+        self._updated.update(updates)
+        if updates:
+            work.measures["loss"] = sum(updates.values()) / len(updates)
+        return work
+
+    def gradient(self) -> Vector | None:
+        found = sorted(self._updated)
+        self._updated.clear()
+        return self.memory.gradients[found].mean(0) if found else None
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
         # Free cores have gone on since the snapshot.
@@ -232,6 +250,12 @@ class CoreOrchestrator:
     async def shutdown(self) -> None:
         if self._memory is not None:
             self._memory.stop[0] = True
-        await self._crew.shutdown()
+        ending = asyncio.ensure_future(self._crew.shutdown())
+        await asyncio.wait((ending,), timeout=_WARM_SECONDS)
+        while not ending.done():
+            # The nursery was killed just before, and a core waits for a new one to import torch.
+            self._abandon(self._nursery)
+            await asyncio.wait((ending,), timeout=0.1)
+        await ending
         if self._memory is not None:
             self._memory.close()

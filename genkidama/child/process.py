@@ -34,6 +34,7 @@ __all__ = [
     "RECORD",
     "RECYCLED",
     "REPORT_STEPS",
+    "UPDATE",
     "Ended",
     "Line",
     "MemoryGuard",
@@ -41,10 +42,11 @@ __all__ = [
 ]
 
 #: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this
-#: return. PROGRESS: an episode goes on. FAILED is followed by the reason. An empty message means:
-#: I wait at the semaphore.
+#: return. PROGRESS: an episode goes on. UPDATE: an update is made, or a gradient found, with this
+#: loss in the return's place, NaN if it is not known. FAILED is followed by the reason. An empty
+#: message means: I wait at the semaphore.
 RECORD = struct.Struct("<Bdq")
-READY, EPISODE, FAILED, PROGRESS = range(4)
+READY, EPISODE, FAILED, PROGRESS, UPDATE = range(5)
 
 #: After so many steps of an episode there is a record of it: some episodes last minutes.
 REPORT_STEPS = 256
@@ -72,11 +74,17 @@ class Line:
         stop: bool, shape (1,), in shared memory: whether this process should end.
         element: bool, shape (1,), in shared memory: its element of the semaphore vector; None for
             a process that never waits.
+        after: what it waits after: each `"episode"` or each `"update"`.
     """
 
     def __init__(
-        self, pipe: Connection, stop: npt.NDArray[Any], element: npt.NDArray[Any] | None
+        self,
+        pipe: Connection,
+        stop: npt.NDArray[Any],
+        element: npt.NDArray[Any] | None,
+        after: str = "episode",
     ) -> None:
+        self._after = after
         self._pipe = pipe
         self._stop = stop
         self._element = element
@@ -93,12 +101,17 @@ class Line:
             raise Ended
         self._pipe.send_bytes(RECORD.pack(kind, episode_return, steps))
 
-    def pause(self) -> None:
+    def pause(self, after: str = "episode") -> None:
         """Lights this process' element and sleeps until the orchestrator releases all.
 
-        A process that never waits goes on at once. Raises `Ended` if this process should end.
+        A process that does not wait after this goes on at once. Raises `Ended` if this process
+        should end.
+
+        Args:
+            after: an `"episode"`, an `"update"`, or the `"start"`, after which all wait that ever
+                do.
         """
-        if self._element is None:
+        if self._element is None or after not in (self._after, "start"):
             return
         self._element[0] = True
         self._pipe.send_bytes(b"")

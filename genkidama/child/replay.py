@@ -12,14 +12,17 @@ nobody reads it but its own core. Otherwise it is a ring that learners sample, w
   could go on, and a block needs no row of another block, whatever becomes of the core.
 - Where the next block goes on with the same episode, it begins in the row of the last stop, which
   holds its first observation already. So only truncations cost rows: one each.
+- With L = `environment.lanes` of several, a block is L trajectories, one behind the other, and the
+  next block begins in a new row: each batch's end costs L rows.
 - No block wraps around. A block has at most 2·B rows, where B is `algorithm.batch_size`; where
   fewer are left after `head`, the next block begins at row 0 and `filled` says where the lap ended.
 - `head` is the row after the newest block. It is written when the block is whole.
 - The next 2·B rows that a core may write are never sampled. So the rows that a reader finds stay as
   they are until the core has ended the block that it is at, and begins another. A reader that takes
   longer to copy them is not warned.
-- A share has 4·B + 1 rows more than `replay.steps`. So at least `replay.steps` steps can be sampled
-  once the first lap is over, less what truncations and dead cores cost.
+- A share has 4·B + 1 rows more than `replay.steps`, and with several lanes L more for each batch of
+  these. So at least `replay.steps` steps can be sampled once the first lap is over, less what
+  truncations and dead cores cost.
 """
 
 from __future__ import annotations
@@ -94,9 +97,13 @@ class ReplayTensor:
         return observation_size + action_columns + (5 if kept else 3)
 
     @staticmethod
-    def rows(steps: int, batch: int) -> int:
+    def rows(steps: int, batch: int, lanes: int = 1) -> int:
         """N for this `replay.steps`: one batch if that is 0."""
-        return steps + 4 * batch + 1 if steps else batch
+        if not steps:
+            return batch
+        # The oldest block may be there in part, without its steps and with its stops.
+        stops = 0 if lanes == 1 else lanes * (-(-steps // batch) + 1)
+        return steps + stops + 4 * batch + 1
 
     def readable(self) -> tuple[Array, Array, Array]:
         """Which rows of each share can be sampled: three of int64 (C,).
@@ -151,7 +158,7 @@ class ReplayTensor:
 
         if replacement and total:
             drawn = places(rng.integers(total, size=count))
-            # Stops, which are as rare as truncations, are drawn again.
+            # Stops are drawn again. They are as rare as cuts are.
             while not drawn[2].all():
                 again = drawn[2] == 0.0
                 others = places(rng.integers(total, size=int(again.sum())))

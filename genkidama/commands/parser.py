@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import genkidama
-from genkidama.doctor.command import add_arguments
+from genkidama.doctor.arguments import add_arguments
 
 __all__ = ["VERBS", "Verb", "make_parser"]
 
@@ -84,6 +83,14 @@ VERBS = {
             _number("--episodes", "how many (default: 500)", default=500),
             _flag("--greedy", "take the most probable action instead of a sampled one"),
             _number("--seed", "the episodes follow from it (default: 0)", default=0),
+            (
+                "--environment",
+                {
+                    "metavar": "ID",
+                    "help": "the environment to play (default: the experiment's; of EnvPool's, "
+                    "Gymnasium's of the same id)",
+                },
+            ),
             _flag("--json", "print one JSON object on standard output and nothing else"),
         ),
     ),
@@ -167,12 +174,8 @@ VERBS = {
 }
 
 
-def make_parser(run: dict[str, Callable[[argparse.Namespace], int]]) -> argparse.ArgumentParser:
-    """The command's parser. What it parses has the function of its verb as `command`.
-
-    Args:
-        run: the function of each verb.
-    """
+def make_parser() -> argparse.ArgumentParser:
+    """The command's parser. What it parses has the name of its verb as `verb`."""
     parser = argparse.ArgumentParser(
         prog="genkidama", description="Trains one policy on many small machines."
     )
@@ -182,11 +185,12 @@ def make_parser(run: dict[str, Callable[[argparse.Namespace], int]]) -> argparse
         command = commands.add_parser(name, help=verb.help, description=verb.description)
         for option, more in verb.options:
             command.add_argument(option, **more)
-        command.set_defaults(command=run[name])
+        command.set_defaults(verb=name)
     command = commands.add_parser(
         "doctor",
         help="examine this machine and the way to its parent",
         description="Examines this machine, and the way to its parent.",
     )
     add_arguments(command)
+    command.set_defaults(verb="doctor")
     return parser

@@ -16,7 +16,6 @@ import msgspec
 import genkidama
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.launch import launch
 from genkidama.local.cluster import check_search, search, train
 from genkidama.local.evaluation import evaluate
 from genkidama.local.progress import Progress, SearchProgress
@@ -50,7 +49,11 @@ def _train(options: argparse.Namespace) -> int:
 
 def _evaluate(options: argparse.Namespace) -> int:
     evaluation = evaluate(
-        options.target, episodes=options.episodes, greedy=options.greedy, seed=options.seed
+        options.target,
+        episodes=options.episodes,
+        greedy=options.greedy,
+        seed=options.seed,
+        environment=options.environment,
     )
     print(_json(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
     return 0
@@ -79,6 +82,8 @@ def _search(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
+    from genkidama.launch import launch
+
     experiment = _experiment(options, "which experiment?")
     check_environment(experiment)
     _check_episodes(options)

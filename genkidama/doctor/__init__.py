@@ -8,6 +8,7 @@ no file, no process, no child at the parent.
     software         packages, torch, Box2D, uvloop; what may kill a process runs in one of its own
     connection       the way to a parent: name, port, TLS, version, clock, token
     parent_machine   a machine that is to be the parent: directory, certificate, tokens
+    arguments        what may be typed
     command          the command: which checks, in which order, and how a terminal shows them
 
 Nothing here imports more than the standard library before a check needs it. So the doctor runs on

@@ -6,7 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from genkidama.doctor.command import add_arguments
+from genkidama.doctor.arguments import add_arguments
+from genkidama.doctor.command import doctor
 from genkidama.errors import GenkidamaError
 
 
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_arguments(parser)
     options = parser.parse_args(arguments)
     try:
-        return options.command(options)  # type: ignore[no-any-return]
+        return doctor(options)
     except GenkidamaError as error:
         print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
         return error.exit_code

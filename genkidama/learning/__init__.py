@@ -10,6 +10,7 @@ alone is also a command, which reads a checkpoint: one process' share of an eval
     actions.py        what an environment takes as an action
     heads.py          a network's outputs as a distribution over actions
     networks.py       networks that act and value
+    perceptron.py     one of them in NumPy, and the way back
     model.py          a network over one flat vector
     normalization.py  running means and deviations within that vector
     rollout.py        what a learner is given: rollouts, samples, advantages

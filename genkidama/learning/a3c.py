@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from genkidama.learning.vtrace import vtrace
 from genkidama.schedules import SCHEDULES
 from genkidama.settings import Algorithm
 
-__all__ = ["A3C", "a3c_loss", "entropy_coefficient", "evaluated", "normalized"]
+__all__ = ["A3C", "a3c_loss", "a3c_slopes", "entropy_coefficient", "evaluated", "normalized"]
 
 Array = npt.NDArray[Any]
 
@@ -45,6 +46,20 @@ def a3c_loss(
     return loss
 
 
+def a3c_slopes(
+    value: Array, advantage: Array, returns: Array, c_e: float, algorithm: Algorithm
+) -> tuple[Array, Array, float]:
+    """The derivatives of `a3c_loss` with respect to log π, V and each entropy.
+
+    With s = 1/n for the mean and 1 for the sum: −s·A_t, 2·s·c_v·(V_t − R_t) and −s·c_e.
+    """
+    share = np.float32(1.0 if algorithm.reduction == "sum" else 1.0 / len(value))
+    if algorithm.normalize_advantages:
+        advantage = normalized(torch.from_numpy(advantage)).numpy()
+    at_value = (2.0 * share * np.float32(algorithm.value_coefficient)) * (value - returns)
+    return -share * advantage, at_value, -float(share) * c_e
+
+
 def normalized(advantage: Tensor) -> Tensor:
     """Mean 0 and standard deviation 1; a batch of one step stays as it is."""
     if len(advantage) < 2:
@@ -55,7 +70,9 @@ def normalized(advantage: Tensor) -> Tensor:
 def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
     """c_e when so much of the run is done."""
     return SCHEDULES[algorithm.entropy_schedule](
-        algorithm.entropy_coefficient, algorithm.final_entropy_coefficient, progress
+        algorithm.entropy_coefficient,
+        algorithm.final_entropy_coefficient,
+        progress / algorithm.entropy_fraction,
     )
 
 
@@ -67,6 +84,13 @@ def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Ar
         these values again, and those of the observations after the cuts (k,), as arrays.
     """
     n, cut_values = len(rollout.rewards), rollout.cut_values
+    if model.by_hand is not None and not torch.is_grad_enabled():
+        seen = rollout.observations
+        if cut_values is None:
+            seen = torch.cat((seen, rollout.cut_observations))
+        found, known = model.by_hand.evaluate(seen.numpy())
+        behind = known[n:] if cut_values is None else cut_values
+        return torch.from_numpy(found[:n]), torch.from_numpy(known[:n]), known[:n], behind
     if cut_values is not None:
         outputs, values = model.network(rollout.observations.to(model.device))
         return outputs, values, values.detach().cpu().numpy(), cut_values
@@ -88,17 +112,54 @@ class A3C:
         self._model = model
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        algorithm = self._algorithm
         head = self._model.head
         device = self._model.device
         outputs, value, values, cut_values = evaluated(self._model, rollout)
         log_pi = head.log_probability(outputs, rollout.actions.to(device))
+        known = log_pi.detach().cpu().numpy()
+        advantage, returns = (
+            torch.from_numpy(array).to(device)
+            for array in self._targets(rollout, known, values, cut_values)
+        )
+        c_e = entropy_coefficient(self._algorithm, rollout.progress)
+        entropy = head.entropy(outputs) if c_e else log_pi
+        yield a3c_loss(log_pi, entropy, value, advantage, returns, c_e, self._algorithm)
+
+    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+        """The gradient of the loss, written by hand."""
+        network = self._model.by_hand
+        assert network is not None
+        n, cut_values = len(rollout.rewards), rollout.cut_values
+        seen = rollout.observations
+        if cut_values is None:
+            seen = torch.cat((seen, rollout.cut_observations))
+        outputs, values = network.forward(seen.numpy())
+        actions = rollout.actions.numpy()
+        log_pi, back = self._model.head.slopes(outputs[:n], actions)  # type: ignore[attr-defined]
+        known, behind = values[:n], values[n:] if cut_values is None else cut_values
+        advantage, returns = self._targets(rollout, log_pi, known, behind)
+        c_e = entropy_coefficient(self._algorithm, rollout.progress)
+        at_log_pi, at_value, at_entropy = a3c_slopes(
+            known, advantage, returns, c_e, self._algorithm
+        )
+        # The observations after the cuts were only looked at: nothing comes back from there.
+        at_outputs = np.zeros_like(outputs)
+        at_outputs[:n] = back(at_log_pi, at_entropy)
+        at_values = np.zeros_like(values)
+        at_values[:n] = at_value
+        network.backward(at_outputs, at_values)
+        yield
+
+    def _targets(
+        self, rollout: Rollout, log_pi: Array, values: Array, cut_values: Array
+    ) -> tuple[Array, Array]:
+        """A_t and R_t, corrected by V-trace if it is asked for: both (n,)."""
+        algorithm = self._algorithm
         gamma, gae_lambda = algorithm.gamma, algorithm.gae_lambda
         if algorithm.vtrace and rollout.log_mu is not None:
-            log_ratio = log_pi.detach().cpu().numpy() - rollout.log_mu
             targets, weights = vtrace(
                 rollout,
-                log_ratio,
+                log_pi - rollout.log_mu,
                 values,
                 cut_values,
                 gamma,
@@ -106,10 +167,6 @@ class A3C:
                 algorithm.vtrace_rho,
                 algorithm.vtrace_c,
             )
-        else:
-            weights = advantages(rollout, values, cut_values, gamma, gae_lambda)
-            targets = values + weights
-        advantage, returns = (torch.from_numpy(array).to(device) for array in (weights, targets))
-        c_e = entropy_coefficient(algorithm, rollout.progress)
-        entropy = head.entropy(outputs) if c_e else log_pi
-        yield a3c_loss(log_pi, entropy, value, advantage, returns, c_e, algorithm)
+            return weights, targets
+        weights = advantages(rollout, values, cut_values, gamma, gae_lambda)
+        return weights, values + weights

@@ -1,4 +1,4 @@
-"""Environments: any Gymnasium id, or one's own by an import string.
+"""Environments: any Gymnasium id, EnvPool's, or one's own by an import string.
 
 Wrappers may be put around it, or its own vectorized form may take its place.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
@@ -24,9 +26,12 @@ from genkidama.system.plugs import (
     vectorized_spec,
 )
 
-__all__ = ["default_threshold", "make_environment", "make_vectorized"]
+__all__ = ["default_threshold", "make_environment", "make_vectorized", "played"]
 
 Array = npt.NDArray[Any]
+
+#: Options of EnvPool's that say how it computes, and not what.
+THREADS = ("num_threads", "thread_affinity_offset")
 
 
 def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
@@ -36,7 +41,7 @@ def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
         ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be
             built; or the same is true of a wrapper.
     """
-    if settings.vectorized:
+    if settings.vectorized or settings.envpool is not None:
         return _OneOfMany(make_vectorized(settings, 1))
     try:
         if is_plug(settings.id):
@@ -72,6 +77,10 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
         ConfigurationError: it does not exist, does not accept `environment.options`, cannot be
             built, has no vectorized form, or has one that begins anew at another time.
     """
+    if settings.envpool is not None:
+        from genkidama.learning.envpool import Pool  # needs Gymnasium 1.1
+
+        return Pool(settings, count)
     try:
         from gymnasium.vector import AutoresetMode  # since Gymnasium 1.1
 
@@ -98,12 +107,32 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
     return environments
 
 
+def played(settings: Environment, name: str | None = None) -> Environment:
+    """What a policy is evaluated in.
+
+    That is what it was trained in. But in place of an environment of EnvPool's it is Gymnasium's of
+    the same id, if Gymnasium knows that id.
+
+    Args:
+        name: the id of another environment, which is taken whatever it is.
+    """
+    if name is None and settings.envpool is not None:
+        with suppress(ConfigurationError):
+            name = environment_spec(settings.envpool).id
+    result = settings if name is None else msgspec.structs.replace(settings, id=name)
+    if settings.envpool is None or result.envpool is not None:
+        return result
+    options = {key: value for key, value in settings.options.items() if key not in THREADS}
+    return msgspec.structs.replace(result, options=options, vectorized=False)
+
+
 def default_threshold(settings: Environment) -> float | None:
     """The mean return from which on Gymnasium calls the task solved, if it says so."""
-    if is_plug(settings.id):
+    name = settings.id if settings.envpool is None else settings.envpool
+    if is_plug(name):
         return None
     try:
-        threshold: float | None = environment_spec(settings.id).reward_threshold
+        threshold: float | None = environment_spec(name).reward_threshold
     except ConfigurationError:
         return None
     return threshold

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -19,7 +19,15 @@ from torch.nn import functional
 
 from genkidama.learning.actions import columns, converter, supported
 
-__all__ = ["Categorical", "Gaussian", "Head", "head_for"]
+__all__ = [
+    "Categorical",
+    "Gaussian",
+    "Head",
+    "Slopes",
+    "belongs",
+    "head_for",
+    "samples_of_lanes",
+]
 
 Array = npt.NDArray[Any]
 
@@ -73,6 +81,15 @@ class Head(Protocol):
         ...
 
 
+class Slopes(NamedTuple):
+    """log π(a|s) of a batch, float32 (B,), and the way from there back to the outputs."""
+
+    log_pi: Array
+    #: The gradient at the outputs (B, outputs), given that at `log_pi` (B,) and at the entropy of
+    #: each, which is the same number for all.
+    back: Callable[[Array, float], Array]
+
+
 class Categorical:
     """Discrete actions: outputs are unnormalized log-probabilities."""
 
@@ -122,9 +139,52 @@ class Categorical:
         random = torch.empty_like(actions).random_(self.outputs, generator=generator)
         return torch.where(_chosen(actions, epsilon, generator), random, actions)
 
+    def together(
+        self, rng: np.random.Generator, epsilon: float, lanes: int
+    ) -> Callable[[Array], tuple[Array, list[Any]]]:
+        """As `samples_of_lanes` says, by Gumbel-max as `sampler`."""
+        rows: list[Array] = []
+        block = -(-_BLOCK // lanes)
+
+        def draw() -> list[Array]:
+            noise = rng.gumbel(size=(block * lanes, self.outputs)).astype(np.float32)
+            if epsilon:
+                random = np.flatnonzero(rng.random(len(noise)) < epsilon)
+                noise[random, rng.integers(self.outputs, size=len(random))] = np.float32(1e30)
+            return list(noise.reshape(block, lanes, self.outputs))
+
+        def sample(outputs: Array) -> tuple[Array, list[Any]]:
+            nonlocal rows
+            if not rows:
+                rows = draw()
+            actions = (outputs + rows.pop()).argmax(1)
+            return actions[:, None], (actions + self._start).tolist()
+
+        return sample
+
     def mode(self, outputs: Array) -> np.int64:
         action: np.int64 = outputs.argmax()
         return action
+
+    def slopes(self, outputs: Array, actions: Array) -> Slopes:
+        """∂log π(a)/∂o = 1_a − π, and ∂H/∂o = −π(log π + H)."""
+        shifted = outputs - outputs.max(1, keepdims=True)
+        exponentials = np.exp(shifted)
+        total = exponentials.sum(1, keepdims=True)
+        log_pi = shifted - np.log(total)
+        pi = exponentials / total
+        rows = np.arange(len(outputs))
+        taken = actions[:, 0]
+
+        def back(at_log_pi: Array, at_entropy: float) -> Array:
+            result: Array = pi * -at_log_pi[:, None]
+            result[rows, taken] += at_log_pi
+            if at_entropy:
+                weighted = pi * log_pi
+                result -= at_entropy * (weighted - pi * weighted.sum(1, keepdims=True))
+            return result
+
+        return Slopes(log_pi[rows, taken], back)
 
     def to_environment(self, action: np.int64) -> np.int64:
         return action + self._start if self._start else action
@@ -182,8 +242,74 @@ class Gaussian:
         random = low + (high - low) * torch.empty_like(mean).uniform_(generator=generator)
         return torch.where(_chosen(actions, epsilon, generator), random, actions)
 
+    def together(
+        self, rng: np.random.Generator, epsilon: float, lanes: int
+    ) -> Callable[[Array], tuple[Array, list[Any]]]:
+        """As `samples_of_lanes` says."""
+        shape = (lanes, self.columns)
+
+        def sample(outputs: Array) -> tuple[Array, list[Any]]:
+            noise = rng.standard_normal(shape, np.float32)
+            actions = outputs[:, : self.columns] + np.exp(outputs[:, self.columns :]) * noise
+            if epsilon:
+                random = np.flatnonzero(rng.random(lanes) < epsilon)
+                actions[random] = rng.uniform(self._low, self._high, (len(random), self.columns))
+            return actions, [self.to_environment(action) for action in actions]
+
+        return sample
+
     def mode(self, outputs: Array) -> Array:
         return outputs[: self.columns].copy()
+
+    def slopes(self, outputs: Array, actions: Array) -> Slopes:
+        """With z = (a − m)/σ: ∂log π(a)/∂m = z/σ, ∂log π(a)/∂log σ = z² − 1, ∂H/∂log σ = 1."""
+        log_deviation = outputs[:, self.columns :]
+        inverse = np.exp(-log_deviation)
+        z = (actions - outputs[:, : self.columns]) * inverse
+        log_pi = -(0.5 * z * z + log_deviation + np.float32(0.5 * _LOG_2PI)).sum(1)
+
+        def back(at_log_pi: Array, at_entropy: float) -> Array:
+            weight = at_log_pi[:, None]
+            at_deviation = weight * (z * z - 1.0) + np.float32(at_entropy)
+            return np.concatenate((weight * z * inverse, at_deviation), 1)
+
+        return Slopes(log_pi, back)
+
+
+def belongs(owner: object, name: str, *others: str) -> bool:
+    """Whether the owner's method `name` is made for its `others`.
+
+    A subclass with others of its own does not inherit what was made for its base's.
+    """
+    for kind in type(owner).__mro__:
+        if name in vars(kind):
+            return True
+        if not vars(kind).keys().isdisjoint(others):
+            return False
+    return False
+
+
+def samples_of_lanes(
+    head: Head, rng: np.random.Generator, epsilon: float, lanes: int
+) -> Callable[[Array], tuple[Array, list[Any]]]:
+    """A function from the outputs of several lanes (lanes, outputs) to their actions.
+
+    It gives them as they are stored (lanes, columns), and as the environments take them. A head of
+    one's own needs no form of its own for it: a method `together` with these arguments, but the
+    first, is only faster.
+    """
+    if belongs(head, "together", "sampler", "to_environment"):
+        found: Callable[[Array], tuple[Array, list[Any]]]
+        found = head.together(rng, epsilon, lanes)  # type: ignore[attr-defined]
+        return found
+    one = head.sampler(rng, epsilon)
+
+    def sample(outputs: Array) -> tuple[Array, list[Any]]:
+        actions = [one(row) for row in outputs]
+        stored = np.asarray(actions).reshape(lanes, head.columns)
+        return stored, [head.to_environment(action) for action in actions]
+
+    return sample
 
 
 def _chosen(actions: Tensor, epsilon: float, generator: torch.Generator) -> Tensor:

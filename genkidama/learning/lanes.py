@@ -47,12 +47,12 @@ class Lanes(Protocol):
 
 
 def make_lanes(settings: Environment, count: int) -> Lanes:
-    """`count` environments, in their own vectorized form if `environment.vectorized` asks for it.
+    """`count` environments, in a vectorized form if they are EnvPool's or it is asked for.
 
     Raises:
         ConfigurationError: as `make_environment`.
     """
-    if settings.vectorized:
+    if settings.vectorized or settings.envpool is not None:
         return _Vectorized(make_vectorized(settings, count), count)
     return _InTurn([make_environment(settings) for _ in range(count)])
 
@@ -98,7 +98,7 @@ class _InTurn:
             terminations[lane] = terminated
             truncations[lane] = truncated
             if terminated or truncated:
-                finals[lane] = observation
+                finals[lane] = np.array(observation)  # the next one may overwrite it
                 observation, _ = self._environments[lane].reset()
             observations[lane] = observation
         return result

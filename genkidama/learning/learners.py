@@ -10,6 +10,7 @@ from torch import Tensor
 
 from genkidama.errors import ConfigurationError
 from genkidama.learning.algorithms import learner_class
+from genkidama.learning.heads import belongs
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import Rollout
@@ -17,6 +18,8 @@ from genkidama.settings import Algorithm
 
 __all__ = [
     "Learner",
+    "by_autograd",
+    "gradients",
     "make_learner",
     "reads_log_mu",
     "reads_replay",
@@ -85,24 +88,48 @@ def reads_log_mu(learner: Learner) -> bool:
     return bool(getattr(learner, "reads_log_mu", False))
 
 
-def updates(
-    losses: Iterable[Tensor], model: Model, optimizer: Optimizer, rate: float, limit: float
+def gradients(
+    learner: Learner, model: Model, rollout: Rollout, rng: torch.Generator
 ) -> Iterator[None]:
-    """One update from each loss: its gradient in `model.gradient`, and a step.
+    """Each loss' gradient, one after the other, in `model.gradient`.
 
-    After each update it is the caller's turn.
+    A learner may write them itself, in a generator `gradients(rollout, rng)` beside its `losses`.
+    It is asked where the network exists in NumPy, and with a head that has `slopes`. What a
+    subclass changes, it must write anew: with other losses or another `log_probability` it does
+    not inherit its base's gradients.
+    """
+    if (
+        model.by_hand is not None
+        and belongs(learner, "gradients", "losses")
+        and belongs(model.head, "slopes", "log_probability", "entropy")
+    ):
+        by_hand: Iterator[None] = learner.gradients(rollout, rng)  # type: ignore[attr-defined]
+        return by_hand
+    return by_autograd(learner.losses(rollout, rng), model.gradient)
+
+
+def by_autograd(losses: Iterable[Tensor], gradient: Tensor) -> Iterator[None]:
+    """Each loss' gradient, one after the other, in `gradient`."""
+    for loss in losses:
+        gradient.zero_()
+        loss.backward()
+        yield
+
+
+def updates(
+    gradients: Iterable[None], model: Model, optimizer: Optimizer, rate: float, limit: float
+) -> Iterator[None]:
+    """One update from each gradient in `model.gradient`. After each it is the caller's turn.
 
     Args:
-        losses: scalars, as a learner yields them.
-        model: whose numbers they depend on.
+        gradients: as the function of this name gives them.
+        model: whose numbers they belong to.
         optimizer: over the weights that are stepped.
         rate: the learning rate.
         limit: the gradient's longest Euclidean norm; 0 means none.
     """
     gradient = model.gradient
-    for loss in losses:
-        gradient.zero_()
-        loss.backward()
+    for _ in gradients:
         if limit:
             clip_gradient(gradient, limit)
         optimizer.step(gradient, rate)

@@ -26,8 +26,9 @@ from genkidama.learning.algorithms import learner_class
 from genkidama.learning.heads import Head, head_for
 from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
+from genkidama.learning.perceptron import Perceptrons
 from genkidama.system.plugs import is_plug, load_plug
-from genkidama.weights import Signature
+from genkidama.weights import STATISTICS, Signature
 
 __all__ = ["Model", "Spaces"]
 
@@ -63,6 +64,8 @@ class Model:
 
     #: The same memory as `vector`, for NumPy. Only on the CPU.
     numbers: Array
+    #: The network in NumPy, if there is such a form of it and `vector` is on the CPU.
+    by_hand: Perceptrons | None = None
 
     def __init__(
         self,
@@ -93,9 +96,9 @@ class Model:
         self.observation_size = int(np.prod(self.observation_shape))
         settings = experiment.environment
         if settings.normalize_observations:
-            entries.append(("statistics.observations", (Moments.size(self.observation_size),)))
+            entries.append((STATISTICS[0], (Moments.size(self.observation_size),)))
         if settings.normalize_rewards:
-            entries.append(("statistics.returns", (Moments.size(1),)))
+            entries.append((STATISTICS[1], (Moments.size(1),)))
         #: What the vector means.
         self.signature = Signature.of(entries)
         self.vector = (
@@ -116,6 +119,7 @@ class Model:
                 start = part.stop
         if self.device.type == "cpu":
             self.numbers = self.vector.numpy()
+            self.by_hand = self.network.by_hand()
 
     def _check_outputs(self, environment: Spaces) -> None:
         """Refuses a network that does not fit the spaces, before anything starts."""
@@ -135,6 +139,13 @@ class Model:
                 f"{list(values.shape)} for 2 observations, "
                 f"expected [2, {self.head.outputs}] and [2]"
             )
+
+    def acting(self) -> Callable[[Array], Array]:
+        """A function from observations (m, ...) to the policy's outputs (m, outputs).
+
+        It is good for the weights as they are now. The result is good until the next call.
+        """
+        return self.network.acting_together() if self.by_hand is None else self.by_hand.act
 
     def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
         """The running statistics `"observations"` or `"returns"` within `numbers`.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from genkidama.errors import ConfigurationError
 from genkidama.learning.heads import head_for
+from genkidama.learning.perceptron import ACTIVATIONS, Perceptrons, layers_of, views_of
 from genkidama.settings import Network as NetworkSettings
 
 __all__ = ["NETWORKS", "ActorCritic", "Convolutional", "Network"]
@@ -80,6 +81,23 @@ class Network(nn.Module):
 
         return outputs
 
+    def acting_together(self) -> Callable[[Array], Array]:
+        """As `acting`, from observations (m, ...) to outputs (m, outputs)."""
+
+        def outputs(observations: Array) -> Array:
+            with torch.inference_mode():
+                result: Array = self(torch.as_tensor(observations, dtype=torch.float32))[0].numpy()
+                return result
+
+        return outputs
+
+    def by_hand(self) -> Perceptrons | None:
+        """The same network in NumPy, over the same numbers and gradients; None if there is none.
+
+        It is asked for once, when these lie where they stay.
+        """
+        return None
+
 
 class ActorCritic(Network):
     """Perceptrons for policy and value, separate or with shared hidden layers.
@@ -126,9 +144,24 @@ class ActorCritic(Network):
             outputs = torch.cat((outputs, self.log_deviation.expand_as(outputs)), 1)
         return outputs, self.value(hidden).squeeze(1)
 
+    def _is_plain(self) -> bool:
+        """Whether NumPy can stand in for it. A subclass may compute anything."""
+        return type(self) is ActorCritic and self._activation in ACTIVATIONS
+
+    def by_hand(self) -> Perceptrons | None:
+        if not self._is_plain():
+            return None
+        return Perceptrons(
+            ACTIVATIONS[self._activation],
+            layers_of(self.body) if self._shared else [],
+            layers_of(self.policy),
+            layers_of(self.value),
+            views_of(self.log_deviation) if self._continuous else None,
+        )
+
     def acting(self) -> Callable[[Array], Array]:
         """The policy in NumPy: at batch size 1 several times faster than torch."""
-        if self._activation not in ("tanh", "relu"):
+        if not self._is_plain():
             return super().acting()
         trunk = list(self.body) if self._shared else []
         layers = [layer for layer in (*trunk, *self.policy) if isinstance(layer, nn.Linear)]

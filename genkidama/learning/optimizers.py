@@ -19,10 +19,10 @@ from torch import Tensor
 
 from genkidama.settings import Optimizer as OptimizerSettings
 
-__all__ = ["STATE_ROWS", "Optimizer", "make_optimizer"]
+__all__ = ["STATE_ROWS", "Optimizer", "leave_gradient", "make_optimizer"]
 
 #: How many vectors of state each rule keeps.
-STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adam": 2}
+STATE_ROWS = {"sgd": 1, "rmsprop": 1, "adagrad": 1, "adam": 2}
 
 
 class Optimizer(Protocol):
@@ -65,6 +65,20 @@ class RMSprop:
         else:
             denominator = torch.sqrt(self._squares, out=self._buffer).add_(self._epsilon)
             self._weights.addcdiv_(gradient, denominator, value=-learning_rate)
+
+
+class AdaGrad:
+    """s ← s + g²; θ ← θ − ηg/(√s + ε) (Duchi et al. 2011)."""
+
+    def __init__(self, settings: OptimizerSettings, weights: Tensor, state: Tensor) -> None:
+        self._epsilon = settings.epsilon
+        self._weights, self._squares = weights, state[0]
+        self._buffer = torch.empty_like(weights)
+
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        self._squares.addcmul_(gradient, gradient)
+        denominator = torch.sqrt(self._squares, out=self._buffer).add_(self._epsilon)
+        self._weights.addcdiv_(gradient, denominator, value=-learning_rate)
 
 
 class Adam:
@@ -123,9 +137,25 @@ def make_optimizer(
             rule = SGD(settings, weights, state)
         case "rmsprop":
             rule = RMSprop(settings, weights, state)
+        case "adagrad":
+            rule = AdaGrad(settings, weights, state)
         case "adam":
             rule = Adam(settings, weights, state, clock)
     return _WeightDecay(rule, weights, settings.weight_decay) if settings.weight_decay else rule
+
+
+class _Left:
+    """Makes no step: the gradient stays where it is, for whatever steps elsewhere."""
+
+    def step(self, gradient: Tensor, learning_rate: float) -> None:
+        pass
+
+
+def leave_gradient(
+    settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]
+) -> Optimizer:
+    """In the place of `make_optimizer` where the parent makes the steps."""
+    return _Left()
 
 
 def clip_gradient(gradient: Tensor, limit: float) -> None:

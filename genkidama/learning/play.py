@@ -16,9 +16,10 @@ import gymnasium
 import numpy as np
 import torch
 
-from genkidama.errors import GenkidamaError
-from genkidama.learning.environments import default_threshold, make_environment
+from genkidama.errors import ConfigurationError, GenkidamaError
+from genkidama.learning.environments import default_threshold, make_environment, played
 from genkidama.learning.model import Model
+from genkidama.settings import Environment
 from genkidama.system import checkpoint as checkpoints
 
 __all__ = ["play", "play_episode"]
@@ -71,21 +72,41 @@ def main() -> int:
     try:
         checkpoint = checkpoints.load(request["checkpoint"])
         experiment = checkpoint.experiment
-        environment = make_environment(experiment.environment)
-        model = Model(experiment, environment)
-        if (difference := model.signature.difference(checkpoint.signature)) is not None:
-            raise GenkidamaError(
-                f"{request['checkpoint']}: its network is not the one that its experiment "
-                f"describes: {difference}"
-            )
+        settings = played(experiment.environment, request["environment"])
+        try:
+            environment = make_environment(settings)
+            model = Model(experiment, environment)
+            if (difference := model.signature.difference(checkpoint.signature)) is not None:
+                raise GenkidamaError(
+                    f"{request['checkpoint']}: its network is not the one that its experiment "
+                    f"describes: {difference}"
+                )
+        except GenkidamaError as error:
+            raise _with_way_out(error, experiment.environment, settings) from error
         model.vector.copy_(torch.from_numpy(checkpoint.vector))
         returns = play(model, environment, request["episodes"], request["seed"], request["greedy"])
         json.dump(
-            {"returns": returns, "threshold": default_threshold(experiment.environment)}, answer
+            {
+                "returns": returns,
+                "threshold": default_threshold(settings),
+                "environment": settings.id,
+            },
+            answer,
         )
     except GenkidamaError as error:
         json.dump({"error": str(error), "exit_code": error.exit_code}, answer)
     return 0
+
+
+def _with_way_out(
+    error: GenkidamaError, trained: Environment, settings: Environment
+) -> GenkidamaError:
+    """The error, which may come of another environment than the one that was trained in."""
+    if settings.id == trained.id:
+        return error
+    return ConfigurationError(
+        f"{error}; the policy was trained in {trained.id!r}: --environment {trained.id} plays that"
+    )
 
 
 if __name__ == "__main__":

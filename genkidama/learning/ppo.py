@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -13,7 +16,9 @@ from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.settings import Algorithm
 
-__all__ = ["PPO", "ppo_loss"]
+__all__ = ["PPO", "ppo_loss", "ppo_slopes"]
+
+Array = npt.NDArray[Any]
 
 
 def ppo_loss(
@@ -46,6 +51,27 @@ def ppo_loss(
     return loss
 
 
+def ppo_slopes(
+    log_pi: Array,
+    old_log_pi: Array,
+    value: Array,
+    advantage: Array,
+    returns: Array,
+    c_e: float,
+    algorithm: Algorithm,
+) -> tuple[Array, Array, float]:
+    """The derivatives of `ppo_loss` with respect to log π, V and each entropy.
+
+    With s = 1/m for the mean and 1 for the sum, ∂/∂log π_t = −s·A_t·ρ_t, or 0 where the clipped
+    ratio is the smaller term; ∂/∂V_t = 2·s·c_v·(V_t − R_t); ∂/∂H_t = −s·c_e.
+    """
+    share = np.float32(1.0 if algorithm.reduction == "sum" else 1.0 / len(log_pi))
+    ratio = np.exp(log_pi - old_log_pi)
+    counts = np.where(advantage > 0.0, ratio <= 1.0 + algorithm.clip, ratio >= 1.0 - algorithm.clip)
+    at_value = (2.0 * share * np.float32(algorithm.value_coefficient)) * (value - returns)
+    return -share * advantage * ratio * counts, at_value, -float(share) * c_e
+
+
 class PPO:
     """The learner `algorithm.name = "ppo"`: `epochs` passes of minibatches.
 
@@ -60,27 +86,10 @@ class PPO:
         algorithm = self._algorithm
         head = self._model.head
         network = self._model.network
-        device = self._model.device
-        observations, actions = rollout.observations.to(device), rollout.actions.to(device)
-        with torch.no_grad():
-            outputs, value, values, cut_values = evaluated(self._model, rollout)
-            # Where agents and trainers do not wait for each other, an older policy has acted.
-            acted = rollout.log_mu
-            old_log_pi = (
-                head.log_probability(outputs, actions)
-                if acted is None
-                else torch.from_numpy(acted).to(device)
-            )
-        advantage = torch.from_numpy(
-            advantages(rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda)
-        ).to(device)
-        returns = advantage + value
+        batch = self._batch(rollout)
         c_e = entropy_coefficient(algorithm, rollout.progress)
-        if algorithm.normalize_advantages:
-            advantage = normalized(advantage)
-        batch = (observations, actions, old_log_pi, advantage, returns)
         for _ in range(algorithm.epochs):
-            order = torch.randperm(len(actions), generator=rng).to(device)
+            order = torch.randperm(len(batch[0]), generator=rng).to(self._model.device)
             # One shuffled copy an epoch, cut into minibatches: gathering each of them costs more.
             shuffled = (column[order].split(algorithm.minibatch_size) for column in batch)
             for state, action, old, weight, target in zip(*shuffled, strict=True):
@@ -88,3 +97,47 @@ class PPO:
                 log_pi = head.log_probability(outputs, action)
                 entropy = head.entropy(outputs) if c_e else log_pi
                 yield ppo_loss(log_pi, old, entropy, value, weight, target, c_e, algorithm)
+
+    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+        """The gradients of `losses`, written by hand."""
+        algorithm = self._algorithm
+        network = self._model.by_hand
+        assert network is not None
+        batch = [column.numpy() for column in self._batch(rollout)]
+        c_e = entropy_coefficient(algorithm, rollout.progress)
+        n = len(batch[0])
+        for _ in range(algorithm.epochs):
+            order = torch.randperm(n, generator=rng).numpy()
+            shuffled = [column[order] for column in batch]
+            for start in range(0, n, algorithm.minibatch_size):
+                part = slice(start, start + algorithm.minibatch_size)
+                state, action, old, weight, target = (column[part] for column in shuffled)
+                outputs, value = network.forward(state)
+                log_pi, back = self._model.head.slopes(outputs, action)  # type: ignore[attr-defined]
+                at_log_pi, at_value, at_entropy = ppo_slopes(
+                    log_pi, old, value, weight, target, c_e, algorithm
+                )
+                network.backward(back(at_log_pi, at_entropy), at_value)
+                yield
+
+    def _batch(self, rollout: Rollout) -> tuple[Tensor, ...]:
+        """Observations, actions, log π_old, advantages and returns of its n steps."""
+        algorithm = self._algorithm
+        device = self._model.device
+        observations, actions = rollout.observations.to(device), rollout.actions.to(device)
+        with torch.no_grad():
+            outputs, value, values, cut_values = evaluated(self._model, rollout)
+            # Where agents and trainers do not wait for each other, an older policy has acted.
+            acted = rollout.log_mu
+            old_log_pi = (
+                self._model.head.log_probability(outputs, actions)
+                if acted is None
+                else torch.from_numpy(acted).to(device)
+            )
+        advantage = torch.from_numpy(
+            advantages(rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda)
+        ).to(device)
+        returns = advantage + value
+        if algorithm.normalize_advantages:
+            advantage = normalized(advantage)
+        return observations, actions, old_log_pi, advantage, returns

@@ -20,6 +20,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
+from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
 from genkidama.system.address import listening_socket, local_address
 from genkidama.system.history import Follower
@@ -93,7 +94,7 @@ def train(
     run = prepare_directory(experiment, out, resume)
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = _cores(experiment, cores, children)
-    with resumable(run, "train"), _Cluster(run, names, cores) as cluster:
+    with resumable(run, "train"), _Cluster(run, experiment, names, cores) as cluster:
         cluster.wait(watch)
     if episodes:
         evaluate(run, episodes=episodes, seed=experiment.seed)
@@ -149,7 +150,7 @@ def search(
     run = prepare_directory(experiment, out, resume)
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     cores = _cores(experiment, cores, nodes)
-    with resumable(run, "search"), _Cluster(run, names, cores, listen) as cluster:
+    with resumable(run, "search"), _Cluster(run, experiment, names, cores, listen) as cluster:
         cluster.wait(watch)
     return run
 
@@ -183,27 +184,38 @@ class _Cluster:
 
     Args:
         run: the run directory, prepared.
+        experiment: all settings.
         children: their names.
         cores: core processes of each child; None leaves it to the experiment.
         listen: where the parent listens; a free port of the loopback if absent.
     """
 
     def __init__(
-        self, run: Run, children: list[str], cores: int | None, listen: str | None = None
+        self,
+        run: Run,
+        experiment: Experiment,
+        children: list[str],
+        cores: int | None,
+        listen: str | None = None,
     ) -> None:
         self._path = run.path
+        self._experiment = experiment
         self._names = children
         self._cores = cores
         self._alone = listen is None
         self._history = Follower(run.path / HISTORY)
         self._children: list[Process] = []
         self._parent: Process | None = None
+        self._nursery: SharedNursery | None = None
         # The socket is bound here and inherited. So children may connect before the parent
         # listens, and a parent that is started again is found under the same address.
         self._socket = listening_socket(listen or _LOOPBACK)
 
     def __enter__(self) -> _Cluster:
         try:
+            if self._names and self._experiment.child.backend == "hogwild":
+                log = self._path / LOGS / "nursery.log"
+                self._nursery = SharedNursery(self._experiment, log)
             self._parent = self._start("parent", self._parents_command(), self._socket.fileno())
             for name in self._names:
                 self._children.append(self._start(name, self._childs_command(name)))
@@ -225,6 +237,8 @@ class _Cluster:
         url = f"ws://{local_address(self._socket)}"
         command = ["genkidama.child", "--parent", url, "--name", name]
         command += ["--state", str(self._path / CHILDREN)]
+        if self._nursery is not None:
+            command += ["--nursery", self._nursery.address]
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 
     def wait(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
@@ -266,10 +280,14 @@ class _Cluster:
     def __exit__(self, *_: object) -> None:
         for child in self._children:
             child.terminate()
+        if self._nursery is not None:
+            self._nursery.terminate()
         deadline = time.monotonic() + _CHILD_GRACE
         for child in self._children:
             child.end(deadline - time.monotonic())
             child.close()
+        if self._nursery is not None:
+            self._nursery.close()
         if self._parent is not None:
             self._parent.end(_PARENT_GRACE)
             self._parent.close()

@@ -38,6 +38,10 @@ class Evaluation:
     threshold: float | None
     greedy: bool
     seed: int
+    #: The id of the environment that was played.
+    environment: str
+    #: The id of the one that the policy was trained in.
+    trained_in: str
 
     @property
     def mean(self) -> float:
@@ -78,6 +82,7 @@ class Evaluation:
             "greedy": self.greedy,
             "seed": self.seed,
             "checkpoint": str(self.checkpoint),
+            "environment": self.environment,
         }
 
     def __str__(self) -> str:
@@ -89,9 +94,14 @@ class Evaluation:
             None: limit,
         }
         actions = "greedy" if self.greedy else "sampled"
+        where = ""
+        if self.environment != self.trained_in:
+            where = f" of {self.environment} (trained in {self.trained_in})"
+        elif self.environment.startswith("envpool:"):
+            where = f" of {self.environment}"
         return (
-            f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes, {actions}: "
-            f"{verdict[self.solved]}\n  minimum {self.minimum:.1f} · {quantiles}"
+            f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes{where}, "
+            f"{actions}: {verdict[self.solved]}\n  minimum {self.minimum:.1f} · {quantiles}"
         )
 
 
@@ -102,6 +112,7 @@ def evaluate(
     greedy: bool = False,
     seed: int = 0,
     cores: int | None = None,
+    environment: str | None = None,
 ) -> Evaluation:
     """Plays episodes with a run's or a checkpoint's weights.
 
@@ -114,6 +125,8 @@ def evaluate(
         greedy: the most probable action instead of a sampled one (the thesis samples, §5).
         seed: the episodes follow from it, however many cores play them.
         cores: processes; one for each CPU core if absent.
+        environment: the id of the environment to play; the experiment's if absent. If that is one
+            of EnvPool's, which differ a little from Gymnasium's, it is Gymnasium's of the same id.
 
     Raises:
         ConfigurationError: no such run or checkpoint, or it does not fit its environment.
@@ -130,22 +143,30 @@ def evaluate(
     checkpoint = checkpoints.load(path)
     count = min(cores or available_cores(), episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
-    answers = _play(path, shares, seed, greedy)
+    answers = _play(path, shares, seed, greedy, environment)
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
     threshold = checkpoint.experiment.solved
     evaluation = Evaluation(
-        returns, path, answers[0]["threshold"] if threshold is None else threshold, greedy, seed
+        returns,
+        path,
+        answers[0]["threshold"] if threshold is None else threshold,
+        greedy,
+        seed,
+        answers[0]["environment"],
+        checkpoint.experiment.environment.id,
     )
     if run is not None:
         run.record_evaluation(evaluation.to_dict(), time.time())
     return evaluation
 
 
-def _play(path: Path, shares: list[list[int]], seed: int, greedy: bool) -> list[dict[str, Any]]:
+def _play(
+    path: Path, shares: list[list[int]], seed: int, greedy: bool, environment: str | None
+) -> list[dict[str, Any]]:
     """One process a share, all at once."""
-    environment = {
+    variables = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -162,7 +183,7 @@ def _play(path: Path, shares: list[list[int]], seed: int, greedy: bool) -> list[
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=file,
-                    env=environment,
+                    env=variables,
                 )
             )
             for file in said
@@ -171,7 +192,13 @@ def _play(path: Path, shares: list[list[int]], seed: int, greedy: bool) -> list[
             for process, share in zip(processes, shares, strict=True):
                 _ask(
                     process,
-                    {"checkpoint": str(path), "episodes": share, "seed": seed, "greedy": greedy},
+                    {
+                        "checkpoint": str(path),
+                        "episodes": share,
+                        "seed": seed,
+                        "greedy": greedy,
+                        "environment": environment,
+                    },
                 )
             answers = [
                 _answer(process, file) for process, file in zip(processes, said, strict=True)

@@ -202,6 +202,7 @@ class Progress(_Follower):
         used = (
             (last.update, stop.updates),
             (last.episodes, stop.episodes),
+            (last.steps, stop.steps),
             (self._elapsed(last), stop.seconds),
         )
         shares = [have / limit for have, limit in used if limit]

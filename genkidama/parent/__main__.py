@@ -33,8 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if getattr(options, key) is not None
         }
         experiment = experiment.with_settings(given, source="the command line")
-        # A machine that only holds weights needs no Gymnasium; its children will say what is wrong.
-        if find_spec("gymnasium") is not None:
+        # A machine that only holds weights needs neither Gymnasium nor EnvPool; its children will
+        # say what is wrong.
+        if find_spec("gymnasium") is not None and experiment.environment.envpool is None:
             check_environment(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.until_eof:

@@ -5,7 +5,8 @@ Laws of this file:
   child waits for a disk.
 - With `parent.checkpoint_updates` a checkpoint is of the very push that completes so many updates.
 - A checkpoint that fails stops nothing: it is reported and tried again. Only the final one raises.
-- A run goes on with the network and the rule that it began with.
+- A run goes on with the network and the rule that it began with, and from θ_P, also where the
+  checkpoint's network is a running mean of it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ RETRY_SECONDS = 10.0
 #: While a run learns, nearly every episode is the best so far. Writing `best.safetensors` may take
 #: this share of the time at most, and once a second at most, so that an SD card lives.
 BEST_SHARE = 0.05
+
+#: With `parent.average` the network of a checkpoint is the running mean, and θ_P lies beside it
+#: under this name, among what the rule remembers.
+TRAINED = "__trained__"
 
 _Copy: TypeAlias = tuple[Signature, Vector, Snapshot, RuleState]
 
@@ -84,6 +89,10 @@ class Checkpointer:
         self._check_same(checkpoint)
         server, snapshot = self._server, checkpoint.snapshot
         server.restore(snapshot, checkpoint.signature, checkpoint.vector)
+        trained = checkpoint.state.pop(TRAINED, None)
+        if trained is not None:
+            server.trial.vector = trained
+            server.trial.average = checkpoint.vector
         _restore_rule(server.trials.rule, checkpoint)
         self._saved_version = snapshot.version
         if self._settings.checkpoint_updates:
@@ -187,7 +196,11 @@ class Checkpointer:
         assert trial.vector is not None
         state = self._server.trials.rule.state()
         copies = {name: array.copy() for name, array in state.items()}
-        return trial.signature, trial.vector.copy(), self._server.snapshot(now), copies
+        vector = trial.vector.copy()
+        if trial.average is not None:
+            copies[TRAINED] = vector
+            vector = trial.average.copy()
+        return trial.signature, vector, self._server.snapshot(now), copies
 
     async def _write_due(self, now: float) -> None:
         while self._due:

@@ -24,10 +24,9 @@ from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
-from genkidama.averaging import Blend, Rule
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import EnvironmentFailure
 from genkidama.events import Stopped
-from genkidama.experiment import Experiment, ParentSettings
+from genkidama.experiment import Experiment
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, make_context
@@ -35,6 +34,7 @@ from genkidama.parent.connections import Connections
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.telemetry import describe
 from genkidama.plain_run import PlainRun
+from genkidama.rules.table import check_push, make_rule
 from genkidama.system.address import explain, parse_listen
 from genkidama.system.machine import loop_factory, on_signals
 from genkidama.system.plugs import is_plug, load_plug
@@ -72,7 +72,8 @@ class Parent:
         listen: `HOST:PORT`, `[IPV6]:PORT` or `fd://N`; None takes the experiment's.
 
     Raises:
-        ConfigurationError: `parent.rule` is no rule.
+        ConfigurationError: `parent.rule` is no rule, does not take its options, or takes what the
+            children do not push.
     """
 
     def __init__(
@@ -270,22 +271,7 @@ class Parent:
 def _make_trials(experiment: Experiment) -> Trials:
     if experiment.search is not None:
         return Search(experiment)
-    return PlainRun(experiment, _make_rule(experiment.parent))
-
-
-def _make_rule(settings: ParentSettings) -> Rule:
-    """`parent.rule`.
-
-    Raises:
-        ConfigurationError: there is no such class, it is no rule, or it does not take the options.
-    """
-    name, options = settings.rule, settings.rule_options
-    kind = load_plug(name, "parent.rule") if is_plug(name) else Blend
-    problem = f"parent.rule = {name!r} with parent.rule_options = {options!r}"
-    try:
-        rule = kind(settings.alpha, **options)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"{problem}: {error}") from None
-    if not isinstance(rule, Rule):
-        raise ConfigurationError(f"{problem}: is no genkidama.averaging.Rule")
-    return rule
+    name = experiment.parent.rule
+    rule = make_rule(experiment, load_plug(name, "parent.rule") if is_plug(name) else None)
+    check_push(experiment, rule.takes)
+    return PlainRun(experiment, rule)

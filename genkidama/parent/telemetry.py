@@ -29,17 +29,19 @@ class EventLog:
         self._logger = logger
         self._quiet_until: dict[str, float] = {}
         self._held: dict[str, int] = {}
-        self._last: dict[str, Refused] = {}
+        self._last: dict[str, tuple[str, str]] = {}
         self._said: set[str] = set()
 
     def report(self, events: Iterable[Event], now: float) -> None:
         """Logs what is worth a line, and the summaries that are due at `now` (seconds)."""
         for event in events:
             match event:
+                case Exchange(left_out=str(code)):
+                    self._refused(event, code, "the parent's rule leaves this push out", now)
                 case Exchange() | Measures() | PhaseReported():
                     pass
                 case Refused():
-                    self._refused(event, now)
+                    self._refused(event, event.code, event.reason, now)
                 case _:
                     fields = msgspec.to_builtins(event)
                     del fields["time"]
@@ -60,23 +62,22 @@ class EventLog:
         for code in list(self._held):
             self._summarize(code)
 
-    def _refused(self, event: Refused, now: float) -> None:
-        code = event.code
+    def _refused(self, event: Exchange | Refused, code: str, reason: str, now: float) -> None:
         if now >= self._quiet_until.get(code, now) and code not in self._held:
             self._quiet_until[code] = now + SUMMARY_SECONDS
-            self._logger.warning("refused", child=event.child, code=code, reason=event.reason)
+            self._logger.warning("refused", child=event.child, code=code, reason=reason)
         else:
             self._held[code] = self._held.get(code, 0) + 1
-            self._last[code] = event
+            self._last[code] = (event.child, reason)
 
     def _summarize(self, code: str) -> None:
-        last = self._last.pop(code)
+        child, reason = self._last.pop(code)
         self._logger.warning(
             "refused",
             code=code,
             count=self._held.pop(code),
-            last_child=last.child,
-            last_reason=last.reason,
+            last_child=child,
+            last_reason=reason,
         )
 
 

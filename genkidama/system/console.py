@@ -8,11 +8,12 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-
-import structlog
-from structlog.typing import Processor
+from typing import TYPE_CHECKING
 
 from genkidama.errors import GenkidamaError
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 __all__ = ["configure_logging", "fail", "stop_at_eof"]
 
@@ -35,6 +36,8 @@ def configure_logging() -> None:
     Only commands call this. The library asks structlog for its loggers and configures none, so a
     program that embeds a `Parent` or a `Child` keeps its own logging.
     """
+    import structlog  # a command that logs nothing does without it
+
     terminal = sys.stderr.isatty()
     processors: list[Processor] = [
         structlog.processors.add_log_level,

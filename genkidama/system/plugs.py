@@ -1,4 +1,4 @@
-"""What a name in an experiment means: a thing of the user's own, or one that Gymnasium knows.
+"""What a name in an experiment means: a thing of the user's own, Gymnasium's or EnvPool's.
 
 A thing of the user's own is a plug, named by an import string `"package.module:Name"`.
 """
@@ -22,12 +22,14 @@ __all__ = [
     "check_environment",
     "environment_spec",
     "is_plug",
+    "load_envpool",
     "load_plug",
     "load_wrapper",
     "vectorized_spec",
 ]
 
 _INSTALL_ATARI = "pip install 'genkidama[atari]'"
+_INSTALL_ENVPOOL = "pip install 'genkidama[envpool]'"
 
 #: Wrappers of Gymnasium's that need OpenCV, which Gymnasium itself does not.
 _NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")
@@ -152,6 +154,30 @@ def environment_spec(name: str) -> Any:
         ) from None
 
 
+def load_envpool(settings: Environment) -> ModuleType:
+    """EnvPool, which takes a second and 110 MB.
+
+    Raises:
+        ConfigurationError: it is not installed, or cannot be imported.
+    """
+    _find_envpool(settings)
+    try:
+        return importlib.import_module("envpool")
+    except Exception as error:  # without its packages of assets it lacks folders
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: importing EnvPool fails: "
+            f"{type(error).__name__}: {error}; install all of it: {_INSTALL_ENVPOOL}"
+        ) from error
+
+
+def _find_envpool(settings: Environment) -> None:
+    if importlib.util.find_spec("envpool") is None:
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: needs EnvPool, which is not installed: "
+            f"{_INSTALL_ENVPOOL}"
+        )
+
+
 def vectorized_spec(settings: Environment) -> Any:
     """`environment_spec` of an environment that has a vectorized form of its own.
 
@@ -172,9 +198,13 @@ def check_environment(experiment: Experiment) -> None:
 
     Raises:
         ConfigurationError: Gymnasium does not know the id, a vectorized form is asked for and there
-            is none, an import string leads nowhere, or a wrapper is wrong (`load_wrapper`).
+            is none, an import string leads nowhere, or a wrapper is wrong (`load_wrapper`). Or
+            EnvPool is needed and not installed; children say whether it knows the id.
     """
     settings = experiment.environment
+    if settings.envpool is not None:
+        _find_envpool(settings)
+        return
     if is_plug(settings.id):
         load_plug(settings.id, "environment.id")
     else:

@@ -12,16 +12,20 @@ from typing import Any
 
 from genkidama.child.forkserver import Nursery
 from genkidama.child.memory import SharedMemory
-from genkidama.child.process import EPISODE, PROGRESS, RECORD
+from genkidama.child.process import EPISODE, PROGRESS, RECORD, UPDATE
 
-__all__ = ["LIGHT", "look", "run_watched_core", "work"]
+__all__ = ["LIGHT", "light", "look", "run_watched_core", "work"]
 
 ROOT = Path(__file__).parents[2]
 
-#: A nursery without torch. It has this module warm.
-LIGHT = Nursery(
-    "tests.child.crewmates", lambda _: {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
-)
+
+def light() -> Nursery:
+    """A nursery without torch. It has this module warm."""
+    variables = {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
+    return Nursery("tests.child.crewmates", lambda _: variables)
+
+
+LIGHT = light()
 
 #: The process that has imported this module.
 _IMPORTED_IN = os.getpid()
@@ -39,6 +43,7 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
     """Follows a plan until the line ends.
 
     - `"episodes"`: an episode of 5 + 5 + 2 steps between two exchanges.
+    - `"updates"`: the same, and then an update whose loss is its index.
     - `"deaf"`: one such episode, and after the exchange it hears nothing for a minute.
     - `"progress"`: five steps now and then of an episode without an end.
     - `"fall"`: falls after five steps.
@@ -62,6 +67,8 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
             line.send_bytes(RECORD.pack(PROGRESS, 0.0, 5))
             line.send_bytes(RECORD.pack(EPISODE, 12.0, 2))
+            if plan == "updates":
+                line.send_bytes(RECORD.pack(UPDATE, float(index), 0))
             played = True
     except (EOFError, OSError):
         return

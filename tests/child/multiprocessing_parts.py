@@ -27,6 +27,19 @@ def missing() -> list[str]:
         "ForkServer() keeps its process number in _forkserver_pid": hasattr(
             server, "_forkserver_pid"
         ),
+        "ForkServer() keeps where it listens, and its lifeline, in attributes of these names": (
+            hasattr(server, "_forkserver_address") and hasattr(server, "_forkserver_alive_fd")
+        ),
+        "ForkServer().connect_to_new_process asks ensure_running() and connects to the address": {
+            "ensure_running",
+            "_forkserver_address",
+            "_forkserver_alive_fd",
+        }
+        <= set(server.connect_to_new_process.__code__.co_names),
+        "forkserver.main(listener, alive, preload) needs nothing else": (
+            forkserver.main.__code__.co_varnames[:3] == ("listener_fd", "alive_r", "preload")
+            and not (forkserver.main.__kwdefaults__ or {}).get("authkey_r")
+        ),
         "forkserver has a function connect_to_new_process": hasattr(
             forkserver, "connect_to_new_process"
         ),

@@ -11,6 +11,7 @@ from genkidama.child.backend import make_backend
 from genkidama.child.ga3c.backend import GA3C
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
 from tests.helpers import ConstantBackend, constant, small
 
 
@@ -31,3 +32,16 @@ def test_a_backend_that_is_no_class_is_the_users_mistake() -> None:
         ConfigurationError, match=r"child.backend = 'tests.helpers:ROOT': is no class"
     ):
         make_backend(small(child={"backend": "tests.helpers:ROOT"}), 1, "pi")
+
+
+def test_where_gradients_are_pushed_a_backend_must_give_some() -> None:
+    settings = {"parent.rule": "gradient", "child.exchange": "update"}
+    settings["child.backend"] = "tests.helpers:ConstantBackend"
+    with pytest.raises(ConfigurationError) as caught:
+        make_backend(Experiment().with_settings(settings), 1, "pi")
+    assert str(caught.value) == (
+        "child.backend = 'tests.helpers:ConstantBackend': gives no gradients, which the parent's "
+        "rule takes; set child.backend to 'hogwild', or take another parent.rule"
+    )
+    settings["child.backend"] = "hogwild"
+    assert make_backend(Experiment().with_settings(settings), 1, "pi")

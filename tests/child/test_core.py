@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,12 @@ import pytest
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.memory import Layout, SharedMemory
-from genkidama.child.process import EPISODE, PROGRESS, RECORD, Line
-from genkidama.child.replay import ReplayTensor
+from genkidama.child.process import EPISODE, PROGRESS, UPDATE
 from genkidama.experiment import Experiment
-from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
+from tests.child.cores import records, single
 from tests.child.problems import FREE, a3c, experiment
 
 ROOT = Path(__file__).parents[2]
@@ -34,57 +29,13 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
 
 
-@contextmanager
-def single(
-    settings: Experiment, index: int = 0, cores: int = 1
-) -> Iterator[tuple[SingleCore, SharedMemory, Any]]:
-    """A core, the memory it works on and the orchestrator's end of its pipe."""
-    environment = make_environment(settings.environment)
-    model = Model(settings, environment)
-    memory = SharedMemory(
-        Layout(
-            cores=cores,
-            steps=ReplayTensor.rows(settings.replay.steps, settings.algorithm.batch_size),
-            columns=ReplayTensor.columns(
-                model.observation_size, model.head.columns, settings.replay.steps > 0
-            ),
-            size=model.signature.size,
-            trainable=model.trainable,
-            state_rows=STATE_ROWS[settings.optimizer.name],
-            state_sets=1 if settings.optimizer.shared else cores,
-        )
-    )
-    memory.weights[:] = model.numbers
-    ours, theirs = multiprocessing.Pipe()
-    line = Line(theirs, memory.stop, None)
-    core = SingleCore(index, settings, memory, line, (1, 2, 3))
-    core._observation, _ = core._environment.reset(seed=0)
-    core.pull()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as a core's process has it
-    try:
-        yield core, memory, ours
-    finally:
-        torch.set_num_threads(threads)
-        ours.close()
-        theirs.close()
-        memory.close()
-
-
-def records(line: Any) -> list[tuple[int, float, int]]:
-    found = []
-    while line.poll():
-        found.append(RECORD.unpack(line.recv_bytes()))
-    return found
-
-
 def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:
     with single(
         experiment("Endless", {"limit": 4}, algorithm=a3c(batch_size=10), child=FREE),
         index=1,
         cores=3,
     ) as (core, memory, line):
-        steps, cuts, following = core.collect()
+        _, steps, cuts, following, *_ = core.collector.collect()
         assert (steps, cuts) == (10, [3, 7, 9])
         assert [observation.tolist() for observation in following] == [
             [4.0],
@@ -98,7 +49,7 @@ def test_a_batch_goes_on_across_episodes_and_is_cut_where_time_was_up() -> None:
         assert memory.filled.tolist() == [0, 10, 0] and not memory.replay[[0, 2]].any()
         assert records(line) == [(EPISODE, 4.0, 4), (EPISODE, 4.0, 4)]
         # The next batch starts where this one stopped, and nothing of this one is left in it.
-        steps, cuts, following = core.collect()
+        _, steps, cuts, following, *_ = core.collector.collect()
         assert (steps, cuts) == (10, [1, 5, 9])
         assert [observation.tolist() for observation in following] == [[4.0], [4.0], [4.0]]
         assert np.flatnonzero(share[:, 4]).tolist() == [1, 5, 9]
@@ -113,7 +64,7 @@ def test_the_step_that_terminates_is_part_of_the_batch_with_its_reward_and_nothi
             "Endless", {"limit": 4, "terminates": True}, algorithm=a3c(batch_size=10), child=FREE
         )
     ) as (core, memory, _):
-        steps, cuts, following = core.collect()
+        _, steps, cuts, following, *_ = core.collector.collect()
         assert (steps, cuts) == (10, [9])
         assert [observation.tolist() for observation in following] == [[2.0]]
         assert (
@@ -121,7 +72,7 @@ def test_the_step_that_terminates_is_part_of_the_batch_with_its_reward_and_nothi
             and not memory.replay[0, :, 4].any()
         )
         assert memory.replay[0, :, 2].tolist() == [1.0] * 10
-        assert core.collect()[:2] == (10, [])
+        assert core.collector.collect()[1:3] == (10, [])
         assert np.flatnonzero(memory.replay[0, :, 3]).tolist() == [1, 5, 9]
 
 
@@ -137,7 +88,7 @@ def test_as_documented_for_a3c_a_batch_ends_with_its_episode(
     )
     with single(settings) as (core, memory, line):
         for _ in range(2):
-            assert core.collect()[:2] == (4, cuts)
+            assert core.collector.collect()[1:3] == (4, cuts)
             assert memory.filled.tolist() == [4] and memory.replay[0, :4, 0].tolist() == [
                 0,
                 1,
@@ -152,18 +103,18 @@ def test_an_episode_longer_than_the_batch_is_learned_from_in_parts() -> None:
         "Endless", {"limit": 4}, algorithm=a3c(batch_size=3, across_episodes=False), child=FREE
     )
     with single(settings) as (core, _, line):
-        assert core.collect()[:2] == (3, [2])
+        assert core.collector.collect()[1:3] == (3, [2])
         assert records(line) == []
-        assert core.collect()[:2] == (1, [0])
+        assert core.collector.collect()[1:3] == (1, [0])
         assert records(line) == [(EPISODE, 4.0, 4)]
-        assert core.collect()[:2] == (3, [2])
+        assert core.collector.collect()[1:3] == (3, [2])
 
 
 def test_of_a_long_episode_there_is_a_word_now_and_then_and_each_step_is_told_once() -> None:
     settings = experiment("Endless", {"limit": 5000}, algorithm=a3c(batch_size=500), child=FREE)
     with single(settings) as (core, _, line):
         for _ in range(10):
-            core.collect()
+            core.collector.collect()
         assert records(line) == [(PROGRESS, 0.0, 500)] * 9 + [(EPISODE, 5000.0, 500)]
 
 
@@ -176,7 +127,7 @@ def test_the_replay_tensor_holds_the_environments_numbers_and_learners_get_scale
         child=FREE,
     )
     with single(settings) as (core, memory, line):
-        rollout = core._rollout(*core.collect())
+        rollout = core._rollout(core.collector.collect())
         assert rollout.rewards.tolist() == [0.25] * 6
         assert rollout.ends.tolist() == [
             False,
@@ -207,7 +158,7 @@ def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_retur
         child=FREE,
     )
     with single(settings) as (core, memory, _):
-        rollout = core._rollout(*core.collect())
+        rollout = core._rollout(core.collector.collect())
         assert rollout.rewards.tolist() == [3.0] * 6  # no data yet
         # γ = ½: 1, 1½, 1¾, 1⅞ | 1, 1½ and in the next batch 1¾, 1⅞ | 1, 1½, 1¾, 1⅞.
         part = core.model.signature.slices["statistics.returns"]
@@ -216,7 +167,7 @@ def test_normalized_rewards_are_divided_by_the_deviation_of_the_discounted_retur
             [6, returns.sum(), np.square(returns).sum()]
         )
         core.pull()
-        rollout = core._rollout(*core.collect())
+        rollout = core._rollout(core.collector.collect())
         assert rollout.rewards.tolist() == pytest.approx([3.0 / returns.std()] * 6, rel=1e-4)
         returns = np.array([1, 1.5, 1.75, 1.875] * 3)
         assert memory.weights[part].tolist() == pytest.approx(
@@ -233,7 +184,7 @@ def test_rewards_are_cut_once_scaled_but_neither_where_kept_nor_where_reported()
         child=FREE,
     )
     with single(settings) as (core, memory, line):
-        assert core._rollout(*core.collect()).rewards.tolist() == [0.5] * 6
+        assert core._rollout(core.collector.collect()).rewards.tolist() == [0.5] * 6
         assert memory.replay[0, :, 2].tolist() == [1.0] * 6
         assert records(line) == [(EPISODE, 4.0, 4)]
 
@@ -247,7 +198,7 @@ def test_normalized_observations_are_learned_from_as_they_were_acted_on() -> Non
         child=FREE,
     )
     with single(settings) as (core, memory, _):
-        core.learn(*core.collect())
+        core.learn(core.collector.collect())
         part = core.model.signature.slices["statistics.observations"]
         assert memory.weights[part].tolist() == [8.0, 12.0, 28.0]  # 0, 1, 2, 3 twice
         assert core.model.trainable == part.start and (
@@ -255,7 +206,7 @@ def test_normalized_observations_are_learned_from_as_they_were_acted_on() -> Non
             memory.gradients.shape[1],
         ) == (part.start, part.start)
         core.pull()
-        rollout = core._rollout(*core.collect())
+        rollout = core._rollout(core.collector.collect())
         expected = (np.array([0, 1, 2, 3, 4]) - 1.5) / np.sqrt(1.25)
         assert rollout.observations[:4, 0].tolist() == pytest.approx(
             expected[:4].tolist(), rel=1e-5
@@ -280,10 +231,10 @@ def test_equal_batches_give_equal_gradients_however_often_they_are_learned_from(
         child=FREE,
     )
     with single(settings) as (core, memory, _):
-        batch, start = core.collect(), memory.weights.copy()
+        batch, start = core.collector.collect(), memory.weights.copy()
         gradients = []
         for times in (1, 2, 3):
-            core.learn(*batch)
+            core.learn(batch)
             gradients.append(memory.gradients[0].copy())
             np.testing.assert_allclose(
                 gradients[-1], gradients[0], rtol=1e-4, atol=1e-6
@@ -307,7 +258,7 @@ def test_a_gradient_is_cut_to_the_longest_that_is_allowed() -> None:
         )
         with single(settings) as (core, memory, _):
             start = memory.weights.copy()
-            core.learn(*core.collect())
+            core.learn(core.collector.collect())
             moved = float(np.linalg.norm(memory.weights - start))
             assert moved == pytest.approx(longest, rel=1e-2) if longest else moved > 0.01
 
@@ -328,7 +279,7 @@ def test_the_learning_rate_follows_the_runs_progress(progress: float) -> None:
     with single(settings) as (core, memory, _):
         memory.progress[0] = progress
         start = memory.weights.copy()
-        core.learn(*core.collect())
+        core.learn(core.collector.collect())
         np.testing.assert_allclose(
             memory.weights,
             start - (1.0 - 0.8 * progress) * memory.gradients[0],
@@ -361,7 +312,7 @@ def test_the_entropys_weight_follows_the_runs_progress(algorithm: str) -> None:
         )
         with single(settings) as (core, memory, _):
             memory.progress[0] = progress
-            core.learn(*core.collect())
+            core.learn(core.collector.collect())
             gradients.append(memory.gradients[0].copy())
     np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
     assert np.abs(gradients[0] - gradients[2]).max() > 1e-4
@@ -376,7 +327,7 @@ def test_cores_share_the_optimizers_state_or_have_their_own(shared: bool) -> Non
         child=FREE,
     )
     with single(settings, index=1, cores=2) as (core, memory, _):
-        core.learn(*core.collect())
+        core.learn(core.collector.collect())
         assert memory.clock.tolist() == ([1.0] if shared else [0.0, 1.0])
         assert [bool(rows.any()) for rows in memory.state] == ([True] if shared else [False, True])
         assert not memory.gradients[0].any()
@@ -402,7 +353,7 @@ def test_a_time_limit_costs_nothing_and_a_termination_ends_all(
     )
     with single(settings) as (core, _, line):
         for _ in range(300):
-            core.learn(*core.collect())
+            core.learn(core.collector.collect())
             records(line)
         with torch.no_grad():
             _, values = core.model.network(torch.zeros(1, 1))
@@ -449,7 +400,7 @@ def test_what_a_core_remembers_is_what_it_did(terminates: bool, across: bool) ->
     )
     with single(settings) as (core, _, line):
         for _ in range(60):
-            replay = core._rollout(*core.collect()).replay
+            replay = core._rollout(core.collector.collect()).replay
             records(line)
             assert replay is not None
             assert len(replay) >= 1
@@ -467,11 +418,11 @@ def test_what_a_core_remembers_is_what_it_did(terminates: bool, across: bool) ->
 def test_a_replaced_core_goes_on_where_its_predecessor_was_and_keeps_what_it_had() -> None:
     with single(remembering()) as (core, memory, line):
         for _ in range(5):
-            core.collect()
+            core.collector.collect()
             successor = SingleCore(0, core.experiment, memory, core._line, (4, 5))
-            successor._observation, _ = successor._environment.reset(seed=0)
+            successor.collector.reset(0)
             before = memory.head[0]
-            successor.collect()
+            successor.collector.collect()
             records(line)
             assert memory.head[0] > before or memory.filled[0] == before
             drawn = successor._replay.sample(100)  # type: ignore[union-attr]
@@ -483,9 +434,9 @@ def test_a_learner_samples_all_shares_or_its_own() -> None:
     with single(remembering(), index=1, cores=2) as (core, memory, line):
         sibling = SingleCore(0, core.experiment, memory, core._line, (4, 5))
         for each in (core, sibling):
-            each._observation, _ = each._environment.reset(seed=0)
-            each.collect()
-        replay = core._rollout(*core.collect()).replay
+            each.collector.reset(0)
+            each.collector.collect()
+        replay = core._rollout(core.collector.collect()).replay
         assert replay is not None
         memory.replay[0, :, 2] = 5.0  # the sibling's rewards
         assert set(replay.sample(100).rewards) == {1.0, 5.0}
@@ -499,9 +450,9 @@ def test_a_learner_samples_all_shares_or_its_own() -> None:
 def test_log_mu_is_what_the_policy_thought_that_acted(environment: str) -> None:
     normal = {"normalize_observations": environment == "Endless"}
     with single(remembering(environment, options={}, environment=normal)) as (core, _, line):
-        first = core._rollout(*core.collect())
+        first = core._rollout(core.collector.collect())
         core.pull()
-        rollout = core._rollout(*core.collect())
+        rollout = core._rollout(core.collector.collect())
         with torch.no_grad():
             outputs, _ = core.model.network(rollout.observations)
             expected = core.model.head.log_probability(outputs, rollout.actions).numpy()
@@ -519,9 +470,9 @@ def test_samples_are_normalized_as_a_rollout_would_be_now() -> None:
     normal = {"normalize_observations": True, "normalize_rewards": True}
     with single(remembering(environment=normal)) as (core, _, line):
         for _ in range(3):
-            rollout = core._rollout(*core.collect())
+            rollout = core._rollout(core.collector.collect())
             core.pull()
-        now = core._rollout(*core.collect())
+        now = core._rollout(core.collector.collect())
         drawn = now.replay.sample(100)  # type: ignore[union-attr]
         known = now.observations.numpy()
         assert np.isclose(drawn.observations, known.T, atol=1e-4).any(1).all()
@@ -545,7 +496,7 @@ def test_who_samples_nothing_learns_the_same_with_a_ring_as_without(algorithm: s
         )
         with single(settings) as (core, memory, line):
             for _ in range(20):
-                core.learn(*core.collect())
+                core.learn(core.collector.collect())
                 records(line)
             weights.append(memory.weights.copy())
             if steps:
@@ -597,7 +548,7 @@ def test_a_core_learns_from_images_what_they_show(algorithm: str) -> None:
     )
     with single(settings) as (core, memory, line):
         for _ in range(100):
-            core.learn(*core.collect())
+            core.learn(core.collector.collect())
             records(line)
         assert {row.tobytes() for row in memory.replay[0, :, :36]} == {
             image.astype(np.float32).tobytes() for image in sides()
@@ -606,3 +557,37 @@ def test_a_core_learns_from_images_what_they_show(algorithm: str) -> None:
             outputs, values = core.model.network(torch.from_numpy(sides()))
     assert (torch.softmax(outputs, 1).diagonal() > 0.9).all()
     assert values.tolist() == pytest.approx([1.0, 1.0], abs=0.15)
+
+
+def updating(algorithm: dict[str, Any], **parent: Any) -> Experiment:
+    child = {"exchange": "update"}
+    settings = {"parent": {"rule": "gradient", **parent}, "optimizer": {"name": "sgd"}}
+    return experiment("Endless", {"limit": 4}, algorithm=algorithm, child=child, **settings)
+
+
+@pytest.mark.parametrize("algorithm", ["a3c", "ppo"])
+@pytest.mark.parametrize("parent", [{}, {"rule_options": {"outlier_sigmas": 3.0}}])
+def test_a_gradient_for_the_parent_is_left_where_it_is_and_told(
+    algorithm: str, parent: dict[str, Any]
+) -> None:
+    sizes = {"minibatch_size": 5, "epochs": 2} if algorithm == "ppo" else {}
+    settings = updating(
+        {"name": algorithm, "batch_size": 10, "max_gradient_norm": 0.01, **sizes}, **parent
+    )
+    with single(settings) as (core, memory, line):
+        before = memory.weights.tobytes()
+        core.learn(core.collector.collect())
+        assert memory.weights.tobytes() == before
+        assert not memory.state.any()
+        assert 0.0 < np.linalg.norm(memory.gradients[0]) <= 0.01 * (1 + 1e-6)
+        losses = [value for kind, value, _ in records(line) if kind == UPDATE]
+        assert len(losses) == (1 if algorithm == "a3c" else 4)
+        assert np.isfinite(losses).all() == bool(parent)
+
+
+def test_after_each_update_the_core_has_the_childs_weights_whatever_pull_steps_says() -> None:
+    settings = updating({"name": "a3c", "batch_size": 10, "pull_steps": 1000})
+    with single(settings) as (core, memory, _):
+        memory.weights[:] = 0.5
+        core.learn(core.collector.collect())
+        assert core.model.numbers.tobytes() == memory.weights.tobytes()

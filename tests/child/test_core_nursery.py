@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from genkidama.child.core_nursery import _built, _rehearse, _warm_up, survives_a_fork
+from genkidama.child.core_nursery import _built, _rehearse, survives_a_fork, warm_up
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
@@ -56,7 +56,7 @@ def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads() -> None:
     Asking.seen.clear()
     threads = torch.get_num_threads()
     try:
-        _warm_up(settings)
+        warm_up(settings)
         _rehearse(settings, _built(settings)[2])
     finally:
         torch.set_num_threads(threads)

@@ -337,3 +337,22 @@ async def test_a_backend_may_say_that_training_cannot_go_on() -> None:
         crew.fail(EnvironmentFailure("the model is gone"))
         with pytest.raises(EnvironmentFailure, match="the model is gone"):
             await asyncio.wait_for(waiting, PATIENCE)
+
+
+async def test_with_updates_an_exchange_is_due_when_each_has_made_one() -> None:
+    async with begun(2, "updates", "updates", exchange="update") as (crew, _):
+        for _ in range(2):
+            async with asyncio.timeout(PATIENCE):
+                await crew.due()
+            assert crew.updates == {0: 0.0, 1: 1.0}
+            assert crew.take_work() == Work(steps=24, returns=[12.0, 12.0])
+            crew.updates = {}
+            crew.release()
+
+
+async def test_with_updates_an_episode_alone_makes_no_exchange_due() -> None:
+    async with begun(1, "episodes", exchange="update") as (crew, _):
+        due = asyncio.create_task(crew.due())
+        await eventually(lambda: due.done() or crew._work.steps >= 60)
+        assert not due.done()
+        due.cancel()

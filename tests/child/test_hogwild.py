@@ -55,13 +55,14 @@ async def train(
                 return episodes
 
 
-def bandit(algorithm: str = "a3c", **child: Any) -> Experiment:
+def bandit(algorithm: str = "a3c", lanes: int = 1, **child: Any) -> Experiment:
     settings = {"name": algorithm, "batch_size": 32, "gamma": 0.9, "entropy_coefficient": 0.01} | (
         {"minibatch_size": 16, "epochs": 2} if algorithm == "ppo" else {}
     )
     return experiment(
         "Bandit",
         {"start": 1},
+        environment={"lanes": lanes},
         algorithm=settings,
         optimizer={"learning_rate": 0.01},
         child={"exchange_seconds": 0.1, **child},
@@ -98,6 +99,14 @@ async def test_two_cores_find_the_best_action_of_every_context(
     solved = bandit_solved(settings)
     async with training(settings) as orchestrator:
         assert not solved(orchestrator.snapshot())
+        assert await train(orchestrator, solved) > 100
+
+
+@pytest.mark.parametrize(("exchange", "algorithm"), [("free", "ppo"), ("episode", "a3c")])
+async def test_so_they_do_in_four_lanes_each(exchange: str, algorithm: str) -> None:
+    settings = bandit(algorithm, lanes=4, exchange=exchange)
+    solved = bandit_solved(settings)
+    async with training(settings) as orchestrator:
         assert await train(orchestrator, solved) > 100
 
 

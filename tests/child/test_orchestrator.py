@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -227,6 +228,33 @@ async def test_with_episodes_the_cores_rest_during_an_exchange() -> None:
             orchestrator.release()
 
 
+async def test_the_gradient_is_the_mean_of_the_cores_that_have_found_one() -> None:
+    settings = small(parent={"rule": "gradient"}, child={"exchange": "update", "cores": 2})
+    async with begun(settings, cores=2) as orchestrator:
+        for _ in range(2):
+            async with asyncio.timeout(30):
+                await orchestrator.due()
+            before = orchestrator.snapshot()
+            orchestrator.take_work()
+            found = orchestrator.memory.gradients.copy()
+            assert (np.linalg.norm(found, axis=1) > 0.0).all()
+            gradient = orchestrator.gradient()
+            assert gradient is not None
+            np.testing.assert_allclose(gradient, found.mean(0), rtol=1e-6)
+            assert orchestrator.gradient() is None
+            np.testing.assert_array_equal(orchestrator.snapshot(), before)
+            orchestrator.release()
+        # A core that has not found one yet has no part in the mean.
+        async with asyncio.timeout(30):
+            await orchestrator.due()
+        orchestrator._crew.updates = {1: 0.5}
+        assert orchestrator.take_work().measures == {"loss": 0.5}
+        gradient = orchestrator.gradient()
+        assert gradient is not None
+        np.testing.assert_array_equal(gradient, orchestrator.memory.gradients[1])
+        orchestrator.release()
+
+
 async def test_free_cores_never_wait() -> None:
     settings = small(environment={"id": "tests.tiny:Faulty"}, child={"exchange_seconds": 3600.0})
     async with begun(settings, cores=2) as orchestrator:
@@ -346,6 +374,22 @@ async def test_a_killed_nursery_is_replaced_too() -> None:
         await turns(orchestrator, 20)
         await eventually(lambda: orchestrator.pids not in ([], [core.pid]))
         await turns(orchestrator, 20)
+
+
+async def test_stopped_while_a_killed_nursery_is_replaced_it_does_not_wait() -> None:
+    """As where a service manager sends SIGTERM to the whole group. The new one takes a minute."""
+    async with begun(faulty(), cores=1) as orchestrator:
+        await turns(orchestrator, 4)
+        orchestrator.experiment = faulty(fault="sleep", where="construct")
+        core = psutil.Process(orchestrator.pids[0])
+        nursery = core.parent()
+        assert nursery is not None
+        nursery.kill()
+        await eventually(lambda: nursery.status() == psutil.STATUS_ZOMBIE)
+        core.kill()
+        await eventually(lambda: module.CORES.pid != nursery.pid)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5.0
 
 
 # As many cores as fit into the memory.

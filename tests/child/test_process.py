@@ -174,3 +174,17 @@ def test_what_a_life_raises_is_told_and_only_what_is_no_users_mistake_has_a_trac
     assert RECORD.unpack(message[: RECORD.size]) == (FAILED, 0.0, 0)
     assert message[RECORD.size :] == reason
     assert ("Traceback" in capsys.readouterr().err) == traced
+
+
+@pytest.mark.parametrize("after", ["episode", "update"])
+def test_it_waits_at_the_start_and_after_what_it_was_told_only(yard: Yard, after: str) -> None:
+    line = Line(yard.theirs, yard.stop, yard.element, after)
+    for what in ("episode", "update", "start"):
+        yard.element[0] = False
+        if what in (after, "start"):
+            yard.ours.send_bytes(b"")  # it is released before it waits
+        line.pause(what)
+        assert yard.element[0] == (what in (after, "start"))
+        assert yard.ours.poll() == (what in (after, "start"))
+        while yard.ours.poll():
+            assert yard.ours.recv_bytes() == b""

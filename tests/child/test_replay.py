@@ -21,12 +21,17 @@ Step = dict[str, Any]
 
 
 def shared(
-    cores: int = 1, steps: int = 20, batch: int = 4, width: int = 2, actions: int = 1
+    cores: int = 1,
+    steps: int = 20,
+    batch: int = 4,
+    width: int = 2,
+    actions: int = 1,
+    lanes: int = 1,
 ) -> SharedMemory:
     return SharedMemory(
         Layout(
             cores=cores,
-            steps=ReplayTensor.rows(steps, batch),
+            steps=ReplayTensor.rows(steps, batch, lanes),
             columns=ReplayTensor.columns(width, actions, steps > 0),
             size=1,
             trainable=1,
@@ -39,13 +44,15 @@ def shared(
 class Writer:
     """A core that plays a made-up game, and notes each step in a list of dictionaries as well.
 
-    No number comes twice: not within a core, and not in two of them.
+    No number comes twice: not within a core, and not in two of them. It plays in one lane or in
+    several, and a batch is given as how each step ends, lane by lane.
     """
 
-    def __init__(self, memory: Any, batch: int, index: int = 0) -> None:
+    def __init__(self, memory: Any, batch: int, index: int = 0, lanes: int = 1) -> None:
         self.memory = memory
         self.batch = batch
         self.index = index
+        self.lanes = lanes
         self.steps: list[Step] = []
         self._drawn = 1_000_000 * index
         self.start()
@@ -54,41 +61,44 @@ class Writer:
         """A new core takes the place of the old one, in the midst of whatever that did."""
         replay = ReplayTensor(self.memory, self.batch, (2,), 1)
         self._share = Share(replay, self.index)
-        self._observation = self._new()
+        self._observations = [self._new() for _ in range(self.lanes)]
         self._goes_on = False
 
-    def write(self, kinds: list[int]) -> None:
-        """A batch, given how each of its steps ends."""
-        noted, cuts, following = self._play(kinds)
+    def write(self, *batch: list[int]) -> None:
+        """A batch."""
+        noted, cuts, following = self._play(*batch)
         log_mu = np.array([step["log_mu"] for step in noted], np.float32)
-        self._share.end(len(kinds), cuts, following, log_mu)
+        self._share.end(len(noted), cuts, following, log_mu)
         self.steps += noted
 
-    def die(self, kinds: list[int]) -> None:
+    def die(self, *batch: list[int]) -> None:
         """A batch that is never finished."""
-        self._play(kinds)
+        self._play(*batch)
         self.start()
 
-    def _play(self, kinds: list[int]) -> tuple[list[Step], list[int], list[np.ndarray]]:
+    def _play(self, *batch: list[int]) -> tuple[list[Step], list[int], list[np.ndarray]]:
         rows = self._share.begin(self._goes_on)
         rows.terminated[:] = 0.0
         rows.truncated[:] = 0.0
         noted: list[Step] = []
         cuts: list[int] = []
         following: list[np.ndarray] = []
-        for t, kind in enumerate(kinds):
-            after = self._new()
+        ends = [
+            (lane, kinds, step) for lane, kinds in enumerate(batch) for step in range(len(kinds))
+        ]
+        for t, (lane, kinds, step) in enumerate(ends):
+            kind, before, after = kinds[step], self._observations[lane], self._new()
             action, reward, log_mu = self._number(), self._number(), self._number()
-            rows.observations[t] = self._observation
+            rows.observations[t] = before
             rows.actions[t] = action
             rows.rewards[t] = reward
             rows.terminated[t] = kind == TERMINATED
             rows.truncated[t] = kind == TRUNCATED
             # Nothing follows a termination: the observation itself stands there.
-            follows = self._observation if kind == TERMINATED else after
+            follows = before if kind == TERMINATED else after
             noted.append(
                 {
-                    "observations": self._observation.tolist(),
+                    "observations": before.tolist(),
                     "actions": [action],
                     "rewards": reward,
                     "following": follows.tolist(),
@@ -97,11 +107,11 @@ class Writer:
                     "log_mu": log_mu,
                 }
             )
-            if kind == TRUNCATED or (kind == GOES_ON and t == len(kinds) - 1):
+            if kind == TRUNCATED or (kind == GOES_ON and step == len(kinds) - 1):
                 cuts.append(t)
                 following.append(after)
-            self._observation = after if kind == GOES_ON else self._new()
-        self._goes_on = kinds[-1] == GOES_ON
+            self._observations[lane] = after if kind == GOES_ON else self._new()
+        self._goes_on = self.lanes == 1 and kinds[-1] == GOES_ON
         return noted, cuts, following
 
     def _number(self) -> float:
@@ -161,6 +171,37 @@ def test_what_can_be_sampled_are_the_newest_steps_and_each_is_whole(
     assert len(everything(replay)) == sum(
         len(everything(replay, writer.index)) for writer in writers
     )
+    memory.close()
+
+
+@given(
+    st.integers(2, 4),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.sampled_from([[GOES_ON, GOES_ON, TERMINATED], [GOES_ON, TERMINATED, TRUNCATED]]).flatmap(
+        lambda ways: st.lists(
+            st.tuples(st.booleans(), st.lists(st.sampled_from(ways), min_size=12, max_size=12)),
+            max_size=30,
+        )
+    ),
+)
+def test_with_several_lanes_the_newest_batches_are_there_and_each_step_is_whole(
+    lanes: int, length: int, more: int, story: list[tuple[bool, list[int]]]
+) -> None:
+    """And at least as many steps as were asked for, if none was truncated."""
+    batch = lanes * length
+    memory = shared(1, batch + more, batch, lanes=lanes)
+    replay, writer = ReplayTensor(memory, batch, (2,), 1), Writer(memory, batch, lanes=lanes)
+    for dies, ends in story:
+        parts = [ends[lane * length : (lane + 1) * length] for lane in range(lanes)]
+        if dies:
+            writer.die(*parts)
+        writer.write(*parts)
+        found = everything(replay)
+        # In the order of their numbers: those of a batch in which lanes take turns are mixed.
+        assert found == sorted(writer.steps[-len(found) :], key=lambda step: step["observations"])
+        if not any(step["truncated"] for step in writer.steps):
+            assert len(found) >= min(len(writer.steps), batch + more)
     memory.close()
 
 

@@ -17,7 +17,7 @@ import torch
 
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
-from genkidama.learning.learners import make_learner, updates
+from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
@@ -57,8 +57,9 @@ before = model.vector.clone()
 settings = experiment.optimizer
 state = torch.zeros(STATE_ROWS[settings.name], model.trainable)
 optimizer = make_optimizer(settings, model.vector[: model.trainable], state, np.zeros(1))
-losses = make_learner(experiment.algorithm, model).losses(rollout, torch.Generator())
-steps = sum(1 for _ in updates(losses, model, optimizer, 1e-3, 0.5))
+learner = make_learner(experiment.algorithm, model)
+found = gradients(learner, model, rollout, torch.Generator())
+steps = sum(1 for _ in updates(found, model, optimizer, 1e-3, 0.5))
 print(
     json.dumps(
         {

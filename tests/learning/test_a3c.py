@@ -292,6 +292,14 @@ def test_the_entropys_weight_follows_the_runs_progress(progress: float, c_e: flo
     )
 
 
+def test_an_entropy_may_fade_early() -> None:
+    fading = Algorithm(
+        name="a3c", entropy_coefficient=0.4, entropy_schedule="linear", entropy_fraction=0.25
+    )
+    found = [entropy_coefficient(fading, progress) for progress in (0.0, 0.125, 0.25, 1.0)]
+    assert found == pytest.approx([0.4, 0.2, 0.0, 0.0])
+
+
 def test_an_entropy_that_starts_at_nothing_comes_in_later() -> None:
     model, learner = tiny(
         entropy_coefficient=0.0, final_entropy_coefficient=1.0, entropy_schedule="linear"

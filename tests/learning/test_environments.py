@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+import msgspec
 import numpy as np
 import pytest
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.learning.environments import default_threshold, make_environment
+from genkidama.learning.environments import default_threshold, make_environment, played
 from genkidama.settings import Environment, Wrapper
 from genkidama.system.plugs import check_environment
 from tests.environments import (
@@ -133,10 +134,28 @@ def test_what_gymnasium_knows_passes_the_early_check_and_what_it_does_not_know_d
 
 def test_gymnasium_says_from_when_on_a_task_is_solved() -> None:
     assert default_threshold(Environment(id="LunarLander-v3")) == 200.0
+    assert default_threshold(Environment(id="envpool:LunarLander-v3")) == 200.0
     assert default_threshold(Environment(id="Pendulum-v1")) is None
     assert default_threshold(Environment(id="tests.environments:Bandit")) is None
     assert default_threshold(Environment(id="MoonLander-v3")) is None
     assert default_threshold(Environment(id="ALE/Pong-v5")) is None
+
+
+def test_in_place_of_envpools_environment_gymnasiums_is_played() -> None:
+    options = {"num_threads": 2, "max_episode_steps": 9}
+    lander = Environment(id="envpool:LunarLander-v3", options=options, reward_scale=0.5)
+    gymnasiums = Environment(
+        id="LunarLander-v3", options={"max_episode_steps": 9}, reward_scale=0.5
+    )
+    assert played(lander) == played(lander, "LunarLander-v3") == gymnasiums
+    assert played(msgspec.structs.replace(lander, vectorized=True)) == gymnasiums
+    assert played(lander, "envpool:LunarLander-v3") == lander
+    assert played(gymnasiums) == gymnasiums
+    corridor = Environment(id="tests.environments:Corridor")
+    assert played(corridor) == corridor
+    assert played(corridor, "CartPole-v1").id == "CartPole-v1"
+    pong = Environment(id="envpool:Pong-v5", options=options)  # Gymnasium's has a namespace
+    assert played(pong) == pong
 
 
 # Wrappers.

@@ -18,6 +18,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import (
     Learner,
+    gradients,
     make_learner,
     reads_log_mu,
     reads_replay,
@@ -271,13 +272,18 @@ def test_on_a_gpu_the_same_is_learned(name: str, given: bool) -> None:
 # Updates.
 
 
-def squares(ours: Model, count: int) -> Iterator[torch.Tensor]:
-    """½θ² of all parameters, whose gradient is θ."""
-    for _ in range(count):
-        yield sum(
-            (0.5 * parameter.square().sum() for parameter in ours.network.parameters()),
-            torch.zeros(()),
-        )
+class Squares:
+    """A learner: three times ½θ² of all parameters, whose gradient is θ."""
+
+    def __init__(self, ours: Model) -> None:
+        self._ours = ours
+
+    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[torch.Tensor]:
+        for _ in range(3):
+            yield sum(
+                (0.5 * parameter.square().sum() for parameter in self._ours.network.parameters()),
+                torch.zeros(()),
+            )
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.01, 1e6])
@@ -292,7 +298,8 @@ def test_each_loss_is_an_update_with_its_own_gradient_and_then_it_is_the_callers
     ours.gradient.fill_(5.0)  # what is left of something else
     norm = start.norm().item()
     step = 0.5 * min(1.0, limit / norm if limit else 1.0) * start
-    for times, _ in enumerate(updates(squares(ours, 3), ours, optimizer, 0.5, limit), 1):
+    found = gradients(Squares(ours), ours, rollout(ours), torch.Generator())
+    for times, _ in enumerate(updates(found, ours, optimizer, 0.5, limit), 1):
         torch.testing.assert_close(
             shared, start - min(times, 2) * step
         )  # the model itself stays where it is

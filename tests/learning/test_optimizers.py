@@ -39,6 +39,7 @@ def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
             torch.optim.RMSprop,
             {"alpha": 0.9, "eps": 0.1, "weight_decay": 0.1},
         ),
+        (Settings(name="adagrad", epsilon=1e-10), torch.optim.Adagrad, {}),
         (Settings(name="adam"), torch.optim.Adam, {}),
         (
             Settings(name="adam", betas=(0.5, 0.9), epsilon=1e-3),
@@ -54,6 +55,7 @@ def ours(settings: Settings, weights: torch.Tensor) -> Optimizer:
         "sgd-thesis",
         "rmsprop",
         "rmsprop-settings",
+        "adagrad",
         "adam",
         "adam-settings",
         "adam-decay",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from tests.helpers import command, small, untrained
 
 
 def of(*returns: float, threshold: float | None = None, greedy: bool = False) -> Evaluation:
-    return Evaluation(np.array(returns), Path("best.safetensors"), threshold, greedy, 0)
+    path = Path("best.safetensors")
+    return Evaluation(np.array(returns), path, threshold, greedy, 0, "Moon-v1", "Moon-v1")
 
 
 def test_the_figures_are_those_of_the_returns() -> None:
@@ -51,6 +53,15 @@ def test_solved_is_a_mean_that_reaches_the_threshold(
             "3.0 ± 1.0 over 2 episodes, greedy: not solved (below 200)",
         ),
         (of(2.0, 4.0), "3.0 ± 1.0 over 2 episodes, sampled: no threshold"),
+        (
+            replace(of(2.0, 4.0), trained_in="envpool:Moon-v1"),
+            "3.0 ± 1.0 over 2 episodes of Moon-v1 (trained in envpool:Moon-v1), sampled: "
+            "no threshold",
+        ),
+        (
+            replace(of(2.0, 4.0), environment="envpool:Moon-v1", trained_in="envpool:Moon-v1"),
+            "3.0 ± 1.0 over 2 episodes of envpool:Moon-v1, sampled: no threshold",
+        ),
     ],
 )
 def test_it_reads_well(found: Evaluation, words: str) -> None:
@@ -69,6 +80,7 @@ def test_the_dictionary_is_plain() -> None:
         "greedy": False,
         "seed": 0,
         "checkpoint": "best.safetensors",
+        "environment": "Moon-v1",
     }
 
 
@@ -83,6 +95,43 @@ def test_processes_play_what_one_would_play_alone(tmp_path: Path) -> None:
     assert together.threshold == 475.0
     assert run.evaluation == together.to_dict()
     assert [line["mean_return"] for line in run.history()] == [together.mean]
+
+
+def test_a_policy_of_envpools_is_played_in_gymnasiums_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in another one only if it is named. None of this needs EnvPool."""
+    with monkeypatch.context() as patch:
+        cart_pole = make_environment(small().environment)
+        patch.setattr("genkidama.learning.environments.make_environment", lambda _: cart_pole)
+        options = {"num_threads": 1, "max_episode_steps": 9}
+        settings = small(environment={"id": "envpool:CartPole-v1", "options": options})
+        run = untrained(tmp_path / "run", settings)
+    found = evaluate(run, episodes=2, cores=1)
+    assert (found.environment, found.threshold) == ("CartPole-v1", 475.0)
+    assert str(found).startswith(
+        f"{found.mean:.1f} ± {found.std:.1f} over 2 episodes of CartPole-v1 "
+        "(trained in envpool:CartPole-v1), sampled: "
+    )
+    assert found.returns.max() <= 9.0  # the option of both is kept, the one of EnvPool's is not
+    said = command(
+        tmp_path, "genkidama", "evaluate", run.final, "--environment", "Acrobot-v1", "--episodes", 1
+    )
+    assert (said.code, said.out) == (2, "")
+    assert said.err.endswith(
+        "; the policy was trained in 'envpool:CartPole-v1': "
+        "--environment envpool:CartPole-v1 plays that\n"
+    )
+    assert len(said.err.splitlines()) == 1
+
+
+def test_envpools_own_environment_is_played_if_it_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("envpool", reason="pip install 'genkidama[envpool]': 300 MB")
+    environment = {"id": "envpool:CartPole-v1", "options": {"max_episode_steps": 9}}
+    run = untrained(tmp_path / "run", small(environment=environment))
+    found = evaluate(run, episodes=2, cores=1, environment="envpool:CartPole-v1")
+    assert found.environment == found.trained_in == "envpool:CartPole-v1"
+    assert found.threshold == 475.0 and found.returns.max() <= 9.0
 
 
 @pytest.mark.slow
@@ -116,6 +165,7 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
         "greedy": False,
         "seed": 7,
         "checkpoint": str(run.final),
+        "environment": "tests.tiny:Faulty",
     }
 
 

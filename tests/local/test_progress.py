@@ -103,6 +103,7 @@ def test_the_goal_stands_beside_the_mean_return() -> None:
     [
         ({"updates": 4}, " 50%"),
         ({"episodes": 8}, " 50%"),
+        ({"steps": 400}, " 25%"),
         ({"seconds": 5.0}, "100%"),
         ({"updates": 4, "episodes": 5}, " 80%"),
     ],

@@ -307,3 +307,28 @@ async def test_another_rule_is_refused_by_both_names(tmp_path: Path) -> None:
         f"{tmp_path}: its checkpoints were made with parent.rule = 'blend', "
         "now it is 'mine:Rule'; choose another directory with --out"
     )
+
+
+async def test_a_running_mean_is_what_is_saved_and_the_run_goes_on_from_the_weights(
+    tmp_path: Path,
+) -> None:
+    settings = experiment(parent={"alpha": 1.0, "average": 0.5, "checkpoint_updates": 1})
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        for number in (8.0, 0.0, 4.0):
+            np.testing.assert_array_equal(await child.pushed(number), vector(number))
+    # The mean of 8 and 0 is 4, and half of it and of 4 is 4.
+    saved = load(CheckpointFolder(tmp_path / "checkpoints").version_path(3))
+    np.testing.assert_array_equal(saved.vector, vector(4.0))
+    saved = load(CheckpointFolder(tmp_path / "checkpoints").version_path(2))
+    np.testing.assert_array_equal(saved.vector, vector(4.0))
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        weights = await child.enter()
+        np.testing.assert_array_equal(weights.vector, vector(4.0))
+        await child.pushed(0.0)
+        assert parent.server.trial.average is not None
+        np.testing.assert_array_equal(parent.server.trial.average, vector(2.0))
+    plain = experiment(parent={"alpha": 1.0})
+    async with running(plain, tmp_path) as parent, FakeChild(parent.address) as child:
+        weights = await child.enter()
+        np.testing.assert_array_equal(weights.vector, vector(0.0))

@@ -276,6 +276,16 @@ def test_mistakes_in_the_experiment(toml: Path, capsys: pytest.CaptureFixture[st
     assert "parent.listen = 'nowhere'" in line
 
 
+def test_a_parent_needs_no_envpool(
+    toml: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    moon = ("--set", "environment.id=envpool:LunarLander-v3")
+    code, line = fails(capsys, toml, *moon, "--listen", "nowhere")
+    assert code == 2
+    assert line.startswith("error: parent.listen = 'nowhere'")  # so the experiment has passed
+
+
 def test_what_this_machine_cannot_do(
     toml: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

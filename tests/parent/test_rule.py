@@ -85,7 +85,7 @@ async def test_a_run_with_it_is_saved_and_goes_on(
 @pytest.mark.parametrize(
     ("rule", "options", "reason"),
     [
-        ("blend", {"momentum": 1}, "got an unexpected keyword argument 'momentum'"),
+        ("blend", {"momentum": 1}, "it has no options; 'weighted' is a blend that has"),
         (f"{__name__}:Silent", {}, "alpha is of no use here"),
         (f"{__name__}:Path", {}, "expected str, bytes or os.PathLike object, not float"),
         ("builtins:complex", {}, "is no genkidama.averaging.Rule"),

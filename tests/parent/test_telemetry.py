@@ -111,3 +111,25 @@ def test_lines_are_json_where_there_is_no_terminal(capsys: pytest.CaptureFixture
     captured = capsys.readouterr()
     assert captured.out == ""
     assert json.loads(captured.err)["child"] == "pi"
+
+
+def test_pushes_that_the_rule_leaves_out_are_told_like_refusals(
+    log: EventLog, capture: CapturingLogger
+) -> None:
+    exchange = Exchange(
+        time=0.0,
+        child="pi",
+        version=1,
+        update=1.0,
+        staleness=9,
+        episodes=0,
+        steps=0,
+        mean_return=None,
+        left_out="stale",
+    )
+    log.report([exchange, exchange, exchange], 0.0)
+    log.close()
+    words = {"code": "stale", "reason": "the parent's rule leaves this push out"}
+    first, rest = lines(capture)
+    assert first == {"event": "refused", "child": "pi", **words}
+    assert (rest["count"], rest["last_child"], rest["code"]) == (2, "pi", "stale")

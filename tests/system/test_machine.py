@@ -397,3 +397,36 @@ def test_a_peak_may_be_unknown(tmp_path: Path) -> None:
         )
         == 200 * 1024
     )
+
+
+@linux
+def test_libraries_that_are_unmapped_are_mapped_again_where_they_run() -> None:
+    """In a process of its own: what this one has mapped, others may share."""
+    code = """
+import re, zlib
+from pathlib import Path
+from genkidama.system.machine import unmap_libraries
+
+def mapped():
+    text = Path("/proc/self/smaps").read_text()
+    sizes = re.findall(r" r-xp .*numpy.*[.]so\\\\S*\\\\n(?:[A-Z].*\\\\n)*?Rss: +(\\\\d+) kB", text)
+    return sum(map(int, sizes))
+
+import numpy as np
+numbers = np.arange(1e4).reshape(100, 100)
+expected = numbers @ numbers
+before = mapped()
+unmap_libraries()
+after = mapped()
+assert (numbers @ numbers == expected).all()
+print(before, after)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code.replace("\\\\", "\\")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, after = map(int, found.stdout.split())
+    assert before > 1000 and after < before / 4

@@ -48,7 +48,7 @@ def test_a_history_that_is_being_written_is_read_up_to_its_last_whole_line(tmp_p
 
 def evaluation(mean: float) -> dict[str, Any]:
     returns = np.array([mean, mean])
-    return Evaluation(returns, Path("best.safetensors"), 3.0, greedy=False, seed=7).to_dict()
+    return Evaluation(returns, Path("best.safetensors"), 3.0, False, 7, "Moon", "Moon").to_dict()
 
 
 @pytest.mark.parametrize("mean", [21.5, float("nan")])

@@ -23,11 +23,11 @@ from torch import Tensor
 from genkidama.child.ga3c.queues import LEAVE, put, ring, take
 from genkidama.child.ga3c.slots import Count, Slots
 from genkidama.experiment import Experiment
-from genkidama.learning.learners import make_learner, updates
+from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
-from genkidama.schedules import SCHEDULES
+from genkidama.schedules import learning_rate
 
 __all__ = ["Predictor", "Shared", "Trainer"]
 
@@ -183,11 +183,9 @@ class Trainer(_Thread):
             rollout = self._collect()
             if rollout is None:
                 return
-            rate = SCHEDULES[settings.schedule](
-                settings.learning_rate, settings.final_learning_rate, rollout.progress
-            )
+            rate = learning_rate(settings, rollout.progress)
             for _ in updates(
-                learner.losses(rollout, generator),
+                gradients(learner, model, rollout, generator),
                 model,
                 optimizer,
                 rate,

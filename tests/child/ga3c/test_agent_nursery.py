@@ -6,7 +6,7 @@ from typing import Any
 
 import gymnasium
 
-from genkidama.child.ga3c.agent_nursery import _warm_up
+from genkidama.child.ga3c.agent_nursery import warm_up
 from tests.helpers import small
 
 DONE: list[str] = []
@@ -32,5 +32,5 @@ class Watched(gymnasium.Env[Any, Any]):
 
 def test_the_environment_makes_one_step_and_is_closed() -> None:
     DONE.clear()
-    _warm_up(small(environment={"id": f"{__name__}:Watched"}))
+    warm_up(small(environment={"id": f"{__name__}:Watched"}))
     assert DONE == ["reset", "step", "close"]

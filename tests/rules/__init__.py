@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -16,18 +17,39 @@ from genkidama.weights import DTYPE, Vector
 _numbers = st.floats(-1e6, 1e6, width=32)
 
 
-def contribution(vector: Vector, version: int = 0, staleness: int = 0) -> Contribution:
+def contribution(
+    vector: Vector, version: int = 0, staleness: int = 0, steps: int = 10, **more: Any
+) -> Contribution:
     vector = vector.copy()
     vector.flags.writeable = False  # as that of a decoded message is
-    return Contribution(vector, version, staleness, 10, "pi")
+    return Contribution(vector, version, staleness, steps, **{"child": "pi", **more})
 
 
 @st.composite
-def _pushes(draw: st.DrawFn) -> list[Contribution]:
+def pushes(draw: st.DrawFn) -> list[Contribution]:
+    """Two to eight pushes of up to three children, as a parent hands them to its rule."""
     size = draw(st.integers(1, 8))
+    statistics = draw(st.integers(0, size - 1))
     vectors = draw(st.lists(hnp.arrays(DTYPE, size, elements=_numbers), min_size=2, max_size=8))
-    ages = st.integers(0, 5)
-    return [contribution(each, version, draw(ages)) for version, each in enumerate(vectors)]
+    seconds = 0.0
+    found = []
+    for version, vector in enumerate(vectors):
+        seconds += draw(st.floats(0.0, 1.0))
+        found.append(
+            contribution(
+                vector,
+                version,
+                staleness=draw(st.integers(0, 5)),
+                steps=draw(st.integers(0, 1000)),
+                child=draw(st.sampled_from(["pi", "pi-2", "node.3"])),
+                children=draw(st.integers(1, 3)),
+                seconds=seconds,
+                progress=min(1.0, seconds / 4.0),
+                loss=draw(st.none() | st.floats(-1e6, 1e6)),
+                statistics=statistics,
+            )
+        )
+    return found
 
 
 def check_rule(
@@ -36,22 +58,24 @@ def check_rule(
     """Fails if the rules that `make` gives for an alpha break a promise that every rule makes."""
 
     @settings(deadline=None)
-    @given(_pushes(), st.sampled_from(alphas), st.integers(0, 8))
-    def keeps_its_promises(pushes: list[Contribution], alpha: float, restart: int) -> None:
-        start = np.linspace(-1.0, 1.0, len(pushes[0].vector), dtype=DTYPE)
+    @given(pushes(), st.sampled_from(alphas), st.integers(0, 8))
+    def keeps_its_promises(brought: list[Contribution], alpha: float, restart: int) -> None:
+        start = np.linspace(-1.0, 1.0, len(brought[0].vector), dtype=DTYPE)
         rule = make(alpha)
-        whole = apply_all(rule, start, pushes)
+        whole = apply_all(rule, start, brought)
         assert np.isfinite(whole).all()
-        again = apply_all(make(alpha), start, pushes)
+        again = apply_all(make(alpha), start, brought)
         assert again.tobytes() == whole.tobytes()
 
         first, second = make(alpha), make(alpha)
-        begun = apply_all(first, start, pushes[:restart])
+        begun = apply_all(first, start, brought[:restart])
         second.restore(copied(first.state()))
-        assert apply_all(second, begun, pushes[restart:]).tobytes() == whole.tobytes()
+        assert apply_all(second, begun, brought[restart:]).tobytes() == whole.tobytes()
         assert_equal_states(second.state(), rule.state())
         if alpha == 0.0:
-            assert whole.tobytes() == start.tobytes()
+            # Statistics of a rule that takes no weights are mixed whatever α is.
+            trained = len(start) - brought[0].statistics * (rule.takes != "weights")
+            assert whole[:trained].tobytes() == start[:trained].tobytes()
 
     keeps_its_promises()
     _check_start(make(alphas[-1]))

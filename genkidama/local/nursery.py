@@ -1,0 +1,60 @@
+"""One nursery for all children of a cluster on this machine.
+
+On a shelf of machines each child has its own. Here the libraries that all of them need are imported
+once, and while the parent still starts.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+from genkidama.child.forkserver import CORES
+from genkidama.experiment import Experiment
+from genkidama.local.processes import Process
+
+__all__ = ["SharedNursery"]
+
+
+class SharedNursery:
+    """The process, from which the cores of several children are forked.
+
+    If it is killed, each child gets one of its own.
+
+    Args:
+        experiment: what it warms up with.
+        log: where its standard output and error go. What cores write goes to their child's.
+    """
+
+    def __init__(self, experiment: Experiment, log: Path) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="genkidama-"))  # nobody else may enter it
+        #: Where it listens.
+        self.address = str(self._folder / "nursery")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen()  # so children may ask before it is there
+            descriptor = listener.fileno()
+            command = ["genkidama.child.nursery", str(descriptor)]
+            variables = CORES.variables(experiment)
+            self._process = Process("nursery", command, log, (descriptor,), variables)
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.popen.pid
+
+    @property
+    def log(self) -> Path:
+        return self._process.log
+
+    def terminate(self) -> None:
+        """Asks it to end. Children that wait for it are told so by the end of their connection."""
+        self._process.terminate()
+
+    def close(self) -> None:
+        """Ends it, and leaves nothing behind."""
+        self._process.end(0.0)
+        self._process.close()
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,80 @@
+"""How long a step of θ_P is: a rate and a trust region that know how many children there are. Pure.
+
+n children make n steps where one would make one. What they learn is nearly uncorrelated, so their
+steps add up to √n steps of one. A rate divided by √n keeps the pace of one child. Averaged
+gradients are less noisy, and bear a larger rate (Goyal et al. 2017, with a gradual warm-up).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from genkidama.averaging import Contribution, RuleState
+from genkidama.rules.options import DifferenceOptions, GradientOptions
+from genkidama.weights import Vector
+
+__all__ = ["Pace", "add_scaled", "blend_statistics", "norm"]
+
+_STEPS = "steps_made"
+
+#: Numbers worked on at a time, so that intermediate results stay in a second-level cache.
+BLOCK = 16_384
+
+
+class Pace:
+    """The factor of the rate, and the longest step, of one step after the other."""
+
+    def __init__(self, options: DifferenceOptions | GradientOptions) -> None:
+        self._power = options.children_power
+        self._warm_up = options.warm_up
+        self._max_step = options.max_step
+        self._made = 0
+
+    def factor(self, push: Contribution) -> float:
+        """What the rate of the next step is multiplied by. To be asked once a step."""
+        if not self._power:
+            return 1.0
+        self._made += 1
+        full = float(max(1, push.children) ** self._power)
+        share = min(1.0, self._made / self._warm_up) if self._warm_up else 1.0
+        return 1.0 + (full - 1.0) * share
+
+    def longest(self, push: Contribution) -> float:
+        """The longest step allowed, by its Euclidean norm; infinite if there is no limit."""
+        return self._max_step / math.sqrt(max(1, push.children)) if self._max_step else math.inf
+
+    def state(self) -> RuleState:
+        return {_STEPS: np.array([float(self._made)])} if self._made else {}
+
+    def restore(self, state: RuleState) -> None:
+        """Takes its own array out of a rule's state."""
+        self._made = int(state[_STEPS][0]) if _STEPS in state else 0
+
+
+def norm(vector: Vector) -> float:
+    """Euclidean, without an overflow for large finite numbers."""
+    with np.errstate(over="ignore"):
+        square = float(vector.dot(vector))
+    if not math.isfinite(square):
+        return float(np.linalg.norm(vector.astype(np.float64)))
+    return math.sqrt(square)
+
+
+def add_scaled(weights: Vector, change: Vector, rate: float) -> None:
+    """`weights ← weights + rate·change`, in place; `change` is only read."""
+    for start in range(0, len(weights), BLOCK):
+        part = slice(start, start + BLOCK)
+        weights[part] += change[part] * rate
+
+
+def blend_statistics(parent: Vector, push: Contribution) -> None:
+    """The push's running statistics, which are whole even behind a gradient: one part in n.
+
+    They are counts and sums, so the result is the statistics of a mixture of both samples.
+    """
+    if push.statistics:
+        theirs = push.vector[-push.statistics :]
+        ours = parent[-push.statistics :]
+        ours += (theirs - ours) * (1.0 / max(1, push.children))

@@ -1,0 +1,91 @@
+"""Which rule has which name, what it takes, and whether an experiment's settings fit it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from genkidama.averaging import Blend, Rule
+from genkidama.errors import ConfigurationError
+from genkidama.messages import Kind
+from genkidama.rules.difference import Difference
+from genkidama.rules.gradient import Gradient
+from genkidama.rules.weighted import Weighted
+
+if TYPE_CHECKING:
+    from genkidama.experiment import Experiment
+
+__all__ = ["RULES", "check_push", "make_rule", "pushes", "reads_loss"]
+
+#: The rules of `parent.rule` that have a name.
+RULES: dict[str, type[Rule]] = {
+    "blend": Blend,
+    "weighted": Weighted,
+    "difference": Difference,
+    "gradient": Gradient,
+}
+
+
+def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
+    """The rule that `parent.rule` names.
+
+    Args:
+        kind: its class, if it is a rule of one's own.
+
+    Raises:
+        ConfigurationError: it does not take the options, or is no rule.
+    """
+    settings = experiment.parent
+    kind = kind or RULES[settings.rule]
+    options = settings.rule_options
+    arguments: tuple[Any, ...] = (settings.alpha,)
+    if kind is Gradient:
+        arguments = (settings.alpha, experiment.optimizer)
+    problem = f"parent.rule = {settings.rule!r} with parent.rule_options = {options!r}"
+    if kind is Blend and options:
+        raise ConfigurationError(f"{problem}: it has no options; 'weighted' is a blend that has")
+    try:
+        rule = kind(*arguments, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{problem}: {error}") from None
+    if not isinstance(rule, Rule):
+        raise ConfigurationError(f"{problem}: is no genkidama.averaging.Rule")
+    return rule
+
+
+def pushes(experiment: Experiment) -> Kind:
+    """What the children of this experiment push: `"weights"`, `"difference"` or `"gradient"`."""
+    if experiment.child.push != "auto":
+        return experiment.child.push
+    kind = RULES.get(experiment.parent.rule)
+    return "weights" if kind is None or experiment.search is not None else kind.takes
+
+
+def reads_loss(experiment: Experiment) -> bool:
+    """Whether the rule may ask for the loss of a gradient, which costs its own way back."""
+    parent = experiment.parent
+    asks = parent.rule not in RULES or bool(parent.rule_options.get("outlier_sigmas"))
+    return asks and pushes(experiment) == "gradient"
+
+
+def check_push(experiment: Experiment, takes: str) -> None:
+    """Checks that the children push what the parent's rule takes, and can do so.
+
+    Raises:
+        ConfigurationError: they do not; the message lacks the experiment's name.
+    """
+    parent, child = experiment.parent, experiment.child
+    if child.push not in ("auto", takes):
+        raise ConfigurationError(
+            f"child.push = {child.push!r}: parent.rule = {parent.rule!r} takes {takes!r}; "
+            "leave child.push out"
+        )
+    if takes != "weights" and experiment.search is not None:
+        raise ConfigurationError(
+            f"parent.rule = {parent.rule!r}: in a search each child has a trial of its own, and no "
+            "rule; leave parent.rule out"
+        )
+    if takes == "gradient" and child.exchange != "update":
+        raise ConfigurationError(
+            f"child.exchange = {child.exchange!r}: children push a gradient after each update; "
+            "set child.exchange to 'update'"
+        )

@@ -1,0 +1,86 @@
+"""What a push counts: by its age, by its work, by its child's speed. Pure.
+
+Sources: Xie et al. 2019, "Asynchronous Federated Optimization", §5.2, for the three functions of
+staleness; McMahan et al. 2017 for weights by work.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genkidama.averaging import Contribution, RuleState
+from genkidama.rules.options import WeightedOptions
+
+__all__ = ["HEAVIEST", "Weighing", "age_weight"]
+
+#: A push counts for at most so many mean ones: one that comes after an hour without a parent
+#: reports the work of that hour.
+HEAVIEST = 4.0
+
+#: How much of a running mean the newest figure is.
+_NEW = 0.1
+
+_MEAN = "mean_steps"
+_SPEED, _ARRIVAL = "speed.", "arrival."
+
+
+def age_weight(options: WeightedOptions, staleness: int) -> float:
+    """The weight of a push by its staleness, in (0, 1]; 1 at staleness 0."""
+    match options.staleness:
+        case "polynomial":
+            return float((1.0 + staleness) ** -options.staleness_decay)
+        case "hinge":
+            late = staleness - options.staleness_grace
+            return 1.0 if late <= 0.0 else 1.0 / (1.0 + options.staleness_decay * late)
+    return 1.0
+
+
+class Weighing:
+    """Weighs one push after the other, and remembers the means that it compares them with.
+
+    A weight is in [0, `HEAVIEST`], and 1 for a push that is fresh and like the others.
+    """
+
+    def __init__(self, options: WeightedOptions) -> None:
+        self._options = options
+        #: Means by the name that the state gives them.
+        self._figures: dict[str, float] = {}
+
+    def __call__(self, push: Contribution) -> float:
+        age = age_weight(self._options, push.staleness)
+        match self._options.by:
+            case "steps":
+                return age * self._by_steps(push)
+            case "speed":
+                return age * self._by_speed(push)
+        return age
+
+    def state(self) -> RuleState:
+        return {name: np.array([figure]) for name, figure in self._figures.items()}
+
+    def restore(self, state: RuleState) -> None:
+        """Takes its own arrays out of a rule's state."""
+        mine = (_MEAN, _SPEED, _ARRIVAL)
+        self._figures = {
+            name: float(array[0]) for name, array in state.items() if name.startswith(mine)
+        }
+
+    def _by_steps(self, push: Contribution) -> float:
+        mean = self._figures.get(_MEAN, 0.0) or float(push.steps)
+        steps = min(float(push.steps), HEAVIEST * mean)
+        self._figures[_MEAN] = mean + _NEW * (steps - mean)
+        return steps / mean if mean else 1.0
+
+    def _by_speed(self, push: Contribution) -> float:
+        figures = self._figures
+        before = figures.get(_ARRIVAL + push.child)
+        figures[_ARRIVAL + push.child] = push.seconds
+        if before is not None and push.seconds > before:
+            now = push.steps / (push.seconds - before)
+            known = figures.get(_SPEED + push.child, now)
+            figures[_SPEED + push.child] = known + _NEW * (now - known)
+        speeds = [value for name, value in figures.items() if name.startswith(_SPEED)]
+        mean = sum(speeds) / len(speeds) if speeds else 0.0
+        if not mean or _SPEED + push.child not in figures:
+            return 1.0
+        return min(HEAVIEST, figures[_SPEED + push.child] / mean)
