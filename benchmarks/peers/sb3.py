@@ -243,6 +243,7 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
 
     torch.set_num_threads(options.threads)
     task = TASKS[options.task]
+    count = options.environments or task.environments
     settings = dict(task.settings)
     if task.falling:
         for name in ("learning_rate", "clip_range"):
@@ -308,23 +309,28 @@ def train(options: argparse.Namespace) -> tuple[list[Policy], dict[str, Any]]:
                 self.keep()
 
     if options.envpool:
-        environments = pool(task.environments, options.seed)
+        environments = pool(count, options.seed)
     else:
         environments = vector_environment(
-            task.environments, options.seed, options.subprocesses, task.environment
+            count, options.seed, options.subprocesses, task.environment
         )
     model = PPO("MlpPolicy", environments, seed=options.seed, device="cpu", verbose=0, **settings)
     keeper = Keeper()
+    if options.told:
+        print("ready", flush=True)
+        input()
     startup = age()
     model.learn(task.falling or options.steps, callback=keeper)
+    if options.told:
+        print("trained", flush=True)
     environments.close()
     facts = {
         "peer": "Stable-Baselines3 PPO",
         "version": stable_baselines3.__version__,
         "task": options.task,
         "envpool": options.envpool,
-        "environments": task.environments,
-        "processes": task.environments + 1 if options.subprocesses else 1,
+        "environments": count,
+        "processes": count + 1 if options.subprocesses else 1,
         "threads": options.threads,
         "cores": len(os.sched_getaffinity(0)),
         "seed": options.seed,
@@ -468,6 +474,12 @@ def main() -> None:
     speed.add_argument("--seconds", type=float, default=20.0)
     learn = modes.add_parser("learn", help="seconds until PPO has learned")
     learn.add_argument("--task", choices=TASKS, default="lunarlander")
+    learn.add_argument(
+        "--environments", type=int, default=0, help="side by side (default: as in the zoo)"
+    )
+    learn.add_argument(
+        "--told", action="store_true", help='say "ready", wait for a line, say "trained"'
+    )
     learn.add_argument("--subprocesses", action="store_true", help="a process for each environment")
     learn.add_argument(
         "--envpool",

@@ -1,0 +1,1 @@
+"""LunarLander by federated averaging: in each round every machine learns from its own batches."""

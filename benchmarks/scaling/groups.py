@@ -1,0 +1,142 @@
+"""Control groups: each machine of a measurement has a share of a CPU core, enforced by the kernel.
+
+Both versions of Linux' control groups do: version 1 with its controllers `cpu`, `cpuacct` and
+`freezer`, version 2 with `cpu`. It takes root.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+__all__ = ["Group", "quota"]
+
+_ROOT = Path("/sys/fs/cgroup")
+
+#: The least that the kernel gives or divides: a quota and a period of 1 ms, a period of 1 s.
+_LEAST_US, _LONGEST_US = 1_000, 1_000_000
+
+#: Short enough that a small share is slow rather than absent for long.
+_PERIOD_US = 10_000
+
+
+def quota(share: float) -> tuple[int, int]:
+    """Microseconds of CPU time, and of the period in which a group may use so many.
+
+    Args:
+        share: of one core; 0.1 is a tenth, 2 are two cores.
+
+    Raises:
+        ValueError: it is below a thousandth, which no kernel can give.
+    """
+    if share < _LEAST_US / _LONGEST_US:
+        raise ValueError(f"a share of {share:g} cores: the kernel gives 0.001 at least")
+    period = max(_PERIOD_US, min(_LONGEST_US, round(_LEAST_US / share)))
+    return max(_LEAST_US, round(share * period)), period
+
+
+#: The group comes before what else runs on this computer: what it is entitled to, it gets. The
+#: largest weights of version 1 and 2.
+_WEIGHT = ("262144", "10000")
+
+
+class Group:
+    """The control group of one machine: what runs in it shares its CPU time.
+
+    Args:
+        name: unique on this machine.
+
+    Raises:
+        SystemExit: there are no control groups that this user may make.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._second = (_ROOT / "cgroup.controllers").exists()
+        controllers = ("",) if self._second else ("cpu", "cpuacct", "freezer")
+        self._folders = {controller: _ROOT / controller / name for controller in controllers}
+        try:
+            if self._second:
+                (_ROOT / "cgroup.subtree_control").write_text("+cpu")
+            for folder in self._folders.values():
+                folder.mkdir(exist_ok=True)
+            if self._second:
+                self._write("", "cpu.weight", _WEIGHT[1])
+            else:
+                self._write("cpu", "cpu.shares", _WEIGHT[0])
+        except OSError as error:
+            raise SystemExit(
+                f"{error.filename}: no control group: {error.strerror}; run it as root on Linux "
+                "with control groups mounted below /sys/fs/cgroup"
+            ) from None
+
+    def enter(self) -> None:
+        """Moves the calling process in; for `preexec_fn`."""
+        for folder in self._folders.values():
+            (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def hold(self, share: float) -> None:
+        """From now on the group gets `share` of a core, and no more."""
+        limit, period = quota(share)
+        if self._second:
+            self._write("", "cpu.max", f"{limit} {period}")
+        else:
+            self._write("cpu", "cpu.cfs_period_us", str(period))
+            self._write("cpu", "cpu.cfs_quota_us", str(limit))
+
+    def release(self) -> None:
+        """Takes the limit away."""
+        if self._second:
+            self._write("", "cpu.max", "max")
+        else:
+            self._write("cpu", "cpu.cfs_quota_us", "-1")
+
+    def freeze(self) -> None:
+        """Stops every process of the group where it is."""
+        self._freezer("FROZEN", "1")
+
+    def thaw(self) -> None:
+        """Lets them go on."""
+        self._freezer("THAWED", "0")
+
+    def used(self) -> float:
+        """Seconds of CPU time that the group has used so far."""
+        if self._second:
+            return float(self._statistics("")["usage_usec"]) * 1e-6
+        return int((self._folders["cpuacct"] / "cpuacct.usage").read_text()) * 1e-9
+
+    def throttled(self) -> int:
+        """Periods in which the group wanted more than it may have."""
+        return self._statistics("" if self._second else "cpu")["nr_throttled"]
+
+    def close(self) -> None:
+        """Kills what is left in the group and removes it."""
+        self.thaw()
+        self.release()
+        procs = next(iter(self._folders.values())) / "cgroup.procs"
+        for _ in range(200):
+            left = procs.read_text().split()
+            if not left:
+                break
+            for pid in left:
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.05)
+        for folder in self._folders.values():
+            folder.rmdir()
+
+    def _statistics(self, controller: str) -> dict[str, int]:
+        text = (self._folders[controller] / "cpu.stat").read_text()
+        return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
+
+    def _freezer(self, first: str, second: str) -> None:
+        if self._second:
+            self._write("", "cgroup.freeze", second)
+        else:
+            self._write("freezer", "freezer.state", first)
+
+    def _write(self, controller: str, file: str, value: str) -> None:
+        (self._folders[controller] / file).write_text(value)

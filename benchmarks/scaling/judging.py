@@ -1,0 +1,81 @@
+"""How good a policy is: 500 episodes with sampled actions, spread over this computer's cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from statistics import fmean, pstdev
+from types import TracebackType
+from typing import Any
+
+from benchmarks.scaling.figures import Snapshot
+from genkidama.experiment import Experiment
+from genkidama.system.machine import available_cores
+
+__all__ = ["Judge"]
+
+
+class Judge:
+    """Plays the snapshots of one experiment. Used in a `with` statement.
+
+    All contenders are judged in Gymnasium's own environment, whatever they learn in.
+
+    Args:
+        experiment: whose network the vectors are of.
+        seed: of the episodes; the same for every snapshot.
+    """
+
+    def __init__(self, experiment: Experiment, seed: int) -> None:
+        plain = Experiment.from_dict({"environment": {"id": experiment.environment.id}})
+        self._settings = {**experiment.to_dict(), "environment": plain.to_dict()["environment"]}
+        self._seed = seed
+        self._cores = available_cores()
+        self._last: Snapshot | None = None
+        self._returns: list[float] = []
+
+    def __enter__(self) -> Judge:
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(self._cores, mp_context=context)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def __call__(self, snapshot: Snapshot, episodes: int) -> tuple[float, float]:
+        """Mean and standard deviation of the returns of so many episodes.
+
+        Those of the same snapshot that were played before are not played again.
+        """
+        if snapshot is not self._last:
+            self._last, self._returns = snapshot, []
+        jobs = [
+            self._pool.submit(_share, self._settings, snapshot.vector, list(part), self._seed)
+            for core in range(self._cores)
+            if (part := range(len(self._returns) + core, episodes, self._cores))
+        ]
+        for job in jobs:
+            self._returns += job.result()
+        return fmean(self._returns), pstdev(self._returns)
+
+
+def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int) -> list[float]:
+    """One process' share of the episodes."""
+    import torch
+
+    from genkidama.learning.environments import make_environment
+    from genkidama.learning.model import Model
+    from genkidama.learning.play import play
+
+    torch.set_num_threads(1)
+    experiment = Experiment.from_dict(settings)
+    environment = make_environment(experiment.environment)
+    model = Model(experiment, environment)
+    model.vector.copy_(torch.from_numpy(vector))
+    returns = play(model, environment, episodes, seed, greedy=False)
+    environment.close()
+    return returns
