@@ -66,7 +66,7 @@ class Rule(Protocol):
 
     #: What a push's vector is: `"weights"`, θ_C; `"difference"`, θ_C − θ_base, where θ_base is the
     #: θ_P that the child started from; `"gradient"`, the mean of its cores' gradients at θ_base.
-    takes: ClassVar[Literal["weights", "difference", "gradient"]] = "weights"
+    takes: ClassVar[Literal["weights", "difference", "gradient", "experience"]] = "weights"
 
     def start(self, push: Contribution) -> Vector | None:
         """θ_P of a parent that has none, made from its first push. That holds θ_C, whatever the
@@ -90,6 +90,39 @@ class Rule(Protocol):
             make a new version. The parent counts it by child, and the history has the word.
         """
         raise NotImplementedError
+
+    def fits(self, count: int, size: int) -> str:
+        """What a push has to bring, if its vector must not have `count` numbers; else empty.
+
+        Args:
+            count: numbers of the push's vector.
+            size: numbers of θ_P.
+        """
+        return "" if count == size else str(size)
+
+    def largest(self, size: int) -> int:
+        """The most numbers that the vector of a push, or of its answer, has; θ_P has `size`."""
+        return size
+
+    def share(self, child: str, children: int) -> int:
+        """How many steps the child's next push should bring; 0 says nothing.
+
+        Args:
+            children: how many take part.
+        """
+        return 0
+
+    def pull(self, parent: Vector, child: str) -> bool:
+        """A child asks for θ_P between two pushes; a rule may bring it up to date, in place.
+
+        Returns:
+            Whether it is news to the child.
+        """
+        return True
+
+    def forget(self, child: str) -> None:
+        """The child does not take part any more. It may come back."""
+        return
 
     def state(self) -> RuleState:
         """What the rule remembers; empty if nothing. A checkpoint holds it beside the network.

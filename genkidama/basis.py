@@ -35,10 +35,12 @@ class Basis:
         The running statistics at the end are θ_C's own, whatever is before them.
 
         Args:
-            vector: θ_C, float32, shape (signature.size,), only read.
+            vector: θ_C, float32, shape (signature.size,), only read; or rows of experience.
             gradient: at θ_base, float32, one number for each trained one; None if there is none.
         """
         self.pushed = vector
+        if self.pushes == "experience":
+            return self.pushes, vector
         trained = signature.size - signature.statistics
         if self.vector is not None and self.pushes == "difference":
             difference = vector.copy()

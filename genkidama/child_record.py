@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from genkidama.lines import ParentLine, unknown_base
-from genkidama.messages import Push
+from genkidama.lines import ParentLine, agree, unknown_base
+from genkidama.messages import Hello, Push, Weights
 from genkidama.trial import Trial
+from genkidama.weights import Signature
 
 __all__ = ["ChildRecord"]
 
@@ -52,6 +53,25 @@ class ChildRecord:
         counts = {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
         return {**counts, "left_out": self.left_out} if self.left_out else counts
 
+    def enter(self, hello: Hello, trial: Trial | None, encoding: str) -> None:
+        """It says hello. A session that is new begins to count its pushes.
+
+        Args:
+            encoding: what the parent wishes, as `agree` takes it.
+        """
+        if self.session != hello.session:
+            self.session = hello.session
+            self.sequence = 0
+        self.connected = True
+        self.trial = trial
+        self.line = agree(hello, encoding)
+
+    def leave(self) -> None:
+        """Its connection is gone."""
+        self.connected = False
+        self.trial = None
+        self.line = None
+
     def read(self, child: str, push: Push) -> Push:
         """The same push with its whole vector.
 
@@ -63,3 +83,12 @@ class ChildRecord:
         if self.line is None:
             raise unknown_base(child, push)
         return self.line.read(child, push)
+
+    def join(self, signature: Signature) -> None:
+        """It joins with a network of this signature."""
+        if self.line is not None:
+            self.line.begin(signature)
+
+    def answer(self, weights: Weights, push: Push | None = None) -> Weights:
+        """These weights as they travel; `push` as `ParentLine.answer` takes it."""
+        return weights if self.line is None else self.line.answer(weights, push)

@@ -55,6 +55,8 @@ class Begin:
     version: int
     progress: float
     vector: Vector | None = field(default=None, compare=False)
+    #: As in `Blend`.
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,16 @@ class Keep:
 
 @dataclass(frozen=True)
 class Blend:
-    """The push is counted: blend `vector`, if there is one, into the weights. `sent` was pushed."""
+    """The push is counted: blend `vector`, if there is one, into the weights. `sent` was pushed.
+
+    Without `sent` nothing was pushed but θ_P asked for: take it over whole.
+    """
 
     progress: float
     sent: Vector | None = field(default=None, compare=False)
     vector: Vector | None = field(default=None, compare=False)
+    #: How many steps the next push should bring; 0 leaves it to the child.
+    steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ class ProtocolError(GenkidamaError):
         "signature",  # another network
         "length",  # a vector of the wrong length
         "finite",  # NaN or infinity in a vector
+        "experience",  # rows that make no sense
         "silent",  # nothing was said in time
         "full",  # no room for another child
         "trial",  # a push for a trial that the child does not own

@@ -293,8 +293,7 @@ class Evaluated(Event, kw_only=True):
 
 
 def _kind(event: type[Event]) -> str:
-    field = next(field for field in msgspec.structs.fields(event) if field.name == "event")
-    return str(field.default)
+    return str(next(each.default for each in msgspec.structs.fields(event) if each.name == "event"))
 
 
 #: The struct of each kind.

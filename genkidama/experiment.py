@@ -81,8 +81,13 @@ class Experiment(Section, frozen=True):
 
     @property
     def pushes(self) -> Kind:
-        """What a child pushes: `"weights"`, `"difference"` or `"gradient"`."""
+        """What a child pushes: `"weights"`, `"difference"`, `"gradient"` or `"experience"`."""
         return pushes(self)
+
+    @property
+    def sends_experience(self) -> bool:
+        """Whether children act for a learner on the parent's machine, and send it their steps."""
+        return self.pushes == "experience"
 
     @property
     def pull(self) -> float:
@@ -174,6 +179,21 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise EnvironmentFailure(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def _check_actors(experiment: Experiment, source: str) -> None:
+    """Checks that the children can act for a learner."""
+    for key, value, wanted in (
+        ("child.backend", experiment.child.backend, "hogwild"),
+        ("algorithm.epsilon", experiment.algorithm.epsilon, 0.0),
+        ("replay.steps", experiment.replay.steps, 0),
+        ("algorithm.across_episodes", experiment.algorithm.across_episodes, True),
+    ):
+        if value != wanted:
+            raise ConfigurationError(
+                f"{source}: {key} = {value!r}: with parent.rule = 'experience' "
+                f"only {wanted!r} is possible"
+            )
+
+
 def _check_lanes(experiment: Experiment, source: str) -> None:
     lanes, algorithm = experiment.environment.lanes, experiment.algorithm
     if lanes == 1:
@@ -207,12 +227,16 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
                     f"{source}: algorithm.{key} = {value!r}: "
                     "only algorithm.name = 'ppo' has this setting"
                 )
-    if algorithm.name == "ppo" and algorithm.minibatch_size > algorithm.batch_size:
+    learns_itself = not experiment.sends_experience
+    small = algorithm.minibatch_size > algorithm.batch_size
+    if algorithm.name == "ppo" and small and learns_itself:
         raise ConfigurationError(
             f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
     child = experiment.child
+    if not learns_itself:
+        _check_actors(experiment, source)
     _check_lanes(experiment, source)
     if steps := experiment.replay.steps:
         if steps < algorithm.batch_size:
@@ -225,12 +249,14 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
                 f"{source}: replay.steps = {steps}: the backend ga3c has no replay tensor; "
                 "set it to 0, or child.backend to 'hogwild'"
             )
-    if algorithm.vtrace and (algorithm.name == "ppo" or child.backend == "hogwild"):
+    on_policy = child.backend == "hogwild" and learns_itself
+    if algorithm.vtrace and (algorithm.name == "ppo" or on_policy):
         key, value = (
             ("algorithm.name", "ppo") if algorithm.name == "ppo" else ("child.backend", "hogwild")
         )
         raise ConfigurationError(
-            f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c, "
+            f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c "
+            "or with parent.rule = 'experience', "
             f"but {key} = {value!r}"
         )
     if algorithm.vtrace and algorithm.epsilon:

@@ -5,7 +5,8 @@ Laws of this file:
 - A push of weights is a difference to the vector of the last `Weights`, and its reply is one to
   that push. So whatever a line loses, both ends know where they stand.
 - A push of the kind `difference` is one to nothing. A gradient travels whole, because what it left
-  over would have no place to stay. The reply to either is a difference to the last `Weights`.
+  over would have no place to stay, and so does experience. The replies to these, and to a pull, are
+  differences to the last `Weights`. If they have no vector, both ends know what they knew.
 - The answer to a join is whole. A connection begins with it, and so does a parent that has started
   again.
 - What a message leaves over stays with its sender: the parent keeps θ_P as it is, and the child
@@ -15,6 +16,7 @@ Laws of this file:
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -82,23 +84,27 @@ class ParentLine:
         self.known: Vector | None = None
         self._version = 0
 
-    def begin(self, weights: Weights, signature: Signature) -> None:
-        """These weights answer a join of a network with this signature."""
+    def begin(self, signature: Signature) -> None:
+        """A child joins with a network of this signature. The next answer is whole."""
         self._trainable = signature.size - signature.statistics
-        self._know(weights.version, weights.vector)
+        self.known = None
 
-    def answer(self, weights: Weights, push: Push) -> Weights:
-        """The reply to this push, which has been read, written as a difference if it can be."""
+    def answer(self, weights: Weights, push: Push | None = None) -> Weights:
+        """These weights as a difference, if they can be one.
+
+        Args:
+            push: the push that they answer, which has been read; None for a join or a pull.
+        """
         vector = weights.vector
         if vector is None:
             return weights
-        base = push.vector if push.kind == "weights" else self.known
+        base = self.known if push is None or push.kind != "weights" else push.vector
         found = base is not None and compress(self.encoding, vector, base, self._trainable)
+        self._version = weights.version
         if not found:
-            self._know(weights.version, vector)
+            self.known = vector.copy()  # the blend changes θ_P in place
             return weights
         difference, self.known = found
-        self._version = weights.version
         return msgspec.structs.replace(weights, encoding=self.encoding, vector=difference)
 
     def read(self, child: str, push: Push) -> Push:
@@ -115,29 +121,21 @@ class ParentLine:
         vector = _expand(push, base, self._trainable)
         return msgspec.structs.replace(push, encoding="", vector=vector)
 
-    def _know(self, version: int, vector: Vector | None) -> None:
-        # The blend changes θ_P in place.
-        self.known = None if vector is None else vector.copy()
-        self._version = version
 
-
+@dataclass
 class ChildLine:
-    """The child's end of the line.
+    """The child's end of the line. Two are compared without their vectors."""
 
-    Args:
-        encoding: what the welcome has chosen, one of `ENCODINGS`.
-    """
-
-    def __init__(self, encoding: Encoding) -> None:
-        self.encoding = encoding
-        self._trainable = 0
-        #: θ_P as it has last arrived, and its version.
-        self.known: Vector | None = None
-        self._version = 0
-        #: The weights that wait for their reply, as the parent reads them; None if there are none.
-        self._read: Vector | None = None
-        #: What the parent does not read in the push that waits; None if it reads all.
-        self._rest: Vector | None = None
+    #: What the welcome has chosen, one of `ENCODINGS`; empty if all weights travel whole.
+    encoding: Encoding = ""
+    _trainable: int = 0
+    #: θ_P as it has last arrived, and its version.
+    known: Vector | None = field(default=None, compare=False, repr=False)
+    _version: int = 0
+    #: The weights that wait for their reply, as the parent reads them; None if there are none.
+    _read: Vector | None = field(default=None, compare=False, repr=False)
+    #: What the parent does not read in the push that waits; None if it reads all.
+    _rest: Vector | None = field(default=None, compare=False, repr=False)
 
     def begin(self, weights: Weights, signature: Signature) -> None:
         """These weights answer the join of a network with this signature."""
@@ -148,7 +146,8 @@ class ChildLine:
     def write(self, push: Push) -> Push:
         """The same push, its vector as a difference if it can be."""
         vector = push.vector
-        assert vector is not None
+        if not self.encoding or vector is None:
+            return push
         self._read = vector if push.kind == "weights" else None
         self._rest = None
         base = self._start_of(push, vector)
@@ -162,13 +161,15 @@ class ChildLine:
         return msgspec.structs.replace(push, encoding=self.encoding, vector=difference)
 
     def read(self, weights: Weights) -> Weights:
-        """The reply to the last push, with its whole vector.
+        """The reply to the last push, or to a pull, with its whole vector.
 
         Raises:
             ProtocolError: its difference is none.
         """
         if not weights.encoding:
             return weights
+        if weights.encoding != self.encoding:
+            raise _not_agreed()
         base = self.known if self._read is None else self._read
         if base is None:
             raise ProtocolError("base", "the parent sends a difference to nothing")
@@ -176,7 +177,7 @@ class ChildLine:
         return msgspec.structs.replace(weights, encoding="", vector=vector)
 
     def settle(self, weights: Weights) -> Vector | None:
-        """The last push is answered by these weights, which have been read and are finite.
+        """The last request is answered by these weights, which have been read and are finite.
 
         Returns:
             What to blend into θ_C: θ_P and what the push left over. So the blend leaves in θ_C what
@@ -195,7 +196,7 @@ class ChildLine:
     def _know(self, weights: Weights) -> None:
         self._read = None
         self._rest = None
-        if weights.vector is not None:
+        if self.encoding and weights.vector is not None:
             self.known = weights.vector
             self._version = weights.version
 
@@ -214,11 +215,15 @@ def check_weights(weights: Weights, signature: Signature | None) -> None:
     vector = weights.vector
     size = signature.size if signature is not None else 0
     if weights.encoding:
-        raise ProtocolError("base", "the parent sends a difference that was not agreed on")
+        raise _not_agreed()
     if vector is not None and len(vector) != size:
         raise ProtocolError("length", f"the parent sends {len(vector)} numbers, expected {size}")
     if vector is not None and not is_finite(vector):
         raise ProtocolError("finite", "the parent sends NaN or infinity")
+
+
+def _not_agreed() -> ProtocolError:
+    return ProtocolError("base", "the parent sends a difference that was not agreed on")
 
 
 def _expand(message: Push | Weights, base: Vector, trainable: int) -> Vector:

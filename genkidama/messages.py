@@ -44,6 +44,7 @@ __all__ = [
     "Join",
     "Leave",
     "Message",
+    "Pull",
     "Push",
     "Refusal",
     "Reply",
@@ -85,7 +86,7 @@ Name = Annotated[
 ]
 
 #: What a push's vector is: θ_C, θ_C − θ_P as the child last took that over, or a gradient at it.
-Kind: TypeAlias = Literal["weights", "difference", "gradient"]
+Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience"]
 
 #: A line of the history has these keys beside the measures.
 _RESERVED = ("time", "event", "child", "trial")
@@ -178,6 +179,10 @@ class Push(Message):
     vector: np.ndarray | None = None
 
 
+class Pull(Message):
+    """Asks for θ_P between two pushes. Reply: `Weights`, without a vector that the child knows."""
+
+
 class Weights(Message):
     """θ_P after the blend. It has no vector if the parent has none, or the child knows it."""
 
@@ -189,6 +194,8 @@ class Weights(Message):
     stop: str = ""
     #: In a search, with `stop`: only this trial is over; say hello again for another.
     next: bool = False
+    #: How many steps the next push should bring; 0 leaves it to the child.
+    steps: Count = 0
     encoding: Encoding = ""
     #: As in `Push`.
     vector: np.ndarray | None = None
@@ -213,7 +220,7 @@ class Refusal(Message):
     reason: str
 
 
-Request: TypeAlias = Hello | Join | Push | Leave
+Request: TypeAlias = Hello | Join | Pull | Push | Leave
 Reply: TypeAlias = Welcome | Weights | Goodbye | Refusal
 
 

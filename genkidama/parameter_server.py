@@ -20,12 +20,13 @@ from genkidama.child_record import ChildRecord
 from genkidama.errors import ProtocolError
 from genkidama.events import Event, Exchange, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
-from genkidama.lines import agree, as_known_to
+from genkidama.lines import as_known_to
 from genkidama.messages import (
     Goodbye,
     Hello,
     Join,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
@@ -86,6 +87,8 @@ class ParameterServer:
                     return self._push(child, message, now)
                 case Hello():
                     return self._hello(message, now)
+                case Pull():
+                    return self._pull(child, now)
                 case Join():
                     return self._join(child, message, now)
                 case Leave():
@@ -106,10 +109,9 @@ class ParameterServer:
         if record is None or not record.connected:
             return
         self.joined.discard(child)
+        self.trials.rule.forget(child)
         trial = record.trial
-        record.connected = False
-        record.trial = None
-        record.line = None
+        record.leave()
         if not record.exchanges:
             del self.children[child]
         alone = all(self.children[name].trial is not trial for name in self.joined)
@@ -179,22 +181,15 @@ class ParameterServer:
         name = message.name
         record = self.children.get(name)
         session = record.session if record is not None and record.connected else ""
-        connected = len(self.connected)
-        check_hello(message, session, connected, self.experiment.parent.max_children)
+        settings = self.experiment.parent
+        check_hello(message, session, len(self.connected), settings.max_children)
         trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
         record = self.children.setdefault(name, ChildRecord())
-        if record.session != message.session:
-            record.session = message.session
-            record.sequence = 0
-        record.connected = True
-        record.trial = trial
-        record.line = None
+        record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
         self.joined.discard(name)
         protocol = message.protocol
         if trial is None:
             return Welcome(protocol=protocol, experiment={}, run=self.run, wait=self.trials.wait)
-        if self.trials.shared:
-            record.line = agree(message, self.experiment.parent.encoding)
         return Welcome(
             protocol=protocol,
             experiment=as_known_to(protocol, trial.experiment),
@@ -221,18 +216,25 @@ class ParameterServer:
                 trial=trial.label,
             )
         )
-        weights = self._weights(trial, now)
-        if record.line is not None:
-            record.line.begin(weights, signature)
-        return weights
+        self.trials.rule.forget(child)
+        record.join(signature)
+        return self._pull(child, now)
+
+    def _pull(self, child: str, now: float) -> Reply:
+        record, trial = self._record(child)
+        if child not in self.joined:
+            raise ProtocolError("order", f"child {child!r} pulls before it has joined")
+        weights = self._weights(child, trial, now)
+        if trial.vector is not None and not self.trials.rule.pull(trial.vector, child):
+            weights.vector = None
+        return record.answer(weights)
 
     def _push(self, child: str, message: Push, now: float) -> Reply:
         record, trial = self._record(child)
         if child not in self.joined or trial.signature is None:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
         message = record.read(child, message)
-        owned = self.trials.owns(child, trial)
-        vector = check_push(child, message, trial, trial.signature.size, owned)
+        vector = check_push(child, message, trial, self.trials.rule, self.trials.owns(child, trial))
         if not is_finite(vector):
             return self._diverged(child, trial, now)
         check_returns(child, message.returns)
@@ -243,8 +245,7 @@ class ParameterServer:
             self._count(child, record, trial, message, left_out, now)
             self.trials.pushed(trial, now)
             self._check_stop(now)
-        weights = self._weights(trial, now, answer=True)
-        return weights if record.line is None else record.line.answer(weights, message)
+        return record.answer(self._weights(child, trial, now, answer=True), message)
 
     def _apply(
         self, child: str, message: Push, vector: Vector, trial: Trial, now: float
@@ -322,13 +323,14 @@ class ParameterServer:
             raise ProtocolError("order", "the first message of a connection is a hello")
         return record, record.trial
 
-    def _weights(self, trial: Trial, now: float, answer: bool = False) -> Weights:
+    def _weights(self, child: str, trial: Trial, now: float, answer: bool = False) -> Weights:
         """θ_P. Without its vector if it answers the push of a trial that no other child shares."""
         return Weights(
             version=trial.version,
             progress=self.trials.progress(trial, now),
             stop=self.stop or trial.stop,
             next=bool(trial.stop) and not self.stop,
+            steps=self.trials.rule.share(child, len(self.joined)),
             vector=trial.vector if self.trials.shared or not answer else None,
         )
 
@@ -338,7 +340,7 @@ class ParameterServer:
         if not (self.stop or trial.stop):
             self.trials.diverged(trial, now)
             self._check_stop(now)
-        return self._weights(trial, now, answer=True)
+        return self._weights(child, trial, now, answer=True)
 
     def _check_stop(self, now: float) -> None:
         if self.stop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from genkidama.averaging import Rule
 from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
 from genkidama.trial import STATE_PREFIX, Trial
@@ -62,11 +63,11 @@ def _is_reserved(name: str) -> bool:
     return name == "__metadata__" or name.startswith(STATE_PREFIX)
 
 
-def check_push(child: str, message: Push, trial: Trial, size: int, owned: bool) -> Vector:
+def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool) -> Vector:
     """Checks that this push fits the trial.
 
     Args:
-        size: how many numbers the trial's vector has.
+        rule: says how many numbers a push has, for the trial's signature.
         owned: whether the child may train the trial.
 
     Returns:
@@ -78,10 +79,12 @@ def check_push(child: str, message: Push, trial: Trial, size: int, owned: bool) 
             f"child {child!r} pushes for trial {message.trial}, which it does not own; "
             "it has to say hello again",
         )
+    assert trial.signature is not None, "the child has joined"
     vector = message.vector
-    if vector is None or len(vector) != size:
-        length = 0 if vector is None else len(vector)
-        raise ProtocolError("length", f"child {child!r} pushes {length} numbers, expected {size}")
+    length = 0 if vector is None else len(vector)
+    wanted = rule.fits(length, trial.signature.size)
+    if vector is None or wanted:
+        raise ProtocolError("length", f"child {child!r} pushes {length} numbers, expected {wanted}")
     if message.version > trial.version:
         raise ProtocolError(
             "order",

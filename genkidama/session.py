@@ -45,6 +45,7 @@ from genkidama.messages import (
     Join,
     Kind,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
@@ -105,8 +106,7 @@ class Session:
         self._told_of_measures = False
         #: What the parent has not refused to speak.
         self._protocol = PROTOCOL
-        #: How differences travel; None if all weights travel whole.
-        self._line: ChildLine | None = None
+        self._line = ChildLine()
 
     # Requests.
 
@@ -158,7 +158,7 @@ class Session:
             kind=kind,
             vector=carried,
         )
-        return push if self._line is None else self._line.write(push)
+        return self._line.write(push)
 
     def leave(self) -> Leave:
         """The last request."""
@@ -200,6 +200,8 @@ class Session:
         match request:
             case Push():
                 return self._hear_of_push(request, reply)
+            case Pull():
+                return self._blend(_expect(Weights, reply, "a pull"), None)
             case Hello():
                 return self._hear_of_hello(reply)
             case Join():
@@ -242,7 +244,7 @@ class Session:
                 "install the same version"
             )
         self.run = welcome.run
-        self._line = ChildLine(welcome.encoding) if welcome.encoding else None
+        self._line = ChildLine(welcome.encoding)
         return self._resume(welcome) if training else self._start(welcome)
 
     def _start(self, welcome: Welcome) -> Decision:
@@ -288,18 +290,23 @@ class Session:
         else:
             self.version = weights.version
             self._basis.take_over(None if self._begun and not diverged else weights.vector)
-        if self._line is not None and self.signature is not None:
-            self._line.begin(weights, self.signature)
+        assert self.signature is not None
+        self._line.begin(weights, self.signature)
         if weights.stop:
             self._end(weights.stop, weights.next)
         if diverged:
-            return _reset(weights, diverged)
+            if weights.vector is None:
+                raise EnvironmentFailure(
+                    f"{diverged}, and the parent has no weights to fall back to; "
+                    "lower optimizer.learning_rate"
+                )
+            return Reset(weights.vector)
         if self.over is not None:
             return self.over
         if self._begun:
             return Keep()
         self._begun = True
-        return Begin(weights.version, weights.progress, weights.vector)
+        return Begin(weights.version, weights.progress, weights.vector, weights.steps)
 
     def _hear_of_push(self, push: Push, reply: Reply) -> Decision:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
@@ -308,18 +315,18 @@ class Session:
         if isinstance(reply, Refusal) and reply.code in ("trial", "base"):
             # The reply to the next hello will tell what to train, and to the next join θ_P.
             raise ProtocolError(reply.code, reply.reason)
-        line = self._line
-        weights = _expect(Weights, reply, "a push")
-        if line is not None:
-            weights = line.read(weights)
-        check_weights(weights, self.signature)
+        decision = self._blend(_expect(Weights, reply, "a push"), self._basis.pushed)
         self._unanswered = None
+        return decision
+
+    def _blend(self, weights: Weights, sent: Vector | None) -> Blend:
+        weights = self._line.read(weights)
+        check_weights(weights, self.signature)
         self.version = weights.version
         self._basis.take_over(weights.vector)
         if weights.stop:
             self._end(weights.stop, weights.next)
-        theirs = weights.vector if line is None else line.settle(weights)
-        return Blend(weights.progress, self._basis.pushed, theirs)
+        return Blend(weights.progress, sent, self._line.settle(weights), weights.steps)
 
     def _end(self, reason: str, next: bool = False) -> Over:
         """Keeps the first reason. The last call decides whether there may be another trial."""
@@ -329,15 +336,6 @@ class Session:
     def _read(self, welcome: Welcome) -> Experiment:
         source = f"the experiment of {self.parent}"
         return Experiment.from_dict(welcome.experiment, source=source)
-
-
-def _reset(weights: Weights, reason: str) -> Reset:
-    if weights.vector is None:
-        raise EnvironmentFailure(
-            f"{reason}, and the parent has no weights to fall back to; "
-            "lower optimizer.learning_rate"
-        )
-    return Reset(weights.vector)
 
 
 def _expect(kind: type[R], reply: Reply, to: str) -> R:

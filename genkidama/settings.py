@@ -210,10 +210,13 @@ class ParentSettings(Section, frozen=True):
 
     alpha: Fraction = 0.5
     """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
-    rule: Annotated[str, plug("blend", "weighted", "difference", "gradient")] = "blend"
+    rule: Annotated[str, plug("blend", "weighted", "difference", "gradient", "experience")] = (
+        "blend"
+    )
     """How the parent uses a push: `"blend"`, as above; `"weighted"`, a blend in which not all
     pushes count the same; `"difference"`: θ_P ← θ_P + α(θ_C − θ_base); `"gradient"`: children send
-    gradients, and `[optimizer]` is the parent's; or `"module:Class"`, a `genkidama.averaging.Rule`.
+    gradients, and `[optimizer]` is the parent's; `"experience"`: children only act, and one learner
+    beside the parent learns from all; or `"module:Class"`, a `genkidama.averaging.Rule`.
     docs/rules.md says when to use which."""
     rule_options: dict[str, Any] = {}
     """Keyword arguments for the rule; docs/rules.md lists those of ours. A rule of one's own gets
@@ -257,7 +260,7 @@ class ChildSettings(Section, frozen=True):
     beta: Fraction = 0.5
     """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P. Where it does not
     push weights, it takes θ_P over whole."""
-    push: Literal["auto", "weights", "difference", "gradient"] = "auto"
+    push: Literal["auto", "weights", "difference", "gradient", "experience"] = "auto"
     """What a child pushes; `"auto"` means what `parent.rule` takes, and nothing else fits it."""
     backend: Annotated[str, plug("hogwild", "ga3c")] = "hogwild"
     """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or

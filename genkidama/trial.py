@@ -93,12 +93,12 @@ class Trial:
                 )
         elif kind == rule.takes:
             left_out = rule.apply(self.vector, push)
-        elif kind == "weights":
+        elif kind == "weights" and rule.takes != "experience":
             left_out = BASELESS
         else:
             raise ProtocolError(
                 "order",
-                f"child {push.child!r} pushes a {kind}, the parent's rule takes {rule.takes}",
+                f"child {push.child!r} pushes {kind!r}, the parent's rule takes {rule.takes!r}",
             )
         if left_out is None:
             self.version += 1

@@ -468,12 +468,14 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"algorithm": {"name": "a3c", "vtrace": True}},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c, "
+            "algorithm.vtrace = True: is for a3c with the backend ga3c or with "
+            "parent.rule = 'experience', "
             "but child.backend = 'hogwild'",
         ),
         (
             {"algorithm": {"vtrace": True}, "child": {"backend": "ga3c"}},
-            "algorithm.vtrace = True: is for a3c with the backend ga3c, but algorithm.name = 'ppo'",
+            "algorithm.vtrace = True: is for a3c with the backend ga3c or with "
+            "parent.rule = 'experience', but algorithm.name = 'ppo'",
         ),
         (
             {
@@ -482,6 +484,27 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
             },
             "algorithm.vtrace = True: knows the policy's own actions only; "
             "set algorithm.epsilon to 0",
+        ),
+        *(
+            (
+                {"parent": {"rule": "experience"}, section: {key: value}},
+                f"{section}.{key} = {value!r}: with parent.rule = 'experience' "
+                f"only {wanted!r} is possible",
+            )
+            for section, key, value, wanted in (
+                ("child", "backend", "ga3c", "hogwild"),
+                ("algorithm", "epsilon", 0.1, 0.0),
+                ("algorithm", "across_episodes", False, True),
+                ("replay", "steps", 500, 0),
+            )
+        ),
+        (
+            {
+                "parent": {"rule": "experience"},
+                "search": {"trials": 2, "phases": 1, "phase_steps": 9},
+            },
+            "parent.rule = 'experience': in a search each child has a trial of its own, and no "
+            "rule; leave parent.rule out",
         ),
         (
             {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},

@@ -99,7 +99,8 @@ def test_what_a_child_of_protocol_1_cannot_follow_is_not_hidden_from_it(
 def ends(encoding: Encoding, start: Vector | None) -> tuple[ParentLine, ChildLine]:
     """Both ends after a join."""
     parent, child = ParentLine(encoding), ChildLine(encoding)
-    parent.begin(Weights(version=0, vector=start), SIGNATURE)
+    parent.begin(SIGNATURE)
+    parent.answer(Weights(version=0, vector=start))
     child.begin(Weights(version=0, vector=start), SIGNATURE)
     return parent, child
 
@@ -124,13 +125,12 @@ def exchange(
     return replied(parent, child, heard, Weights(version=version + 1, vector=theirs))
 
 
-def replied(parent: ParentLine, child: ChildLine, heard: Push, weights: Weights) -> Vector:
+def replied(parent: ParentLine, child: ChildLine, heard: Push | None, weights: Weights) -> Any:
     """What the child shall blend when these weights answer what the parent has heard."""
     answer = decode_reply(encode(parent.answer(weights, heard)))
     assert isinstance(answer, Weights)
-    received = child.settle(child.read(answer))
-    assert received is not None
-    return received
+    assert bool(answer.encoding) == (weights.vector is not None)
+    return child.settle(child.read(answer))
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -206,7 +206,8 @@ def test_a_reply_without_a_vector_is_followed_by_a_whole_push() -> None:
 @pytest.mark.parametrize("version", [0, 2, 99])
 def test_a_difference_to_another_version_is_refused_and_changes_nothing(version: int) -> None:
     parent, child = ends("int8", np.ones(SIZE, DTYPE))
-    parent.begin(Weights(version=1, vector=np.ones(SIZE, DTYPE)), SIGNATURE)
+    parent.begin(SIGNATURE)
+    parent.answer(Weights(version=1, vector=np.ones(SIZE, DTYPE)))
     said = child.write(push(0, np.zeros(SIZE, DTYPE)))
     said.version = version
     with pytest.raises(ProtocolError, match=f"to version {version}, which this connection") as no:
@@ -223,7 +224,8 @@ def test_a_difference_travels_by_itself_and_its_reply_from_the_last_weights(
     start, learned, newer = np.random.default_rng(7).normal(size=(3, SIZE)).astype(DTYPE)
     parent, child = ends(encoding, start)
     # It may come from an older version than this connection's weights, after a cut.
-    parent.begin(Weights(version=9, vector=start), SIGNATURE)
+    parent.begin(SIGNATURE)
+    parent.answer(Weights(version=9, vector=start))
     said = decode_request(encode(child.write(kind_of("difference", 4, learned))))
     assert isinstance(said, Push) and (said.encoding, said.kind) == (encoding, "difference")
     heard = parent.read("pi", said)
@@ -247,6 +249,23 @@ def test_a_gradient_travels_whole_and_its_reply_does_not() -> None:
     received = replied(parent, child, message, Weights(version=1, vector=newer))
     assert child.known is received and parent.known is not None
     assert parent.known.tobytes() == received.tobytes() != newer.tobytes()
+
+
+def test_experience_travels_whole_and_what_is_pulled_does_not() -> None:
+    start, newer, newest = np.random.default_rng(9).normal(size=(3, SIZE)).astype(DTYPE)
+    parent, child = ends("int4", start)
+    for rows in (7, SIZE):
+        message = kind_of("experience", 0, np.ones(rows, DTYPE))
+        assert child.write(message) is message
+        replied(parent, child, message, Weights(version=1, vector=newer))
+        # Nothing is new: both ends know what they knew.
+        replied(parent, child, None, Weights(version=1))
+        received = replied(parent, child, None, Weights(version=1, vector=newest))
+        assert child.known is received and parent.known is not None
+        assert parent.known.tobytes() == received.tobytes() != newest.tobytes()
+    for _ in range(6):
+        received = replied(parent, child, None, Weights(version=1, vector=newest))
+    assert np.abs(received - newest).max() < 1e-4
 
 
 def test_weights_that_start_from_an_older_version_travel_whole() -> None:

@@ -288,9 +288,9 @@ PUSH = {"type": "push", "version": 0, "sequence": 1}
             "the map cannot be read: Expected `str`, got `int` - at `$.type`",
         ),
         (
-            oracle_encode({"type": "pull"}),
+            oracle_encode({"type": "shout"}),
             "unknown",
-            f"a message of type 'pull', which protocol {PROTOCOL} does not have",
+            f"a message of type 'shout', which protocol {PROTOCOL} does not have",
         ),
         (
             oracle_encode({"type": "x" * 99}),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.averaging import Contribution, Rule
+from genkidama.averaging import Blend, Contribution, Rule
 from genkidama.errors import ProtocolError
 from genkidama.events import as_lines
 from genkidama.experiment import Experiment
@@ -23,6 +23,7 @@ from genkidama.messages import (
     Hello,
     Join,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
@@ -328,6 +329,59 @@ def test_a_rule_is_told_what_a_push_brings() -> None:
     reply = server.handle("a", push(1, 1, 1, 1, steps=7), 3)
     assert heard(reply) == (Weights(version=2), [0, 1, 2])
     assert rule.seen == (0, 1, 7, "a", 2, 3, 0.0, None, 0)
+
+
+def test_a_pull_gives_the_weights_and_counts_nothing() -> None:
+    server = make()
+    enter(server, "a", "b")
+    reply = server.handle("b", Pull(), 1.0)
+    assert heard(reply) == (Weights(version=0), None)
+    server.handle("a", push(1, 4.0, 4.0, 4.0), 2.0)
+    before = state(server, 3.0)
+    assert heard(server.handle("b", Pull(), 3.0)) == (Weights(version=1), [4.0] * SIGNATURE.size)
+    assert state(server, 3.0) == before
+
+
+def test_a_rule_says_what_is_news_to_a_child_and_how_much_to_bring() -> None:
+    class Fresh(Blend):
+        def __init__(self) -> None:
+            super().__init__(0.5)
+            self.gone: list[str] = []
+
+        def share(self, child: str, children: int) -> int:
+            return len(child) + 10 * children
+
+        def pull(self, parent: np.ndarray, child: str) -> bool:
+            parent += 1.0
+            return child != "bb"
+
+        def forget(self, child: str) -> None:
+            self.gone.append(child)
+
+    rule = Fresh()
+    settings = Experiment()
+    server = ParameterServer(settings, trials=PlainRun(settings, rule))
+    enter(server, "a", "bb")
+    server.handle("a", push(1, 4.0, 4.0, 4.0), 2.0)
+    first = server.handle("a", Pull(), 3.0)
+    assert isinstance(first, Weights)
+    assert first.steps == 21
+    assert first.vector is not None
+    assert first.vector.tolist() == [5.0] * SIGNATURE.size
+    second = server.handle("bb", Pull(), 3.0)
+    assert isinstance(second, Weights)
+    assert (second.steps, second.vector) == (22, None)
+    rule.gone.clear()
+    server.disconnected("a", "gone", 4.0)
+    assert rule.gone == ["a"]
+
+
+def test_a_pull_before_the_join_is_refused() -> None:
+    server = make()
+    server.handle("", hello("a"), 0.0)
+    reply = server.handle("a", Pull(), 0.0)
+    assert isinstance(reply, Refusal)
+    assert (reply.code, reply.reason) == ("order", "child 'a' pulls before it has joined")
 
 
 def test_a_search_needs_trials_of_its_own() -> None:

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from genkidama.averaging import Blend as BlendRule
 from genkidama.compression import ENCODINGS
 from genkidama.decisions import Blend, Decision, Train
 from genkidama.experiment import Experiment
 from genkidama.messages import (
     Hello,
     Join,
+    Pull,
     Push,
     Refusal,
     Request,
@@ -25,6 +27,7 @@ from genkidama.messages import (
     encode,
 )
 from genkidama.parameter_server import ParameterServer
+from genkidama.plain_run import PlainRun
 from genkidama.session import Session
 from genkidama.tuning.service import Search
 from genkidama.weights import DTYPE, Signature, Vector
@@ -227,6 +230,44 @@ def test_gradients_travel_whole_and_weights_come_back_in_fewer_bytes() -> None:
         assert server.trial.vector[:-5].tolist() == pytest.approx(wanted, abs=1e-5)
         # All numbers have gone as far, so int4 says it exactly.
         assert decision.vector[:-5].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+class Silent(BlendRule):
+    """A pull brings news only while `news` is set."""
+
+    news = True
+
+    def pull(self, parent: Vector, child: str) -> bool:
+        return self.news
+
+
+def test_what_a_child_pulls_is_a_difference_and_its_next_push_goes_on_from_it() -> None:
+    experiment = Experiment().with_settings({"parent.encoding": "int8"})
+    rule = Silent(0.5)
+    server = ParameterServer(experiment, trials=PlainRun(experiment, rule))
+    one, two = entered(server, "a"), entered(server, "b")
+    exchange(server, one, numbers(0))
+    exchange(server, one, numbers(1))
+    exchange(server, two, numbers(2))
+    reply = server.handle("a", Pull(), 1.0)
+    assert isinstance(reply, Weights) and reply.encoding == "int8"
+    decision = one.hear(Pull(), reply)
+    assert isinstance(decision, Blend) and decision.sent is None
+    assert decision.vector is not None and near(server, decision.vector, 0.04)
+    line = server.children["a"].line
+    assert line is not None and line.known is not None
+    assert decision.vector.tobytes() == line.known.tobytes()
+    push, _ = exchange(server, one, numbers(3))
+    assert (push.version, push.encoding) == (3, "int8")
+    exchange(server, two, numbers(3))
+    # Nothing new for it: what it pushes next is whole, because both know an older version.
+    rule.news = False
+    decision = say(server, one, Pull())
+    assert isinstance(decision, Blend) and decision.vector is None
+    push, _ = exchange(server, one, numbers(4))
+    assert (push.version, push.encoding) == (5, "")
+    push, _ = exchange(server, one, numbers(5))
+    assert (push.version, push.encoding) == (6, "int8")
 
 
 def test_a_parent_that_has_lost_everything_takes_the_childs_weights_whole() -> None:

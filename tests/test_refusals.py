@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.averaging import Blend
 from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
@@ -143,14 +144,14 @@ def push(*numbers: float, version: int = 0, trial: int | None = None) -> Push:
     ],
 )
 def test_a_push_that_does_not_fit(message: Push, owned: bool, code: str, reason: str) -> None:
-    trial = Trial(window=1, version=2)
-    assert refusal(check_push, "a", message, trial, 3, owned) == (code, reason)
+    trial = Trial(window=1, version=2, signature=SIGNATURE)
+    assert refusal(check_push, "a", message, trial, Blend(0.5), owned) == (code, reason)
 
 
 def test_a_push_that_fits_gives_its_vector_even_with_nan() -> None:
     message = push(1, float("nan"), 3, version=2, trial=7)
-    trial = Trial(window=1, number=7, version=2)
-    assert check_push("a", message, trial, 3, True) is message.vector
+    trial = Trial(window=1, number=7, version=2, signature=SIGNATURE)
+    assert check_push("a", message, trial, Blend(0.5), True) is message.vector
 
 
 @given(st.lists(st.floats()))

@@ -38,6 +38,7 @@ from genkidama.messages import (
     Hello,
     Join,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
@@ -223,6 +224,20 @@ def test_a_parent_that_runs_another_experiment_now(setting: dict[str, Any]) -> N
         match=rf"^{PARENT} now runs another experiment \(\[{section}\] differs\); start this child",
     ):
         session.hear(session.hello(), welcome(EXPERIMENT.with_settings(setting)))
+
+
+def test_what_was_pulled_is_taken_over_whole() -> None:
+    session = joined(version=3)
+    decision = session.hear(Pull(), Weights(version=5, progress=0.5, steps=64, vector=THEIRS))
+    assert decision == Blend(0.5, steps=64)
+    assert isinstance(decision, Blend)
+    assert decision.sent is None and decision.vector is THEIRS
+    assert session.version == 5
+    nothing_new = session.hear(Pull(), Weights(version=6, progress=0.5))
+    assert isinstance(nothing_new, Blend)
+    assert nothing_new.vector is None
+    session.hear(Pull(), Weights(version=6, stop="over"))
+    assert session.over == Over("over")
 
 
 def test_what_only_concerns_the_parent_may_change() -> None:
@@ -442,7 +457,8 @@ def encoded(encoding: Encoding, version: int = 0) -> Session:
 def test_a_difference_goes_out_and_one_comes_back() -> None:
     session = encoded("int8")
     parent = ParentLine("int8")
-    parent.begin(Weights(version=0, vector=THEIRS), SIGNATURE)
+    parent.begin(SIGNATURE)
+    parent.answer(Weights(version=0, vector=THEIRS))
     push = session.push(OURS)
     assert push.encoding == "int8"
     pushed = parent.read("pi", push).vector

@@ -87,8 +87,7 @@ class Node:
 def known_to(session: Session) -> dict[str, Any]:
     """All that a child's mind holds, as values that can be compared."""
     found = dict(vars(session))
-    line = found.pop("_line")
-    held = {} if line is None else vars(line)
+    held = vars(found.pop("_line"))
     vectors = {
         name: value.tobytes() if isinstance(value, np.ndarray) else value
         for name, value in held.items()

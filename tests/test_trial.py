@@ -139,7 +139,7 @@ def test_what_is_left_out_makes_no_version(
 
 @pytest.mark.parametrize(
     ("before", "words"),
-    [(True, "pushes a difference, the parent's rule takes weights"), (False, "has weights, and")],
+    [(True, "pushes 'difference', the parent's rule takes 'weights'"), (False, "has weights, and")],
 )
 def test_a_push_of_another_kind_is_refused(before: bool, words: str) -> None:
     trial = Trial(window=1)

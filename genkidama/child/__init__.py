@@ -16,13 +16,16 @@ no socket.
     forkserver.py     nurseries, from which processes are forked
     process.py        what every such process has: a line to its crew, a memory guard, an entry
     semaphore.py      how the processes of a child wait for each other
-    memory.py         shared memory: one block, and arrays over it
+    memory.py         what the cores share: which arrays
     shared_weights.py what an exchange reads and writes of it
     orchestrator.py   the backend `hogwild`: a process for each core
     core.py           such a process: it acts and learns
     collector.py      how it collects a batch, in one environment or in several
     core_nursery.py   where it is born, with torch warm
     replay.py         the steps that cores keep, and what learners sample of them
+    actors.py         cores that only act, for a learner beside the parent
+    actor.py          such a process
+    outbox.py         its blocks of steps, on their way to the parent
     ga3c/             the backend `ga3c`: agents, and one engine
 
 `python -m genkidama.child --parent ws://HOST:PORT` runs one.

@@ -13,12 +13,13 @@ from genkidama.experiment import Experiment
 from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import Signature, Vector
 
-__all__ = ["Backend", "GradientBackend", "Work", "make_backend"]
+__all__ = ["Backend", "GradientBackend", "Work", "make_backend", "tell_answered"]
 
 #: The module and the class of each backend that has a name.
 _BUILT_IN = {
     "hogwild": ("genkidama.child.orchestrator", "CoreOrchestrator"),
     "ga3c": ("genkidama.child.ga3c.backend", "GA3C"),
+    "actors": ("genkidama.child.actors", "Actors"),  # hogwild's, for `parent.rule = "experience"`
 }
 
 
@@ -79,8 +80,8 @@ class Backend(Protocol):
         """
         ...
 
-    def snapshot(self) -> Vector:
-        """A copy of the weights θ_C."""
+    def snapshot(self) -> Vector | None:
+        """A copy of the weights θ_C; None to ask for θ_P and push nothing."""
         ...
 
     def take_work(self) -> Work:
@@ -116,6 +117,15 @@ class Backend(Protocol):
         ...
 
 
+def tell_answered(backend: Backend, steps: int) -> None:
+    """Tells it that its push is answered, and how many steps the next should bring.
+
+    That is a method `answered(steps)`, which a backend may have; 0 steps leave it to the backend.
+    """
+    if (tell := getattr(backend, "answered", None)) is not None:
+        tell(steps)
+
+
 class GradientBackend(Backend, Protocol):
     """A backend whose child can push gradients; `"hogwild"` is one."""
 
@@ -140,7 +150,8 @@ def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
         if not callable(kind):
             raise ConfigurationError(f"child.backend = {experiment.child.backend!r}: is no class")
     else:
-        module, name_there = _BUILT_IN[experiment.child.backend]
+        name = "actors" if experiment.sends_experience else experiment.child.backend
+        module, name_there = _BUILT_IN[name]
         kind = getattr(import_module(module), name_there)
     backend: Backend = kind(experiment, cores, name)
     if experiment.pushes == "gradient" and not hasattr(backend, "gradient"):

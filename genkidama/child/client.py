@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from genkidama.child.backend import Backend, make_backend
+from genkidama.child.backend import Backend, make_backend, tell_answered
 from genkidama.child.conversation import Conversation
 from genkidama.child.credentials import read_token
 from genkidama.child.state import OwnState
@@ -255,6 +255,7 @@ class Child:
         if not isinstance(begin, Begin):
             return
         backend.set_progress(begin.progress)
+        tell_answered(backend, begin.steps)
         await backend.begin(begin.vector, begin.version)
         if resumed:
             log.info("resumed", child=self.name, version=begin.version)

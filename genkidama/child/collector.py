@@ -13,7 +13,7 @@ Laws of this file:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -47,6 +47,10 @@ class Batch(NamedTuple):
     log_mu: Array | None = None
     #: Whether the last step ended its episode.
     ended: bool = False
+
+
+#: Newer weights are looked for after so many steps of each lane.
+_LOOK_STEPS = 8
 
 
 class Places(Spaces, Protocol):
@@ -116,6 +120,8 @@ class OneLane:
         line: to the orchestrator.
         rng: draws the actions.
         reads_log_mu: whether batches have log μ.
+        renew: takes newer weights over in the middle of a batch, and says whether there were any.
+            Without it, a batch is played with one policy.
     """
 
     def __init__(
@@ -127,7 +133,9 @@ class OneLane:
         line: Line,
         rng: np.random.Generator,
         reads_log_mu: bool,
+        renew: Callable[[], bool] | None = None,
     ) -> None:
+        self._renew = renew
         self._algorithm = experiment.algorithm
         self._environment = environment
         self._model = model
@@ -153,8 +161,9 @@ class OneLane:
         rows = self._share.begin(self._length > 0)
         observations, actions, rewards, was_terminated, was_truncated = rows
         step = self._environment.step
-        outputs = self._acting()
-        sample = self._sample
+        noted = iter(() if self._noted.outputs is None else self._noted.outputs[0])
+        outputs = self._acting(noted)
+        sample, renew = self._sample, self._renew
         normalize, to_environment = self._model.normalizer(), self._model.head.to_environment
         observation, across = self._observation, self._algorithm.across_episodes
         was_terminated[:] = 0.0
@@ -165,6 +174,8 @@ class OneLane:
         episode_return, length = self._return, self._length
         t = 0
         while t < n:
+            if renew is not None and not t % _LOOK_STEPS and renew():
+                outputs, normalize = self._acting(noted), self._model.normalizer()
             observations[t] = observation
             action = sample(outputs(observation if normalize is None else normalize(observation)))
             actions[t] = action
@@ -201,12 +212,11 @@ class OneLane:
             self._said = length
         return Batch(rows, t, cuts, following, log_mu, ended=length == 0)
 
-    def _acting(self) -> Callable[[Array], Array]:
+    def _acting(self, noted: Iterator[Array]) -> Callable[[Array], Array]:
         """A function from one observation to the policy's outputs, which it notes if asked for."""
         outputs = self._model.network.acting()
         if self._noted.outputs is None:
             return outputs
-        noted = iter(self._noted.outputs[0])
 
         def noting(observation: Array) -> Array:
             result = outputs(observation)
@@ -233,8 +243,10 @@ class ManyLanes:
         line: Line,
         rng: np.random.Generator,
         reads_log_mu: bool,
+        renew: Callable[[], bool] | None = None,
     ) -> None:
         count = lanes.count
+        self._renew = renew
         self._lanes = lanes
         self._length = experiment.algorithm.batch_size // count
         self._model = model
@@ -264,6 +276,8 @@ class ManyLanes:
         was_truncated[:] = 0.0
         cuts: dict[int, Array] = {}
         for t in range(length):
+            if self._renew is not None and not t % _LOOK_STEPS and self._renew():
+                outputs, normalize = self._model.acting(), self._model.normalizer()
             observations[:, t] = current
             found = outputs(current if normalize is None else normalize(current))
             if noted is not None:

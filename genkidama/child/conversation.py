@@ -24,11 +24,11 @@ import structlog
 from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import uplink
-from genkidama.child.backend import Backend, GradientBackend
+from genkidama.child.backend import Backend, GradientBackend, tell_answered
 from genkidama.child.explanations import explain
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
 from genkidama.decisions import Blend, Decision, Renamed, Reset, Wait
-from genkidama.messages import Join, Request
+from genkidama.messages import Join, Pull, Request
 from genkidama.session import Session
 from genkidama.weights import Signature, Vector
 
@@ -147,8 +147,13 @@ class Conversation:
         if connection is None or not self.joined:
             return False
         try:
-            push = self.session.push(backend.snapshot(), gradient)
-            decision = await self._ask(connection, push)
+            vector = backend.snapshot()
+            request: Request
+            if vector is None:
+                request = Pull()
+            else:
+                request = self.session.push(vector, gradient)
+            decision = await self._ask(connection, request)
             if isinstance(decision, Join):
                 decision = await self._ask(connection, decision)
         except FAILURES as error:
@@ -264,12 +269,15 @@ class Conversation:
     def _carry_out(self, decision: Decision, backend: Backend) -> None:
         """What the reply to a push means for the weights."""
         match decision:
-            case Blend(progress, sent, vector):
+            case Blend(progress, sent, vector, steps):
                 self.exchanged = time.monotonic()
-                if sent is not None and vector is not None:
+                if vector is not None and sent is None:
+                    backend.reset(vector)
+                elif vector is not None and sent is not None:
                     assert self.session.experiment is not None
                     backend.blend(sent, vector, self.session.experiment.pull)
                 backend.set_progress(progress)
+                tell_answered(backend, steps)
             case Reset(vector):
                 log.warning(
                     "training diverged, going on from the parent's weights",

@@ -20,24 +20,29 @@ from typing import Any
 import numpy as np
 import torch
 
+from genkidama.child.actor import Actor
 from genkidama.child.core import SingleCore
-from genkidama.child.memory import Layout, SharedMemory, size_of
+from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.outbox import BLOCKS, rows_of_a_block
 from genkidama.child.process import Line
 from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
+from genkidama.learning.experience import columns_of
 from genkidama.learning.learners import make_learner, reads_log_mu
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
 from genkidama.system.machine import private_bytes, since_peak_bytes
+from genkidama.system.memory import size_of
 
 __all__ = ["describe", "survives_a_fork", "warm_up"]
 
 
 def warm_up(experiment: Experiment) -> None:
-    """Does once what every core will do: one environment, one forward and backward pass."""
+    """Does once what every core will do: one environment, one forward pass, and a backward pass
+    where cores learn."""
     torch.set_num_threads(1)
     environment = make_environment(experiment.environment)
     observation, _ = environment.reset(seed=0)
@@ -46,6 +51,9 @@ def warm_up(experiment: Experiment) -> None:
     sample = model.head.sampler(rng, 0.0)
     action = sample(model.network.acting()(np.asarray(observation, np.float32)))
     environment.step(model.head.to_environment(action))
+    if experiment.sends_experience:
+        environment.close()
+        return
     row = torch.from_numpy(np.asarray(observation, np.float32)[None])
     actions = torch.from_numpy(np.asarray(action, model.head.dtype).reshape(1, -1))
     zero = np.zeros(1, np.float32)
@@ -137,7 +145,8 @@ def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
     torch.set_num_threads(1)
     memory = SharedMemory(layout)
     nowhere = Connection(os.open(os.devnull, os.O_WRONLY), readable=False)
-    SingleCore(0, experiment, memory, Line(nowhere, memory.stop, None), (0,)).rehearse()
+    kind = Actor if experiment.sends_experience else SingleCore
+    kind(0, experiment, memory, Line(nowhere, memory.stop, None), (0,)).rehearse()
     private = private_bytes()
     if private is None:
         return None
@@ -156,12 +165,20 @@ def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
 def _layout(experiment: Experiment, model: Model) -> Layout:
     """The layout of a child's memory with one core."""
     steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
+    rows = ReplayTensor.rows(steps, batch, experiment.environment.lanes)
+    columns = ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0)
+    blocks = 0
+    if experiment.sends_experience:
+        blocks = BLOCKS
+        rows = blocks * rows_of_a_block(batch)
+        columns = columns_of(model).count
     return Layout(
         cores=1,
-        steps=ReplayTensor.rows(steps, batch, experiment.environment.lanes),
-        columns=ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0),
+        steps=rows,
+        columns=columns,
         size=model.signature.size,
         trainable=model.trainable,
         state_rows=STATE_ROWS[experiment.optimizer.name],
         state_sets=1,
+        blocks=blocks,
     )

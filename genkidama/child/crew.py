@@ -37,7 +37,7 @@ from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
 
-__all__ = ["Crew", "Fork"]
+__all__ = ["Crew", "Fork", "Member"]
 
 #: Starts the process of an index, given the process' end of its line and the seed of its random
 #: numbers. It is called in threads, several at once. EOFError and OSError mean that it could not be
@@ -58,7 +58,7 @@ log = structlog.get_logger()
 
 
 @dataclass
-class _Member:
+class Member:
     """The crew's side of one process."""
 
     index: int
@@ -87,7 +87,7 @@ class Crew:
         self._free = experiment.child.exchange == "free"
         #: What it takes for an exchange to be due.
         self._counts = UPDATE if experiment.child.exchange == "update" else EPISODE
-        self._members: dict[int, _Member] = {}
+        self._members: dict[int, Member] = {}
         self._count = 0
         self._births = 0
         self._version = 0
@@ -184,12 +184,12 @@ class Crew:
             reason = f"it cannot be started: {type(error).__name__}"
             self._replace(index, deaths + 1, failure, reason)
             return
-        member = self._members[index] = _Member(index, process, ours, deaths, failure)
+        member = self._members[index] = Member(index, process, ours, deaths, failure)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._listen, member)
         if self._ending:
             self._hang_up(member)
 
-    def _listen(self, member: _Member) -> None:
+    def _listen(self, member: Member) -> None:
         """A process has said something, or is gone."""
         try:
             while member.line.poll():
@@ -197,7 +197,7 @@ class Crew:
         except (EOFError, OSError):
             self._lost(member)
 
-    def _heard(self, member: _Member, record: bytes) -> None:
+    def _heard(self, member: Member, record: bytes) -> None:
         if not record:
             self._semaphore.enter(member.index)
             if self._semaphore.all_lit:
@@ -217,7 +217,7 @@ class Crew:
         elif kind == FAILED:
             member.failure = record[RECORD.size :].decode(errors="replace")
 
-    def _lost(self, member: _Member) -> None:
+    def _lost(self, member: Member) -> None:
         self._hang_up(member)
         if self._ending:
             return
@@ -236,7 +236,7 @@ class Crew:
             self._wake.set()
         self._replace(member.index, deaths, member.failure, member.failure or f"exit code {code}")
 
-    def _hang_up(self, member: _Member) -> None:
+    def _hang_up(self, member: Member) -> None:
         """Nobody listens to it or waits for it any more."""
         asyncio.get_running_loop().remove_reader(member.line.fileno())
         member.line.close()

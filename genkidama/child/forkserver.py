@@ -27,26 +27,14 @@ from typing import Any
 import msgspec
 
 from genkidama.experiment import Experiment
+from genkidama.system.machine import ONE_THREAD
 
-__all__ = [
-    "AGENTS",
-    "CORES",
-    "EXPERIMENT_VARIABLE",
-    "ONE_THREAD",
-    "PRELOAD_VARIABLE",
-    "Nursery",
-    "end",
-]
+__all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "PRELOAD_VARIABLE", "Nursery", "end"]
 
 #: The environment variables that tell a nursery which module it is there for, and with which
 #: experiment (JSON) to warm up. All that is forked from it inherits them.
 PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
-
-#: What numerical libraries read when they are loaded. One thread each: more fight for the CPU.
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
-)
 
 
 def _of_cores(experiment: Experiment) -> dict[str, str]:

@@ -29,12 +29,13 @@ from genkidama.capacity import (
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.forkserver import CORES
-from genkidama.child.memory import Layout, SharedMemory, size_of
+from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.shared_weights import SharedWeights
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.formats import megabytes
 from genkidama.system.machine import available_bytes
+from genkidama.system.memory import size_of
 from genkidama.weights import Signature, Vector
 
 __all__ = ["CoreOrchestrator"]
@@ -69,7 +70,7 @@ class CoreOrchestrator:
         self.experiment = experiment
         self.cores = cores
         self.name = name
-        self._crew = Crew(experiment, "core", name, self._fork)
+        self._crew = self._make_crew()
         self._memory: SharedMemory | None = None
         #: The cores whose updates nobody has asked about yet.
         self._updated: set[int] = set()
@@ -204,6 +205,9 @@ class CoreOrchestrator:
         self._weights.begin(weights)
         await self._crew.begin(self.cores, version, self.memory.semaphore)
 
+    def _make_crew(self) -> Crew:
+        return Crew(self.experiment, "core", self.name, self._fork)
+
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         return CORES.start(
             _CORE, (index, self.experiment, self.memory, line, seed), self.experiment
@@ -212,7 +216,7 @@ class CoreOrchestrator:
     async def due(self) -> None:
         await self._crew.due()
 
-    def snapshot(self) -> Vector:
+    def snapshot(self) -> Vector | None:
         return self._weights.snapshot()
 
     def take_work(self) -> Work:

@@ -26,6 +26,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.system.machine import resident_bytes
 
 __all__ = [
+    "BLOCK",
     "EPISODE",
     "FAILED",
     "GONE",
@@ -43,10 +44,10 @@ __all__ = [
 
 #: Kind, undiscounted return, steps since the last record. EPISODE: an episode has ended, with this
 #: return. PROGRESS: an episode goes on. UPDATE: an update is made, or a gradient found, with this
-#: loss in the return's place, NaN if it is not known. FAILED is followed by the reason. An empty
-#: message means: I wait at the semaphore.
+#: loss in the return's place, NaN if it is not known. BLOCK: so many blocks of experience have been
+#: written, this one included. FAILED is followed by the reason. An empty message means: I wait.
 RECORD = struct.Struct("<Bdq")
-READY, EPISODE, FAILED, PROGRESS, UPDATE = range(5)
+READY, EPISODE, FAILED, PROGRESS, UPDATE, BLOCK = range(6)
 
 #: After so many steps of an episode there is a record of it: some episodes last minutes.
 REPORT_STEPS = 256
@@ -85,21 +86,21 @@ class Line:
         after: str = "episode",
     ) -> None:
         self._after = after
-        self._pipe = pipe
+        self.pipe = pipe
         self._stop = stop
         self._element = element
 
     def check(self) -> None:
         """Raises `Ended` if this process should end."""
         # Nothing is ever sent to a process that does not wait: what can be read is the line's end.
-        if self._stop[0] or self._pipe.poll():
+        if self._stop[0] or self.pipe.poll():
             raise Ended
 
     def report(self, kind: int, episode_return: float = 0.0, steps: int = 0) -> None:
         """Sends a record, or raises `Ended` if this process should end."""
         if self._stop[0]:
             raise Ended
-        self._pipe.send_bytes(RECORD.pack(kind, episode_return, steps))
+        self.pipe.send_bytes(RECORD.pack(kind, episode_return, steps))
 
     def pause(self, after: str = "episode") -> None:
         """Lights this process' element and sleeps until the orchestrator releases all.
@@ -114,8 +115,8 @@ class Line:
         if self._element is None or after not in (self._after, "start"):
             return
         self._element[0] = True
-        self._pipe.send_bytes(b"")
-        self._pipe.recv_bytes()
+        self.pipe.send_bytes(b"")
+        self.pipe.recv_bytes()
         if self._stop[0]:
             raise Ended
 

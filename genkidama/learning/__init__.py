@@ -16,6 +16,7 @@ alone is also a command, which reads a checkpoint: one process' share of an eval
     rollout.py        what a learner is given: rollouts, samples, advantages
     learners.py       the plug `algorithm.name`, which turns a rollout into losses
     a3c.py, ppo.py    the learners that are built in
+    experience.py     learning from rows that others have sent
     vtrace.py         what the steps of an older policy are worth
     optimizers.py     the update rules
     play.py           episodes with fixed weights

@@ -174,9 +174,9 @@ def _cores(experiment: Experiment, cores: int | None, children: int) -> int | No
         return cores
     share = max(1, children)
     available = available_bytes()
-    return expected_cores(
-        None if available is None else available // share, max(1, available_cores() // share)
-    )
+    # A learner beside the parent takes a core, too.
+    free = available_cores() - experiment.sends_experience
+    return expected_cores(None if available is None else available // share, max(1, free // share))
 
 
 class _Cluster:

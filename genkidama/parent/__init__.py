@@ -10,6 +10,7 @@ Its decisions are made in `genkidama.parameter_server`. It needs neither torch n
     checkpointer.py  when θ_P is written to the disk
     trials.py        the same for the trials of a search
     telemetry.py     the log
+    learner.py       the process that learns from experience
 
 `python -m genkidama.parent FILE.toml` runs one.
 """

@@ -24,13 +24,15 @@ from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.events import Stopped
+from genkidama.experience import Experience
 from genkidama.experiment import Experiment
 from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
+from genkidama.parent.learner import LearnerProcess
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.telemetry import describe
 from genkidama.plain_run import PlainRun
@@ -89,6 +91,8 @@ class Parent:
         self._connections = Connections(self.server, self.now, self._pushed, self._ended)
         self._websockets: Server | None = None
         self._records: Records | None = None
+        self._learner: LearnerProcess | None = None
+        self._failure: GenkidamaError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._stopped = ""
@@ -103,27 +107,36 @@ class Parent:
         Raises:
             ConfigurationError: `listen` is no address; certificate, key or tokens cannot be used;
                 the directory holds a run of another kind, network or rule.
-            EnvironmentFailure: the port is in use, the directory cannot be written, ….
+            EnvironmentFailure: the port is in use, the directory cannot be written, the learner
+                of `parent.rule = "experience"` cannot start, ….
         """
         self._loop = asyncio.get_running_loop()
         settings = self.experiment.parent
         context = make_context(settings.certificate_file, settings.key_file)
         if settings.tokens_file:
             self._connections.admission = Admission(settings.tokens_file, self._log)
-        websockets = await self._bind(context)
+        if isinstance(rule := self.server.trials.rule, Experience):
+            self._learner = LearnerProcess(self.server, rule, self.now, self._fail)
+        websockets: Server | None = None
         try:
+            websockets = await self._bind(context)
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
             self._records = Records(self.server, self.out, self.now, self._log)
+            if self._learner is not None:
+                await self._learner.begin()
             try:
                 await websockets.start_serving()
             except OSError as error:
                 raise explain(self.listen, error) from None
         except BaseException:
-            websockets.close()
-            await websockets.wait_closed()
+            if websockets is not None:
+                websockets.close()
+                await websockets.wait_closed()
             if self._records is not None:
                 self._records.close()
+            if self._learner is not None:
+                await self._learner.end()
             raise
         self._websockets = websockets
         host, port = self.address
@@ -133,10 +146,16 @@ class Parent:
             self._log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")
 
     async def serve(self) -> None:
-        """Returns when the run is over and its children have left, or when `stop` was called."""
+        """Returns when the run is over and its children have left, or when `stop` was called.
+
+        Raises:
+            GenkidamaError: the learner of `parent.rule = "experience"` cannot go on.
+        """
         assert self._records is not None, "the parent is not started"
         deadline = math.inf
         while not self._stopped:
+            if self._failure is not None:
+                raise self._failure
             self.server.tick(self.now())
             await self._records.keep()
             if self.server.stop:
@@ -176,6 +195,8 @@ class Parent:
             records.note(Stopped(time=self.now(), reason=reason, version=version))
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
+        if self._learner is not None:
+            await self._learner.end()
         # Python waits for TLS handshakes that never end, and websockets knows nothing of them.
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS + 1.0):
@@ -259,9 +280,15 @@ class Parent:
     def _pushed(self, now: float) -> None:
         if self._records is None:
             return  # shutting down: the final checkpoint will have it
+        if self._learner is not None:
+            self._learner.feed()
         self._records.pushed(now)
         if self._records.urgent:
             self._wake.set()
+
+    def _fail(self, error: GenkidamaError) -> None:
+        self._failure = self._failure or error
+        self._wake.set()
 
     def _ended(self) -> None:
         if self.server.stop:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from genkidama.averaging import Blend, Rule
 from genkidama.errors import ConfigurationError
+from genkidama.experience import Experience
 from genkidama.messages import Kind
 from genkidama.rules.difference import Difference
 from genkidama.rules.gradient import Gradient
@@ -22,6 +23,7 @@ RULES: dict[str, type[Rule]] = {
     "weighted": Weighted,
     "difference": Difference,
     "gradient": Gradient,
+    "experience": Experience,
 }
 
 
@@ -53,7 +55,7 @@ def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
 
 
 def pushes(experiment: Experiment) -> Kind:
-    """What the children of this experiment push: `"weights"`, `"difference"` or `"gradient"`."""
+    """What the children of this experiment push: `"weights"` or something else."""
     if experiment.child.push != "auto":
         return experiment.child.push
     kind = RULES.get(experiment.parent.rule)

@@ -6,6 +6,7 @@ run.py          a run's directory: what lies where, and how to read it
 history.py      history.jsonl: one line for each thing that happened
 plugs.py        what an import string or a Gymnasium id names
 machine.py      cores, memory, signals, the event loop
+memory.py       a block that processes share
 console.py      the log, and the one line of an error
 systemd.py      what the service manager is told
 address.py      HOST:PORT and fd://N

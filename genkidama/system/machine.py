@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = [
+    "ONE_THREAD",
     "available_bytes",
     "available_cores",
     "forget_peak",
@@ -26,6 +27,11 @@ __all__ = [
 ]
 
 _ROOT = Path("/")
+
+#: What numerical libraries read when they are loaded. One thread each: more fight for the CPU.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
 
 
 def available_cores() -> int:

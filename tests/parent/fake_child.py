@@ -13,6 +13,7 @@ from genkidama.messages import (
     Goodbye,
     Hello,
     Join,
+    Kind,
     Leave,
     Push,
     Refusal,
@@ -50,6 +51,8 @@ class FakeChild:
         self.name = name
         self.session = session
         self.signature = signature
+        #: What its pushes bring.
+        self.kind: Kind = "weights"
         self.version = 0
         self.sequence = 0
         self.connection: ClientConnection
@@ -110,6 +113,7 @@ class FakeChild:
                 sequence=self.sequence,
                 steps=steps,
                 returns=returns or [],
+                kind=self.kind,
                 vector=content,
             )
         )

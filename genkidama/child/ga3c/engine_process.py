@@ -13,10 +13,10 @@ from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-from genkidama.child.forkserver import ONE_THREAD
 from genkidama.child.ga3c.slots import Slots
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.system.machine import ONE_THREAD
 
 __all__ = ["EngineProcess"]
 

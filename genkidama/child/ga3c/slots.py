@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.child.memory import Block
+from genkidama.system.memory import Block
 
 __all__ = ["Count", "Ends", "SlotLayout", "Slots"]
 

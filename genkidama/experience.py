@@ -1,0 +1,336 @@
+"""Steps as children send them to a learner beside the parent, and the rule that hands them on.
+
+With `parent.rule = "experience"` a push carries no weights but rows, as a core writes them: a row
+is a step, or only the observation that followed where a trajectory was cut (a *stop*). The learner
+turns them into θ_P. Pure NumPy.
+
+Laws of this file:
+- Rows are checked before anything is made of them, so the learner may rely on them.
+- The rule waits for nobody. What the learner cannot use in time is dropped, the oldest first, and
+  counted by child.
+- How old a block is is counted in the learner's batches since the child was given the θ with which
+  it can have begun the block: that in the answer to its push before.
+- Each child is told to bring what it does in the time of one batch. So all data are equally fresh,
+  and slow children send less at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.averaging import Contribution, Rule, RuleState
+from genkidama.errors import ProtocolError
+from genkidama.weights import Vector
+
+__all__ = ["Columns", "Experience", "Learned", "most_rows"]
+
+Rows = npt.NDArray[np.float32]
+
+#: How much of a child's pace is that in the last batch.
+_PACE_SHARE = 0.2
+
+#: No child is told to bring less: shorter trajectories would hardly be worth their push.
+_LEAST_SHARE = 16
+
+#: A push has so many numbers at most, unless a single block needs more: 16 MB.
+_NUMBERS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which numbers a row has, in their order.
+
+    Observation, action, reward, terminated, truncated, log μ of the action, how many rows further
+    down the observation lies that followed (0 says that this row is a stop), and for normalized
+    rewards the discounted return of the episode so far.
+    """
+
+    #: Numbers of an observation.
+    observation: int
+    #: Numbers of an action.
+    action: int
+    #: Whether there is a column for the discounted return.
+    discounted: bool = False
+
+    @property
+    def count(self) -> int:
+        """M: numbers of a row."""
+        return self.observation + self.action + 5 + self.discounted
+
+    @property
+    def actions(self) -> slice:
+        return slice(self.observation, self.observation + self.action)
+
+    @property
+    def reward(self) -> int:
+        return self.observation + self.action
+
+    @property
+    def terminated(self) -> int:
+        return self.reward + 1
+
+    @property
+    def truncated(self) -> int:
+        return self.reward + 2
+
+    @property
+    def log_mu(self) -> int:
+        return self.reward + 3
+
+    @property
+    def following(self) -> int:
+        return self.reward + 4
+
+    def problem(self, rows: Rows) -> str:
+        """What is wrong with a push's rows, (n, M) and finite; empty if nothing is."""
+        flags = rows[:, self.terminated : self.truncated + 1]
+        if not np.isin(flags, (0.0, 1.0)).all():
+            return "a flag that is neither 0 nor 1"
+        distance = rows[:, self.following]
+        if (distance < 0.0).any() or (distance != np.floor(distance)).any():
+            return "an observation that follows at no row"
+        terminated = (rows[:, self.terminated] > 0.0) | (distance == 0.0)
+        if (np.arange(len(rows)) + distance >= len(rows))[~terminated].any():
+            return "a step whose following observation is missing"
+        return ""
+
+
+def most_rows(columns: int, block: int) -> int:
+    """How many rows a push has at most.
+
+    Args:
+        columns: M.
+        block: rows of a core's largest block. A push has room for one.
+    """
+    return max(block, _NUMBERS // columns)
+
+
+class _Block(NamedTuple):
+    rows: Rows
+    steps: int
+    #: The number of the batch whose θ the child was given before.
+    born: int
+    child: str
+
+
+@dataclass
+class Learned:
+    """What a learner has made of all batches so far."""
+
+    #: θ, float32 (size,).
+    weights: Vector
+    #: The optimizer's vectors, float32 (rows, trainable), and its steps, float64 (1,).
+    state: npt.NDArray[np.float32]
+    clock: npt.NDArray[np.float64]
+
+
+class Experience(Rule):
+    """θ_P is the newest θ of the learner, which is given the children's steps.
+
+    The parent's shell calls `begin` before the first push, takes a batch with `take` whenever the
+    learner is idle, and says with `learned` what came of it.
+
+    Args:
+        alpha: unused; every rule is given it.
+        batch: steps that the learner learns from together, at least.
+        in_flight: steps that all children together collect at a time: each is told its share.
+            0 means as many as a batch.
+        max_lag: steps that were begun more than so many batches ago are dropped.
+        backlog: so many batches may wait for the learner.
+    """
+
+    takes = "experience"
+
+    def __init__(
+        self,
+        alpha: float,
+        batch: int = 2048,
+        in_flight: int = 0,
+        max_lag: int = 16,
+        backlog: int = 2,
+    ) -> None:
+        for name, value, least in (
+            ("batch", batch, 1),
+            ("in_flight", in_flight, 0),
+            ("max_lag", max_lag, 1),
+            ("backlog", backlog, 1),
+        ):
+            if type(value) is not int or value < least:
+                raise ValueError(
+                    f"{name} = {value!r}: a whole number of at least {least} is needed"
+                )
+        self.batch = batch
+        self.in_flight = in_flight or batch
+        self.max_lag = max_lag
+        self.backlog = backlog
+        #: Steps that were dropped, by child: too old, or too many for the learner.
+        self.too_old: Counter[str] = Counter()
+        self.too_many: Counter[str] = Counter()
+        #: How many batches the learner has learned from.
+        self.batches = 0
+        #: The mean age, in batches, of the steps in the batch that was taken last.
+        self.lag = 0.0
+        self._columns: Columns | None = None
+        self._rows = 0
+        self._learned: Learned | None = None
+        self._blocks: deque[_Block] = deque()
+        self._waiting = 0
+        #: By child: after how many batches it was given the θ in the answer to its last push.
+        self._given: dict[str, int] = {}
+        #: By child: after how many batches it was given the newest θ that it has.
+        self._newest: dict[str, int] = {}
+        #: By child: steps since the last batch, and how many it brings in the time of one.
+        self._brought: Counter[str] = Counter()
+        self._pace: dict[str, float] = {}
+        self._remembered: RuleState = {}
+
+    # What the shell calls.
+
+    def begin(self, columns: Columns, block: int, learned: Learned) -> Learned:
+        """There is a learner, for which rows have these columns.
+
+        Args:
+            columns: of a row.
+            block: rows of a core's largest block.
+            learned: what it begins with: the vector is θ_P.
+
+        Returns:
+            The same, with the optimizer's state of a checkpoint if that fits.
+        """
+        self._columns = columns
+        self._rows = most_rows(columns.count, block)
+        state = self._remembered.get("state")
+        clock = self._remembered.get("clock")
+        if state is not None and clock is not None and state.shape == learned.state.shape:
+            learned.state[:] = state
+            learned.clock[:] = clock
+        self._learned = learned
+        return learned
+
+    @property
+    def room(self) -> int:
+        """Rows that a batch has at most."""
+        return self._rows + 2 * self.batch
+
+    def take(self) -> list[Rows] | None:
+        """The oldest blocks that make a batch together; None if there are too few steps."""
+        if self._waiting < self.batch:
+            return None
+        taken: list[_Block] = []
+        steps = 0
+        while steps < self.batch:
+            taken.append(self._blocks.popleft())
+            steps += taken[-1].steps
+        self._waiting -= steps
+        self.lag = sum((self.batches - block.born) * block.steps for block in taken) / steps
+        return [block.rows for block in taken]
+
+    def figures(self) -> dict[str, float]:
+        """How old the steps of the last batch were, and what was dropped so far."""
+        return {
+            "batches": float(self.batches),
+            "lag": self.lag,
+            "too_old": float(self.too_old.total()),
+            "too_many": float(self.too_many.total()),
+        }
+
+    def learned(self, learned: Learned) -> None:
+        """The learner has learned from a batch. Its arrays are kept."""
+        self._learned = learned
+        self.batches += 1
+        for child in self._pace.keys() | self._brought.keys():
+            before = self._pace.get(child)
+            now = float(self._brought[child])
+            self._pace[child] = now if before is None else before + _PACE_SHARE * (now - before)
+        self._brought.clear()
+
+    # What every rule does.
+
+    def fits(self, count: int, size: int) -> str:
+        if self._columns is None:
+            return "nothing before there is a learner"
+        width = self._columns.count
+        if count and not count % width and count // width <= self._rows:
+            return ""
+        return f"rows of {width} numbers each, {self._rows} rows at most"
+
+    def largest(self, size: int) -> int:
+        return size if self._columns is None else max(size, self._rows * self._columns.count)
+
+    def share(self, child: str, children: int) -> int:
+        everybody = sum(self._pace.values())
+        even = self.in_flight / max(1, children)
+        pace = self._pace.get(child, 0.0)
+        share = self.in_flight * pace / everybody if pace and everybody else even
+        return max(_LEAST_SHARE, round(min(share, self.in_flight)))
+
+    def apply(self, parent: Vector, push: Contribution) -> None:
+        """Keeps the push's rows for the learner; θ_P becomes the learner's newest θ.
+
+        Raises:
+            ProtocolError: the rows make no sense.
+        """
+        assert self._columns is not None, "begin() comes first"
+        rows = push.vector.reshape(-1, self._columns.count)
+        if problem := self._columns.problem(rows):
+            raise ProtocolError("experience", f"child {push.child!r} pushes {problem}")
+        steps = int(np.count_nonzero(rows[:, self._columns.following]))
+        if steps:
+            self._keep(rows, steps, push.child)
+        self.pull(parent, push.child)
+        self._given[push.child] = self.batches
+
+    def pull(self, parent: Vector, child: str) -> bool:
+        assert self._learned is not None, "begin() comes first"
+        parent[:] = self._learned.weights
+        before = self._newest.get(child)
+        self._newest[child] = self.batches
+        return before != self.batches
+
+    def forget(self, child: str) -> None:
+        self._given.pop(child, None)
+        self._newest.pop(child, None)
+        self._pace.pop(child, None)
+        self._brought.pop(child, None)
+
+    def _keep(self, rows: Rows, steps: int, child: str) -> None:
+        self._brought[child] += steps
+        born = self._given.get(child, self.batches)
+        if self.batches - born > self.max_lag:
+            self.too_old[child] += steps
+            return
+        self._blocks.append(_Block(rows.copy(), steps, born, child))
+        self._waiting += steps
+        # A block that is larger than all that may wait is kept by itself.
+        while self._waiting > self.backlog * self.batch and len(self._blocks) > 1:
+            oldest = self._blocks.popleft()
+            self._waiting -= oldest.steps
+            self.too_many[oldest.child] += oldest.steps
+
+    def state(self) -> RuleState:
+        if self._learned is None:
+            return {}
+        return {"state": self._learned.state, "clock": self._learned.clock}
+
+    def restore(self, state: RuleState) -> None:
+        if set(state) != {"state", "clock"}:
+            raise ValueError(f"it holds {sorted(state)}, expected ['clock', 'state']")
+        self._remembered = state
+
+    def diagnose(self, beta: float, children: int) -> list[str]:
+        found = [
+            f"{child!r} is so slow that its steps are older than max_lag = {self.max_lag} batches "
+            "when they come, and are dropped; give it more cores, or raise max_lag"
+            for child in self.too_old
+        ]
+        if self.too_many:
+            found.append(
+                "the learner is slower than its children, and the oldest steps are dropped; "
+                "raise algorithm.minibatch_size, lower algorithm.epochs, or start fewer children"
+            )
+        return found

@@ -1,0 +1,256 @@
+"""The parent's side of its learner: start the process, hand it batches, note its end. No torch.
+
+Laws of this file:
+- The two take turns: `genkidama.learner.memory` says whose the shared memory is when.
+- A learner that dies is started again with the newest θ and its optimizer's state. What it was
+  learning from is lost. One that dies again and again without learning ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing import Pipe, reduction
+from typing import Any
+
+import numpy as np
+import structlog
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.events import Measures
+from genkidama.experience import Columns, Experience, Learned
+from genkidama.learner.memory import LearnerLayout, LearnerMemory
+from genkidama.parameter_server import ParameterServer
+from genkidama.system.machine import ONE_THREAD
+from genkidama.weights import DTYPE, Signature, Vector
+
+__all__ = ["LearnerProcess"]
+
+#: How long a learner that is told to end may take before it is killed.
+_GRACE_SECONDS = 1.0
+
+#: One that has died so many times, with no batch learned in between, will never learn.
+_FATAL_DEATHS = 3
+
+log = structlog.get_logger()
+
+
+class LearnerProcess:
+    """The learner of one parent, started again whenever it dies.
+
+    Args:
+        server: the parent's mind, of a plain run.
+        rule: its rule, which has the batches and is told what was learned.
+        now: the parent's clock, in seconds.
+        failed: called with the reason when learning cannot go on.
+    """
+
+    def __init__(
+        self,
+        server: ParameterServer,
+        rule: Experience,
+        now: Callable[[], float],
+        failed: Callable[[GenkidamaError], None],
+    ) -> None:
+        self._server = server
+        self._experiment = server.experiment
+        self._rule = rule
+        self._now = now
+        self._failed = failed
+        self._memory: LearnerMemory | None = None
+        self._idle = False
+        self._ending = False
+        self._deaths = 0
+        self._reason = ""
+        self._restarting: asyncio.Task[None] | None = None
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    def _start(self) -> None:
+        self._control, theirs = Pipe()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with theirs:
+                self._popen = subprocess.Popen(
+                    [sys.executable, "-m", "genkidama.learner", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env={
+                        **os.environ,
+                        **ONE_THREAD,
+                        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+                    },
+                )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    async def begin(self) -> None:
+        """Lets the learner learn from θ_P on or, in a new run, takes its initial weights for θ_P.
+
+        Raises:
+            ConfigurationError: it cannot build what the experiment names, or θ_P is another
+                network's.
+            EnvironmentFailure: it died on the way.
+        """
+        signature, initial = await self._describe()
+        trial = self._server.trial
+        if trial.vector is None:
+            trial.signature = signature
+            trial.vector = initial
+        assert trial.signature is not None
+        if difference := trial.signature.difference(signature):
+            raise ConfigurationError(
+                f"the run's checkpoints have another network: {difference}; "
+                "choose another directory with --out"
+            )
+        rows, trainable = self._state_shape
+        state = np.zeros((rows, trainable), np.float32)
+        learned = Learned(trial.vector.copy(), state, np.zeros(1))
+        block = 2 * self._experiment.algorithm.batch_size
+        self._newest = self._rule.begin(self._columns, block, learned)
+        self._memory = LearnerMemory(
+            LearnerLayout(signature.size, trainable, rows, self._rule.room, self._columns.count)
+        )
+        self._attach()
+
+    async def _describe(self) -> tuple[Signature, Vector]:
+        """What the learner has built: what its vector means, and its initial weights."""
+        told = asyncio.ensure_future(asyncio.to_thread(self._be_told))
+        try:
+            kind, *description = await asyncio.shield(told)
+        except asyncio.CancelledError:
+            self._popen.kill()  # who is told to stop does not wait until torch is imported
+            await asyncio.wait((told,))
+            told.exception()
+            raise
+        except (EOFError, OSError):
+            code = self._popen.wait()
+            raise EnvironmentFailure(
+                f"parent.rule = 'experience': the learner's process died with exit code {code}; "
+                f"it needs torch and {self._experiment.environment.id!r} on the parent's machine: "
+                f"try `{sys.executable} -m genkidama.learner`"
+            ) from None
+        if kind == "error":
+            raise ConfigurationError(description[0])
+        entries, initial, shape, columns = description
+        self._state_shape: tuple[int, int] = shape
+        self._columns: Columns = columns
+        return Signature.of(entries), np.frombuffer(initial, DTYPE).copy()
+
+    def _be_told(self) -> tuple[Any, ...]:
+        self._control.send(self._experiment.to_dict())
+        description: tuple[Any, ...] = self._control.recv()
+        return description
+
+    def _attach(self) -> None:
+        memory = self._memory
+        assert memory is not None
+        memory.weights[:] = self._newest.weights
+        memory.state[:] = self._newest.state
+        memory.clock[:] = self._newest.clock
+        with suppress(OSError):  # its end is noticed by the reader
+            self._control.send(memory.layout)
+            reduction.send_handle(self._control, memory.descriptor, self._popen.pid)
+        asyncio.get_running_loop().add_reader(self._control.fileno(), self._listen)
+        self._idle = True
+        self.feed()
+
+    def feed(self) -> None:
+        """Hands the next batch over, if there is one and the learner is idle."""
+        if not self._idle:
+            return
+        blocks = self._rule.take()
+        if blocks is None:
+            return
+        memory = self._memory
+        assert memory is not None
+        count = 0
+        for rows in blocks:
+            memory.rows[count : count + len(rows)] = rows
+            count += len(rows)
+        self._idle = False
+        with suppress(OSError):
+            self._control.send((count, self._server.progress(self._now())))
+
+    def _listen(self) -> None:
+        try:
+            while self._control.poll():
+                self._heard(*self._control.recv())
+        except (EOFError, OSError):
+            self._lost()
+
+    def _heard(self, kind: str, what: Any) -> None:
+        if kind == "failed":
+            self._reason = what
+            return
+        memory = self._memory
+        assert memory is not None
+        self._deaths = 0
+        self._newest = Learned(memory.weights.copy(), memory.state.copy(), memory.clock.copy())
+        self._rule.learned(self._newest)
+        self._idle = True
+        if not self._rule.batches % self._experiment.parent.history_every:
+            self._server.trials.events.append(
+                Measures(
+                    time=self._now(),
+                    backend="learner",
+                    child="parent",
+                    figures={**what, **self._rule.figures()},
+                )
+            )
+        self.feed()
+
+    def _lost(self) -> None:
+        self._hang_up()
+        if self._ending:
+            return
+        self._idle = False
+        code = self._popen.wait()
+        self._deaths += 1
+        reason = self._reason or f"exit code {code}"
+        self._reason = ""
+        if self._deaths >= _FATAL_DEATHS:
+            self._failed(
+                EnvironmentFailure(f"the learner died {self._deaths} times in a row: {reason}")
+            )
+            return
+        log.warning("learner lost", exit_code=code, reason=reason)
+        self._restarting = asyncio.get_running_loop().create_task(self._restart())
+
+    async def _restart(self) -> None:
+        self._start()
+        try:
+            await self._describe()
+        except GenkidamaError as error:
+            self._failed(error)
+            return
+        self._attach()
+
+    def _hang_up(self) -> None:
+        if not self._control.closed:
+            if self._memory is not None:
+                asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+
+    async def end(self) -> None:
+        """Ends the process, which ends by itself when its socket does, and frees the memory."""
+        self._ending = True
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.wait((self._restarting,))
+        self._hang_up()
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._popen.wait, _GRACE_SECONDS)
+        if self._popen.poll() is None:
+            self._popen.kill()
+        self._popen.wait()
+        if self._memory is not None:
+            self._memory.close()

@@ -1,0 +1,263 @@
+"""A parent with a real learner beside it: what children push is learned, whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.experience import Columns, Experience
+from genkidama.experiment import Experiment
+from genkidama.messages import Pull, Refusal, Weights
+from genkidama.parent import Parent
+from genkidama.system.checkpoint import CheckpointFolder
+from tests.helpers import Started, eventually, starting, until
+from tests.helpers import history as history_of
+from tests.learning.blocks import GOES_ON, block
+from tests.parent.fake_child import FakeChild
+from tests.parent.parents import events, running
+
+COLUMNS = Columns(2, 1)
+
+
+def experiment(batch: int = 32, **sections: dict[str, Any]) -> Experiment:
+    return Experiment.from_dict(
+        {
+            "name": "test",
+            "environment": {"id": "tests.tiny:Faulty"},
+            "network": {"hidden": [4]},
+            "optimizer": {"learning_rate": 0.01},
+            **sections,
+            "parent": {"rule": "experience", "rule_options": {"batch": batch, "backlog": 50}},
+        }
+    )
+
+
+def rows(count: int = 32, first: int = 0) -> np.ndarray:
+    return block([[(first + number, GOES_ON) for number in range(count)]], COLUMNS).reshape(-1)
+
+
+def rule_of(parent: Parent) -> Experience:
+    rule = parent.server.trials.rule
+    assert isinstance(rule, Experience)
+    return rule
+
+
+def child_of(parent: Parent, name: str = "pi", session: str = "1") -> FakeChild:
+    signature = parent.server.trial.signature
+    assert signature is not None, "a parent with a learner knows its network"
+    child = FakeChild(parent.address, name, session, signature)
+    child.kind = "experience"
+    return child
+
+
+def learner_of(parent: Parent) -> psutil.Process:
+    assert parent._learner is not None
+    return psutil.Process(parent._learner.pid)
+
+
+async def batches(parent: Parent, count: int) -> None:
+    await eventually(lambda: rule_of(parent).batches >= count, f"{count} batches")
+
+
+async def test_what_is_pushed_is_learned_and_the_next_answer_has_it(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
+        first = (await child.enter()).vector
+        assert first is not None and first.any(), "θ_P is there before anybody has pushed"
+        answered = await child.pushed(rows())
+        assert answered.tobytes() == first.tobytes()
+        await batches(parent, 1)
+        again = await child.ask(Pull())
+        assert isinstance(again, Weights) and again.vector is not None
+        assert again.vector.tobytes() != first.tobytes()
+        assert again.version == 1
+        none_newer = await child.ask(Pull())
+        assert isinstance(none_newer, Weights) and none_newer.vector is None
+        for _ in range(5):
+            await child.pushed(rows())
+        await batches(parent, 6)
+        assert parent.server.trial.steps == 60
+        learner = learner_of(parent)
+    assert not learner.is_running()
+    found = events(tmp_path, "measures")
+    assert [line["batches"] for line in found] == [1, 2, 3, 4, 5, 6]
+    assert found[0]["backend"] == "learner"
+    assert {"kl", "lag", "rate", "steps", "too_many", "too_old", "updates"} <= found[0].keys()
+
+
+#: What a child may say instead of rows, and what it is told.
+NONSENSE = (
+    (rows()[:-1], "length", "child 'pi' pushes 263 numbers, expected rows of 8 numbers each, "),
+    (np.zeros(31, np.float32), "length", "child 'pi' pushes 31 numbers, expected rows of 8 "),
+    (np.full(8, np.nan, np.float32), "finite", "child 'pi' pushes NaN or infinity"),
+    (np.full(8, 0.5, np.float32), "experience", "child 'pi' pushes a flag that is neither 0 nor 1"),
+)
+
+
+async def test_what_is_no_experience_is_refused_and_counted(tmp_path: Path) -> None:
+    async with running(experiment(batch=4), tmp_path) as parent:
+        async with FakeChild(parent.address, "other") as child:
+            await child.hello()
+            reply = await child.join()
+            assert isinstance(reply, Refusal)
+            assert reply.code == "signature"
+            assert "child 'other' has another network" in reply.reason
+        async with child_of(parent) as child:
+            await child.enter()
+            for vector, code, reason in NONSENSE:
+                reply = await child.push(vector)
+                assert isinstance(reply, Refusal)
+                assert (reply.code, reply.reason[: len(reason)]) == (code, reason)
+                assert "\n" not in reply.reason
+            # A child that learns itself pushes weights. They are no rows, unless by chance.
+            child.kind = "weights"
+            reply = await child.push(np.ones(child.signature.size, np.float32))
+            assert isinstance(reply, Refusal)
+            assert "numbers, expected rows of 8 numbers each" in reply.reason
+            reply = await child.push(rows(4))
+            assert isinstance(reply, Refusal)
+            assert (
+                reply.reason == "child 'pi' pushes 'weights', the parent's rule takes 'experience'"
+            )
+            child.kind = "experience"
+            counts = {"signature": 1, "length": 3, "finite": 1, "experience": 1, "order": 1}
+            assert parent.server.refusals == counts
+            assert parent.server.exchanges == 0
+            child.sequence = 0
+            await child.pushed(rows(4))
+            await batches(parent, 1)
+
+
+async def test_a_learner_that_is_killed_comes_back_with_what_it_had_learned(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
+        await child.enter()
+        await child.pushed(rows())
+        await batches(parent, 1)
+        rule = rule_of(parent)
+        learned = rule._learned
+        assert learned is not None
+        killed = learner_of(parent)
+        killed.kill()
+        await eventually(lambda: learner_of(parent).pid != killed.pid, "another learner")
+        # Nobody waits meanwhile.
+        assert (await child.pushed(rows())).tobytes() == learned.weights.tobytes()
+        await batches(parent, 2)
+        assert rule._learned is not None
+        assert rule._learned.clock[0] == 2 * learned.clock[0]
+        steps = np.abs(rule._learned.weights - learned.weights).max()
+        assert 0.0 < steps < 0.5
+    assert not psutil.pid_exists(killed.pid)
+
+
+async def test_a_parent_that_is_started_again_goes_on_with_the_optimizer(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
+        await child.enter()
+        await child.pushed(rows())
+        await batches(parent, 1)
+        await child.pushed(rows(1))
+        learned = rule_of(parent)._learned
+        assert learned is not None
+    saved = CheckpointFolder(tmp_path / "checkpoints").latest()
+    assert saved is not None
+    assert saved.vector.tobytes() == learned.weights.tobytes()
+    assert saved.state["state"].tobytes() == learned.state.tobytes()
+
+    async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
+        reply = await child.enter()
+        assert reply.version == 2
+        assert reply.vector is not None
+        assert reply.vector.tobytes() == learned.weights.tobytes()
+        await child.pushed(rows())
+        await batches(parent, 1)
+        after = rule_of(parent)._learned
+        assert after is not None
+        assert after.clock[0] == 2 * learned.clock[0]
+
+
+@pytest.mark.slow
+async def test_a_run_of_another_network_is_not_gone_on_with(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
+        await child.enter()
+        await child.pushed(rows())
+    other = experiment(environment={"id": "tests.environments:Corridor"})
+    with pytest.raises(ConfigurationError, match="choose another directory with --out"):
+        async with running(other, tmp_path):
+            pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sections", "kind", "reason"),
+    [
+        (
+            {"network": {"name": "tests.tiny:Nothing"}},
+            ConfigurationError,
+            "network.name = 'tests.tiny:Nothing': module 'tests.tiny' has no 'Nothing'",
+        ),
+        (
+            {
+                "environment": {
+                    "id": "tests.tiny:Faulty",
+                    "options": {"fault": "kill", "where": "construct"},
+                }
+            },
+            EnvironmentFailure,
+            "parent.rule = 'experience': the learner's process died with exit code -9",
+        ),
+    ],
+)
+async def test_a_learner_that_cannot_begin_is_one_line(
+    tmp_path: Path, sections: dict[str, Any], kind: type[Exception], reason: str
+) -> None:
+    with pytest.raises(kind, match=reason) as caught:
+        await Parent(experiment(**sections), out=tmp_path, listen="127.0.0.1:0").startup()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+async def test_a_learner_that_never_learns_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    settings = experiment(batch=1, algorithm={"name": "tests.learner.raising:Raising"})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    async with child_of(parent) as child:
+        await child.enter()
+        async with asyncio.timeout(60):
+            while not serving.done():
+                await child.push(rows(1))
+                await asyncio.sleep(0.05)
+    with pytest.raises(EnvironmentFailure, match="died 3 times in a row: ValueError: no idea"):
+        serving.result()
+    await parent.shutdown()
+
+
+@pytest.mark.slow
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "test.toml").write_text(experiment().to_toml())
+    with starting(tmp_path) as start:
+        process: Started = start(
+            "genkidama.parent", "test.toml", "--out", "run", "--listen", "127.0.0.1:0"
+        )
+        run = tmp_path / "run"
+        until(lambda: "listening" in process.err, "the parent listens")
+        assert history_of(run, "start")
+        assert len(process.family()) == 2
+        os.kill(process.pid, signal.SIGKILL)
+        process.vanish(10)
+        again = start("genkidama.parent", "test.toml", "--out", "run", "--listen", "127.0.0.1:0")
+        until(lambda: "listening" in again.err, "the parent listens again")
+        again.signal(signal.SIGTERM)
+        assert again.wait() == 0
+        again.vanish(5)
+
+
+def test_rule_options_are_checked() -> None:
+    with pytest.raises(ConfigurationError, match="batch = 0: a whole number of at least 1"):
+        experiment().with_settings({"parent.rule_options": {"batch": 0}})
