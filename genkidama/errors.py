@@ -48,6 +48,7 @@ class ProtocolError(GenkidamaError):
         "silent",  # nothing was said in time
         "full",  # no room for another child
         "trial",  # a push for a trial that the child does not own
+        "base",  # a difference to weights that the parent does not know
         "token",  # no token that the parent knows, or one for another name
     )
 

@@ -9,6 +9,9 @@ Laws of this file:
       0 to 7 bytes       zeros, so that the vector starts at a multiple of 8
       4·n bytes          the vector: n float32, little-endian; absent if the message carries none
 
+  If the map names an `encoding`, the rest is a difference instead, as `genkidama.compression`
+  writes it.
+
 - Whatever the bytes are, decoding yields a message or a `ProtocolError`, and nothing is executed.
 - A reader ignores fields that it does not know. A change that old readers cannot ignore raises
   `PROTOCOL`.
@@ -27,12 +30,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from genkidama.compression import Encoding
 from genkidama.errors import ProtocolError
 from genkidama.weights import DTYPE, Signature
 
 __all__ = [
     "HANDSHAKE_LIMIT",
     "LARGEST_RETURN",
+    "OLDEST_PROTOCOL",
     "PROTOCOL",
     "Goodbye",
     "Hello",
@@ -53,8 +58,9 @@ __all__ = [
     "size_limit",
 ]
 
-#: The protocol's version. Both ends must agree.
-PROTOCOL = 1
+#: The protocol's version, and the oldest one that both ends still speak.
+PROTOCOL = 2
+OLDEST_PROTOCOL = 1
 
 #: Beyond this a return is nonsense, and the sum of a window of them could overflow. A parent
 #: refuses a push with such a return, so a child leaves it out.
@@ -69,6 +75,7 @@ HANDSHAKE_LIMIT = 1 << 20
 _HEADER_LIMIT = 1 << 17
 
 _LENGTH = struct.Struct("<I")
+
 
 #: Counts stay exact in every language: a double holds whole numbers up to 2⁵³.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -111,6 +118,10 @@ class Hello(Message):
     software: Annotated[str, msgspec.Meta(max_length=64)] = ""
     #: In a search, the trial that it is training already.
     trial: Count | None = None
+    #: The encodings that it knows beside whole vectors.
+    encodings: Annotated[
+        list[Annotated[str, msgspec.Meta(max_length=32)]], msgspec.Meta(max_length=32)
+    ] = []
 
 
 class Welcome(Message):
@@ -128,12 +139,18 @@ class Welcome(Message):
     #: In a search, if there is no trial at present: ask again in so many seconds. Then this message
     #: holds no experiment.
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    #: One of the hello's encodings, in which weights travel from the first push on.
+    encoding: Encoding = ""
 
 
 class Join(Message):
     """The child's network. Reply: `Weights`, without a vector if the parent has none yet."""
 
     signature: list[tuple[str, Shape]]
+
+    @classmethod
+    def of(cls, signature: Signature) -> Join:
+        return cls(signature=[(name, list(shape)) for name, shape in signature.entries])
 
     def as_signature(self) -> Signature:
         return Signature.of(self.signature)
@@ -157,6 +174,8 @@ class Push(Message):
     trial: Count | None = None
     #: The backend's own figures, for the history; `permitted_measures` says which are allowed.
     measures: Measures = {}
+    encoding: Encoding = ""
+    #: float32, shape (n,); with an encoding, the difference in bytes.
     vector: np.ndarray | None = None
 
 
@@ -177,6 +196,8 @@ class Weights(Message):
     next: bool = False
     #: How many steps the next push should bring; 0 leaves it to the child.
     steps: Count = 0
+    encoding: Encoding = ""
+    #: As in `Push`.
     vector: np.ndarray | None = None
 
 
@@ -294,6 +315,9 @@ def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Re
             "which carries no vector",
         )
     start = _aligned(end)
+    if message.encoding and start <= len(frame):
+        message.vector = np.frombuffer(frame, np.uint8, offset=start)
+        return message  # type: ignore[no-any-return]
     if start > len(frame) or (len(frame) - start) % DTYPE.itemsize:
         raise ProtocolError(
             "length", f"{len(frame) - end} bytes behind the map are no vector of float32"

@@ -16,11 +16,12 @@ from collections import Counter
 from msgspec import UNSET
 
 from genkidama.averaging import Contribution
+from genkidama.child_record import ChildRecord
 from genkidama.errors import ProtocolError
 from genkidama.events import Event, Exchange, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
+from genkidama.lines import as_known_to
 from genkidama.messages import (
-    PROTOCOL,
     Goodbye,
     Hello,
     Join,
@@ -35,7 +36,7 @@ from genkidama.messages import (
 )
 from genkidama.plain_run import PlainRun
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
-from genkidama.trial import ChildRecord, Snapshot, Trial, Trials
+from genkidama.trial import Snapshot, Trial, Trials
 from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["ChildRecord", "ParameterServer", "Snapshot", "Trial"]
@@ -110,8 +111,7 @@ class ParameterServer:
         self.joined.discard(child)
         self.trials.rule.forget(child)
         trial = record.trial
-        record.connected = False
-        record.trial = None
+        record.leave()
         if not record.exchanges:
             del self.children[child]
         alone = all(self.children[name].trial is not trial for name in self.joined)
@@ -175,32 +175,32 @@ class ParameterServer:
         for name, counts in snapshot.children.items():
             self.children[name] = ChildRecord.of(counts)
 
+    # One method a message.
+
     def _hello(self, message: Hello, now: float) -> Reply:
         name = message.name
         record = self.children.get(name)
         session = record.session if record is not None and record.connected else ""
-        connected = len(self.connected)
-        check_hello(message, session, connected, self.experiment.parent.max_children)
+        settings = self.experiment.parent
+        check_hello(message, session, len(self.connected), settings.max_children)
         trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
         record = self.children.setdefault(name, ChildRecord())
-        if record.session != message.session:
-            record.session = message.session
-            record.sequence = 0
-        record.connected = True
-        record.trial = trial
+        record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
         self.joined.discard(name)
+        protocol = message.protocol
         if trial is None:
-            return Welcome(protocol=PROTOCOL, experiment={}, run=self.run, wait=self.trials.wait)
+            return Welcome(protocol=protocol, experiment={}, run=self.run, wait=self.trials.wait)
         return Welcome(
-            protocol=PROTOCOL,
-            experiment=trial.experiment,
+            protocol=protocol,
+            experiment=as_known_to(protocol, trial.experiment),
             run=self.run,
             stop=self.stop,
             trial=trial.number,
+            encoding=record.line.encoding if record.line else "",
         )
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
-        trial = self._record(child)[1]
+        record, trial = self._record(child)
         signature = message.as_signature()
         check_signature(child, signature, trial, self.experiment.parent.max_parameters)
         trial.signature = signature
@@ -217,23 +217,24 @@ class ParameterServer:
             )
         )
         self.trials.rule.forget(child)
+        record.join(signature)
         return self._pull(child, now)
 
     def _pull(self, child: str, now: float) -> Reply:
-        trial = self._record(child)[1]
+        record, trial = self._record(child)
         if child not in self.joined:
             raise ProtocolError("order", f"child {child!r} pulls before it has joined")
-        reply = self._weights(child, trial, now)
+        weights = self._weights(child, trial, now)
         if trial.vector is not None and not self.trials.rule.pull(trial.vector, child):
-            reply.vector = None
-        return reply
+            weights.vector = None
+        return record.answer(weights)
 
     def _push(self, child: str, message: Push, now: float) -> Reply:
         record, trial = self._record(child)
         if child not in self.joined or trial.signature is None:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
-        owned = self.trials.owns(child, trial)
-        vector = check_push(child, message, trial, self.trials.rule, owned)
+        message = record.read(child, message)
+        vector = check_push(child, message, trial, self.trials.rule, self.trials.owns(child, trial))
         if not is_finite(vector):
             return self._diverged(child, trial, now)
         check_returns(child, message.returns)
@@ -244,7 +245,7 @@ class ParameterServer:
             self._count(child, record, trial, message, left_out, now)
             self.trials.pushed(trial, now)
             self._check_stop(now)
-        return self._weights(child, trial, now, answer=True)
+        return record.answer(self._weights(child, trial, now, answer=True), message)
 
     def _apply(
         self, child: str, message: Push, vector: Vector, trial: Trial, now: float
@@ -275,13 +276,12 @@ class ParameterServer:
         now: float,
     ) -> None:
         version = trial.version - (left_out is None)
-        episodes = len(message.returns)
-        trial.episodes += episodes
+        trial.episodes += len(message.returns)
         trial.steps += message.steps
         trial.add_returns(message.returns)
         tally = self._tally
         tally.count(len(self.joined))
-        record.count(message.sequence, episodes, message.steps, left_out is not None)
+        record.count(message, left_out=left_out is not None)
         every = self.experiment.parent.history_every
         if left_out is not None or not tally.exchanges % every:
             self._events.append(

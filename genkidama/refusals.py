@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from genkidama.averaging import Rule
 from genkidama.errors import ProtocolError
-from genkidama.messages import LARGEST_RETURN, PROTOCOL, Hello, Push
+from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
 from genkidama.trial import STATE_PREFIX, Trial
 from genkidama.weights import Signature, Vector
 
@@ -19,11 +19,12 @@ def check_hello(message: Hello, session: str, connected: int, limit: int) -> Non
         connected: how many children are connected.
         limit: `parent.max_children`.
     """
-    if message.protocol != PROTOCOL:
+    if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
         raise ProtocolError(
             "version",
             f"child {message.name!r} speaks protocol {message.protocol}, "
-            f"this parent protocol {PROTOCOL}; install the same version on both",
+            f"this parent protocols {OLDEST_PROTOCOL} to {PROTOCOL}; "
+            "install the same version on both",
         )
     if session and session != message.session:
         raise ProtocolError(

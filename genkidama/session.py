@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import genkidama
 from genkidama.basis import Basis
+from genkidama.compression import ENCODINGS
 from genkidama.decisions import (
     Begin,
     Blend,
@@ -36,7 +37,9 @@ from genkidama.decisions import (
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.gathered import Gathered, LeftOut
+from genkidama.lines import ChildLine, check_weights
 from genkidama.messages import (
+    OLDEST_PROTOCOL,
     PROTOCOL,
     Hello,
     Join,
@@ -50,7 +53,7 @@ from genkidama.messages import (
     Weights,
     Welcome,
 )
-from genkidama.weights import Signature, Vector, is_finite
+from genkidama.weights import Signature, Vector
 
 __all__ = ["Session"]
 
@@ -101,6 +104,9 @@ class Session:
         #: Why the parent has refused NaN or infinite weights, until it has given others.
         self._diverged = ""
         self._told_of_measures = False
+        #: What the parent has not refused to speak.
+        self._protocol = PROTOCOL
+        self._line = ChildLine()
 
     # Requests.
 
@@ -108,17 +114,18 @@ class Session:
         """The first request on every connection, and the one after a trial."""
         self._diverged = ""
         return Hello(
-            protocol=PROTOCOL,
+            protocol=self._protocol,
             name=self.name,
             session=self._word,
             software=genkidama.__version__,
             trial=self.trial,
+            encodings=list(ENCODINGS) if self._protocol > OLDEST_PROTOCOL else [],
         )
 
     def join(self, signature: Signature) -> Join:
         """The request after hello, when the network is built."""
         self.signature = signature
-        return _join(signature)
+        return Join.of(signature)
 
     @property
     def pushes(self) -> Kind:
@@ -141,7 +148,7 @@ class Session:
             self._sequence += 1
         assert self.signature is not None
         kind, carried = self._basis.carried(vector, gradient, self.signature)
-        return Push(
+        push = Push(
             version=self.version,
             sequence=self._sequence,
             steps=self._unanswered.steps,
@@ -151,6 +158,7 @@ class Session:
             kind=kind,
             vector=carried,
         )
+        return self._line.write(push)
 
     def leave(self) -> Leave:
         """The last request."""
@@ -193,7 +201,7 @@ class Session:
             case Push():
                 return self._hear_of_push(request, reply)
             case Pull():
-                return self._blend(self._check(_expect(Weights, reply, "a pull")), None)
+                return self._blend(_expect(Weights, reply, "a pull"), None)
             case Hello():
                 return self._hear_of_hello(reply)
             case Join():
@@ -224,13 +232,19 @@ class Session:
             self._number += 1
             self.name = f"{self._base}-{self._number}"
             return Renamed(self.name)
+        if isinstance(reply, Refusal) and reply.code == "version" and self._protocol == PROTOCOL:
+            self._protocol = OLDEST_PROTOCOL
+            raise ProtocolError(
+                "version", f"it does not speak protocol {PROTOCOL}; trying an older one"
+            )
         welcome = _expect(Welcome, reply, "hello")
-        if welcome.protocol != PROTOCOL:
+        if welcome.protocol != self._protocol:
             raise EnvironmentFailure(
-                f"{self.parent} speaks protocol {welcome.protocol}, this child {PROTOCOL}; "
+                f"{self.parent} speaks protocol {welcome.protocol}, this child {self._protocol}; "
                 "install the same version"
             )
         self.run = welcome.run
+        self._line = ChildLine(welcome.encoding)
         return self._resume(welcome) if training else self._start(welcome)
 
     def _start(self, welcome: Welcome) -> Decision:
@@ -258,10 +272,11 @@ class Session:
                     f"{self.parent} now runs another experiment ({what} differs); "
                     "start this child again to take part in it"
                 )
-        return _join(self.signature)
+        return Join.of(self.signature)
 
     def _hear_of_join(self, reply: Reply) -> Decision:
-        weights = self._check(_expect(Weights, reply, "a join"))
+        weights = _expect(Weights, reply, "a join")
+        check_weights(weights, self.signature)
         diverged = self._diverged
         self._diverged = ""
         if (
@@ -275,10 +290,17 @@ class Session:
         else:
             self.version = weights.version
             self._basis.take_over(None if self._begun and not diverged else weights.vector)
+        assert self.signature is not None
+        self._line.begin(weights, self.signature)
         if weights.stop:
             self._end(weights.stop, weights.next)
         if diverged:
-            return _reset(weights, diverged)
+            if weights.vector is None:
+                raise EnvironmentFailure(
+                    f"{diverged}, and the parent has no weights to fall back to; "
+                    "lower optimizer.learning_rate"
+                )
+            return Reset(weights.vector)
         if self.over is not None:
             return self.over
         if self._begun:
@@ -289,32 +311,22 @@ class Session:
     def _hear_of_push(self, push: Push, reply: Reply) -> Decision:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
             self._diverged = reply.reason
-            return _join(self.signature)
-        if isinstance(reply, Refusal) and reply.code == "trial":
-            # The reply to the next hello will tell what to train.
-            raise ProtocolError("trial", reply.reason)
-        weights = self._check(_expect(Weights, reply, "a push"))
+            return Join.of(self.signature)
+        if isinstance(reply, Refusal) and reply.code in ("trial", "base"):
+            # The reply to the next hello will tell what to train, and to the next join θ_P.
+            raise ProtocolError(reply.code, reply.reason)
+        decision = self._blend(_expect(Weights, reply, "a push"), self._basis.pushed)
         self._unanswered = None
-        return self._blend(weights, push.vector if push.kind == "weights" else self._basis.pushed)
+        return decision
 
     def _blend(self, weights: Weights, sent: Vector | None) -> Blend:
+        weights = self._line.read(weights)
+        check_weights(weights, self.signature)
         self.version = weights.version
         self._basis.take_over(weights.vector)
         if weights.stop:
             self._end(weights.stop, weights.next)
-        return Blend(weights.progress, sent, weights.vector, weights.steps)
-
-    def _check(self, weights: Weights) -> Weights:
-        """The same weights, if their vector can belong to this network."""
-        vector = weights.vector
-        size = self.signature.size if self.signature is not None else 0
-        if vector is not None and len(vector) != size:
-            raise ProtocolError(
-                "length", f"the parent sends {len(vector)} numbers, expected {size}"
-            )
-        if vector is not None and not is_finite(vector):
-            raise ProtocolError("finite", "the parent sends NaN or infinity")
-        return weights
+        return Blend(weights.progress, sent, self._line.settle(weights), weights.steps)
 
     def _end(self, reason: str, next: bool = False) -> Over:
         """Keeps the first reason. The last call decides whether there may be another trial."""
@@ -324,19 +336,6 @@ class Session:
     def _read(self, welcome: Welcome) -> Experiment:
         source = f"the experiment of {self.parent}"
         return Experiment.from_dict(welcome.experiment, source=source)
-
-
-def _join(signature: Signature) -> Join:
-    return Join(signature=[(name, list(shape)) for name, shape in signature.entries])
-
-
-def _reset(weights: Weights, reason: str) -> Reset:
-    if weights.vector is None:
-        raise EnvironmentFailure(
-            f"{reason}, and the parent has no weights to fall back to; "
-            "lower optimizer.learning_rate"
-        )
-    return Reset(weights.vector)
 
 
 def _expect(kind: type[R], reply: Reply, to: str) -> R:

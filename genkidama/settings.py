@@ -224,6 +224,10 @@ class ParentSettings(Section, frozen=True):
     average: Fraction = 0.0
     """Checkpoints hold a running mean of θ_P, for evaluation and export, with this decay an
     exchange: 1 is the mean of all versions, 0 means θ_P itself. Training goes on from θ_P."""
+    encoding: Literal["float32", "float16", "int8", "int4"] = "float32"
+    """How weights travel: `"float32"`, whole and exact. Or as differences that leave their rest
+    for the next exchange: `"float16"` takes half the bytes, `"int8"` a quarter, `"int4"` a
+    ninth. A search is always exact."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
     """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
     checkpoint_updates: Count = 0

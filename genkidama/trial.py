@@ -21,7 +21,7 @@ from genkidama.errors import ProtocolError
 from genkidama.events import Event
 from genkidama.weights import Signature, Vector
 
-__all__ = ["STATE_PREFIX", "ChildRecord", "Snapshot", "Tally", "Trial", "Trials"]
+__all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
 
 #: The names of a rule's arrays begin with this, where they stand beside a network's parameters.
 STATE_PREFIX = "__rule__."
@@ -158,44 +158,6 @@ class Trial:
         self.episodes = snapshot.episodes
         self.steps = snapshot.steps
         self.add_returns(snapshot.returns)
-
-
-@dataclass
-class ChildRecord:
-    """What the parent knows of one child, whether connected or not."""
-
-    session: str = ""
-    connected: bool = False
-    #: The number of its last counted push in this session.
-    sequence: int = 0
-    exchanges: int = 0
-    episodes: int = 0
-    steps: int = 0
-    #: Pushes that the rule has left out.
-    left_out: int = 0
-    #: What it trains.
-    trial: Trial | None = field(default=None, compare=False, repr=False)
-
-    @classmethod
-    def of(cls, counts: dict[str, int]) -> ChildRecord:
-        """A child of which a checkpoint has kept these `counts`."""
-        found = cls()
-        for name in ("exchanges", "episodes", "steps", "left_out"):
-            setattr(found, name, counts.get(name, 0))
-        return found
-
-    def count(self, sequence: int, episodes: int, steps: int, left_out: bool) -> None:
-        """Counts a push with this number."""
-        self.sequence = sequence
-        self.exchanges += 1
-        self.episodes += episodes
-        self.steps += steps
-        self.left_out += left_out
-
-    def counts(self) -> dict[str, int]:
-        """What a checkpoint keeps of it."""
-        counts = {"exchanges": self.exchanges, "episodes": self.episodes, "steps": self.steps}
-        return {**counts, "left_out": self.left_out} if self.left_out else counts
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

@@ -338,7 +338,8 @@ class Machines:
     def __init__(self, folder: Path, start: Start) -> None:
         self.folder, self._start = folder, start
         settings = small(
-            environment={"id": "tests.tiny:Faulty"}, parent={"checkpoint_seconds": 0.2}
+            environment={"id": "tests.tiny:Faulty", "normalize_observations": True},
+            parent={"checkpoint_seconds": 0.2, "encoding": "int8"},
         )
         (folder / "shelf.toml").write_text(settings.to_toml())
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -89,4 +89,9 @@ def test_a_run_survives_its_learner_and_its_parent(tmp_path: Path) -> None:
 
 
 def corridor_parent() -> dict[str, Any]:
-    return {"rule": "experience", "rule_options": {"batch": 512}, "checkpoint_seconds": 1.0}
+    return {
+        "rule": "experience",
+        "rule_options": {"batch": 512},
+        "checkpoint_seconds": 1.0,
+        "encoding": "int4",
+    }

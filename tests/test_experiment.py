@@ -100,6 +100,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.rule": st.just("my.package:Rule"),
     "parent.rule_options": st.just({}),  # what a rule takes: tests/rules/test_table.py
     "parent.average": fractions,
+    "parent.encoding": st.sampled_from(["float32", "float16", "int8", "int4"]),
     "parent.listen": st.text(min_size=1, max_size=20),
     "parent.checkpoint_updates": st.integers(0, 10**6),
     "parent.checkpoint_seconds": positive,

@@ -45,8 +45,14 @@ SLOPING: dict[str, Any] = {
 }
 
 
-async def test_at_rate_1_the_parent_has_all_that_both_children_have_learned(tmp_path: Path) -> None:
-    settings = constant(parent={"rule": "difference", "alpha": 1.0}, child={"exchange": "episode"})
+@pytest.mark.parametrize(("encoding", "error"), [("float32", 0.0), ("int8", 1e-4)])
+async def test_at_rate_1_the_parent_has_all_that_both_children_have_learned(
+    tmp_path: Path, encoding: str, error: float
+) -> None:
+    settings = constant(
+        parent={"rule": "difference", "alpha": 1.0, "encoding": encoding},
+        child={"exchange": "episode"},
+    )
     async with running(settings, tmp_path) as parent:
         async with Serving(child_of(parent)) as one:
             await one.exchanged(3)
@@ -56,7 +62,8 @@ async def test_at_rate_1_the_parent_has_all_that_both_children_have_learned(tmp_
         trial = parent.server.trial
         assert trial.vector is not None
         # Each gains 1 before each of its exchanges.
-        assert trial.vector.tolist() == [one.backend.exchanges + two.backend.exchanges] * 4
+        learned = one.backend.exchanges + two.backend.exchanges
+        assert trial.vector.tolist() == pytest.approx([learned] * 4, rel=0.0, abs=error)
         assert trial.version == parent.server.exchanges >= 13
 
 
@@ -138,17 +145,25 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
         ),
         (
             {"name": "ppo", "batch_size": 32, "minibatch_size": 16, "epochs": 2},
-            {"rule": "gradient", "rule_options": {"outlier_sigmas": 6.0, "buffer": 2}},
+            {
+                "rule": "gradient",
+                "rule_options": {"outlier_sigmas": 6.0, "buffer": 2},
+                "encoding": "int4",
+            },
             {"exchange": "update"},
         ),
         pytest.param(
             {"name": "a3c"},
-            {"rule": "difference", "rule_options": {"momentum": 0.5, "nesterov": True}},
+            {
+                "rule": "difference",
+                "rule_options": {"momentum": 0.5, "nesterov": True},
+                "encoding": "int4",
+            },
             {"exchange": "update"},
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["gradients of a3c", "gradients of ppo", "differences"],
+    ids=["gradients of a3c", "gradients of ppo, encoded", "differences, encoded"],
 )
 def test_real_processes_train_together(
     tmp_path: Path,

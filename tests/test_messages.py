@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from genkidama.compression import ENCODINGS
 from genkidama.errors import ProtocolError
 from genkidama.messages import (
     PROTOCOL,
@@ -62,6 +63,7 @@ hellos = st.builds(
     name=names,
     session=st.text(min_size=1, max_size=64),
     software=st.text(max_size=64),
+    encodings=st.lists(st.text(max_size=32), max_size=32),
 )
 joins = st.builds(Join, signature=st.lists(st.tuples(st.text(max_size=10), shapes), max_size=5))
 pushes = st.builds(
@@ -73,19 +75,28 @@ pushes = st.builds(
     measures=measures,
     vector=vectors,
 )
+differences = st.none() | hnp.arrays(np.uint8, st.integers(1, 40))
+encodings = st.sampled_from(ENCODINGS)
+encoded_pushes = st.builds(
+    Push, version=counts, sequence=st.just(1), encoding=encodings, vector=differences
+)
+encoded_weights = st.builds(Weights, version=counts, encoding=encodings, vector=differences)
 leaves = st.builds(Leave, reason=st.text(max_size=200))
 welcomes = st.builds(
     Welcome,
     protocol=st.just(PROTOCOL),
     experiment=st.dictionaries(st.text(max_size=8), plain_values, max_size=4),
     run=st.text(),
+    encoding=st.just("") | encodings,
 )
 weights = st.builds(
     Weights, version=counts, progress=st.floats(0.0, 1.0), stop=st.text(max_size=20), vector=vectors
 )
 refusals = st.builds(Refusal, code=st.sampled_from(ProtocolError.CODES), reason=st.text())
-requests: st.SearchStrategy[Request] = st.one_of(hellos, joins, pushes, leaves)
-replies: st.SearchStrategy[Reply] = st.one_of(welcomes, weights, st.builds(Goodbye), refusals)
+requests: st.SearchStrategy[Request] = st.one_of(hellos, joins, pushes, encoded_pushes, leaves)
+replies: st.SearchStrategy[Reply] = st.one_of(
+    welcomes, weights, encoded_weights, st.builds(Goodbye), refusals
+)
 
 
 def parts(message: Message) -> tuple[type, dict[str, Any], bytes | None]:
@@ -102,7 +113,8 @@ def oracle_encode(fields: dict[str, Any], vector: list[float] | None = None) -> 
     header = msgpack.packb(fields)
     frame = struct.pack("<I", len(header)) + header
     if vector is not None:
-        frame += bytes(-len(frame) % 8) + struct.pack(f"<{len(vector)}f", *vector)
+        kind = "B" if fields.get("encoding") else "f"
+        frame += bytes(-len(frame) % 8) + struct.pack(f"<{len(vector)}{kind}", *vector)
     return frame
 
 

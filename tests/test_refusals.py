@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from genkidama.averaging import Blend
 from genkidama.errors import ProtocolError
-from genkidama.messages import LARGEST_RETURN, PROTOCOL, Hello, Push
+from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
 from genkidama.trial import Trial
 from genkidama.weights import DTYPE, Signature
@@ -52,9 +52,22 @@ def test_who_may_come_in(session: str, connected: int, code: str) -> None:
 def test_another_protocol_is_refused_before_all_else() -> None:
     assert refusal(check_hello, hello(99), "s2", 3, 3) == (
         "version",
-        f"child 'a' speaks protocol 99, this parent protocol {PROTOCOL}; "
+        "child 'a' speaks protocol 99, this parent protocols 1 to 2; "
         "install the same version on both",
     )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "refused"),
+    [
+        (OLDEST_PROTOCOL - 1, True),
+        (OLDEST_PROTOCOL, False),
+        (PROTOCOL, False),
+        (PROTOCOL + 1, True),
+    ],
+)
+def test_older_protocols_are_spoken_down_to_the_oldest(protocol: int, refused: bool) -> None:
+    assert bool(refusal(check_hello, hello(protocol), "", 0, 3)) == refused
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import genkidama
+from genkidama.compression import Encoding
 from genkidama.decisions import (
     Begin,
     Blend,
@@ -29,7 +30,9 @@ from genkidama.errors import (
 )
 from genkidama.experiment import Experiment
 from genkidama.gathered import LeftOut
+from genkidama.lines import ParentLine
 from genkidama.messages import (
+    OLDEST_PROTOCOL,
     PROTOCOL,
     Goodbye,
     Hello,
@@ -98,6 +101,7 @@ def hello(trial: int | None = None, name: str = "pi") -> Hello:
         session="word",
         software=genkidama.__version__,
         trial=trial,
+        encodings=["float16", "int8", "int4"],
     )
 
 
@@ -159,7 +163,7 @@ def test_a_child_waits_as_often_as_it_is_told_to() -> None:
 def test_a_parent_that_speaks_another_protocol(session: Session) -> None:
     with pytest.raises(
         EnvironmentFailure,
-        match=f"^{PARENT} speaks protocol 9, this child 1; install the same version$",
+        match=f"^{PARENT} speaks protocol 9, this child 2; install the same version$",
     ):
         session.hear(session.hello(), Welcome(protocol=9, experiment={}))
 
@@ -374,7 +378,21 @@ def test_a_trial_that_is_no_longer_this_childs_is_asked_for_on_a_new_connection(
     assert session.hello() == hello(trial=7)
 
 
-@pytest.mark.parametrize("code", ["version", "name", "token", "full", "signature", "malformed"])
+@pytest.mark.parametrize("session", [new(), joined()], ids=["first", "again"])
+def test_a_parent_that_speaks_only_the_oldest_protocol(session: Session) -> None:
+    refusal = Refusal(code="version", reason="child 'pi' speaks protocol 2")
+    with pytest.raises(ProtocolError, match="does not speak protocol 2; trying an older one"):
+        session.hear(session.hello(), refusal)
+    again = session.hello()
+    assert (again.protocol, again.encodings) == (OLDEST_PROTOCOL, [])
+    older = Welcome(protocol=OLDEST_PROTOCOL, experiment=EXPERIMENT.to_dict())
+    begun = session.signature is not None
+    assert session.hear(again, older) == (JOIN if begun else Train(EXPERIMENT))
+    with pytest.raises(Refused):
+        session.hear(session.hello(), refusal)
+
+
+@pytest.mark.parametrize("code", ["name", "token", "full", "signature", "malformed"])
 @pytest.mark.parametrize("kind", ["hello", "join", "push"])
 def test_every_other_refusal_ends_the_child(kind: str, code: str) -> None:
     session = joined()
@@ -426,6 +444,67 @@ def test_a_reply_that_makes_no_sense_changes_nothing(
         session.hear(request, reply)
     assert caught.value.code == code
     assert state(session) == before
+
+
+def encoded(encoding: Encoding, version: int = 0) -> Session:
+    """A session that may push differences."""
+    session = new()
+    session.hear(session.hello(), welcome(encoding=encoding))
+    session.hear(session.join(SIGNATURE), Weights(version=version, vector=THEIRS))
+    return session
+
+
+def test_a_difference_goes_out_and_one_comes_back() -> None:
+    session = encoded("int8")
+    parent = ParentLine("int8")
+    parent.begin(SIGNATURE)
+    parent.answer(Weights(version=0, vector=THEIRS))
+    push = session.push(OURS)
+    assert push.encoding == "int8"
+    pushed = parent.read("pi", push).vector
+    assert pushed is not None and np.abs(pushed - OURS).max() < 0.02
+    reply = parent.answer(Weights(version=1, vector=vector(2, 3, 5)), parent.read("pi", push))
+    decision = session.hear(push, reply)
+    assert isinstance(decision, Blend)
+    assert decision.sent is OURS and decision.vector is not None
+    assert np.abs(decision.vector - vector(2, 3, 5)).max() < 0.02
+    assert session.version == 1
+
+
+@pytest.mark.parametrize("kind", ["join", "push"])
+def test_a_difference_that_was_not_agreed_on_changes_nothing(kind: str) -> None:
+    session = joined(version=2)
+    request = requests(session)[kind]
+    before = state(session)
+    with pytest.raises(ProtocolError, match=r"a difference that was not agreed on$") as caught:
+        session.hear(request, Weights(version=3, encoding="int8", vector=THEIRS))
+    assert caught.value.code == "base"
+    assert state(session) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(np.zeros(9, np.uint8), "length"), (None, "length"), (np.full(260, 255, np.uint8), "finite")],
+)
+def test_a_difference_that_makes_no_sense_is_not_taken(content: Any, code: str) -> None:
+    session = encoded("int8", version=2)
+    push = session.push(OURS)
+    with pytest.raises(ProtocolError) as caught:
+        session.hear(push, Weights(version=3, stop="over", encoding="int8", vector=content))
+    assert caught.value.code == code
+    assert session.version == 2 and session.over is None
+    assert session.push(OURS).sequence == push.sequence
+
+
+def test_a_parent_that_does_not_know_the_base_is_joined_anew() -> None:
+    session = encoded("int4", version=2)
+    push = session.push(OURS)
+    with pytest.raises(ProtocolError, match="unknown"):
+        session.hear(push, Refusal(code="base", reason="unknown"))
+    session.hear(session.hello(), welcome())
+    assert session.hear(session.join(SIGNATURE), Weights(version=0)) == Keep()
+    again = session.push(OURS)
+    assert again.sequence == push.sequence and again.encoding == "" and again.vector is OURS
 
 
 def test_nothing_follows_from_a_goodbye() -> None:

@@ -27,6 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from genkidama.compression import ENCODINGS
 from genkidama.decisions import Begin, Blend, Keep, Refused, Reset, Train
 from genkidama.errors import ProtocolError
 from genkidama.experiment import Experiment
@@ -66,6 +67,7 @@ BAD_PUSHES: dict[str, dict[str, Any]] = {
     "a return that is infinite": {"returns": [float("inf")]},
     "a version that is still to come": {"version": 1_000_000},
     "a trial": {"trial": 7},
+    "a difference that is none": {"encoding": "int4", "vector": np.zeros(8, np.uint8)},
 }
 
 
@@ -80,6 +82,17 @@ class Node:
     pending: list[float] = field(default_factory=list)
     #: The push that it waits to be answered.
     unanswered: Push | None = None
+
+
+def known_to(session: Session) -> dict[str, Any]:
+    """All that a child's mind holds, as values that can be compared."""
+    found = dict(vars(session))
+    held = vars(found.pop("_line"))
+    vectors = {
+        name: value.tobytes() if isinstance(value, np.ndarray) else value
+        for name, value in held.items()
+    }
+    return deepcopy({**found, "line": vectors})
 
 
 @dataclass
@@ -115,10 +128,17 @@ class Line(RuleBasedStateMachine):
     @initialize(
         alpha=st.sampled_from([0.0, 0.5, 1.0]),
         used=st.sampled_from(["blend", "weighted", "difference"]),
+        encoding=st.sampled_from(["float32", "float32", *ENCODINGS]),
     )
-    def start(self, alpha: float, used: str) -> None:
+    def start(self, alpha: float, used: str, encoding: str) -> None:
+        self.exact = encoding == "float32"
         self.experiment = Experiment().with_settings(
-            {"parent.alpha": alpha, "parent.rule": used, "stop.window": 100_000}
+            {
+                "parent.alpha": alpha,
+                "parent.rule": used,
+                "parent.encoding": encoding,
+                "stop.window": 100_000,
+            }
         )
         self.server = ParameterServer(self.experiment, run="run-1")
 
@@ -151,10 +171,10 @@ class Line(RuleBasedStateMachine):
 
     def hear_nonsense(self, session: Session, request: Request) -> None:
         """A reply that makes no sense changes nothing at the child either."""
-        before = deepcopy(vars(session))
+        before = known_to(session)
         with pytest.raises(ProtocolError):
             session.hear(request, Weights(version=99, stop="over", vector=np.ones(4, DTYPE)))
-        assert vars(session) == before
+        assert known_to(session) == before
 
     def state(self) -> tuple[Any, ...]:
         """Everything that a refused message must leave as it was."""
@@ -211,16 +231,35 @@ class Line(RuleBasedStateMachine):
         self.train(name, episodes)
         if not self.connected(name):
             return
-        push = self.push(node, np.full(3, self.now, DTYPE))
+        vector = np.array([self.now, -1.0, 1.0 / self.now], DTYPE)
+        push = self.push(node, vector)
         before = node.session.version
         reply = self.say(name, push, fate)
         if reply is None:
             return
         decision = node.session.hear(push, reply)
         assert isinstance(decision, Blend)
-        assert np.array_equal(decision.vector, self.server.trial.vector)  # type: ignore[arg-type]
+        assert decision.sent is vector
+        self.check_answer(name, decision)
         assert node.session.version == self.server.trial.version >= before
         self.note_answer(node, push)
+
+    def check_answer(self, name: str, decision: Blend) -> None:
+        """What the child is to blend is θ_P, but for what differences leave over."""
+        vector = decision.vector
+        assert vector is not None and self.server.trial.vector is not None
+        if self.exact:
+            assert np.array_equal(vector, self.server.trial.vector)
+            return
+        theirs = self.server.children[name].line
+        ours = self.nodes[name].session._line
+        assert ours is not None and ours.known is not None
+        assert theirs is not None and theirs.known is not None
+        assert ours.known.tobytes() == theirs.known.tobytes()
+        base = self.nodes[name].session._basis.vector
+        assert base is None or base.tobytes() == ours.known.tobytes()
+        # At most half a unit is left over each way, and no number here is larger than `now`.
+        assert np.abs(vector - self.server.trial.vector).max() <= 2 * 2 * self.now / 14
 
     def connected(self, name: str) -> bool:
         if not self.nodes[name].joined:

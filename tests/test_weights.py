@@ -140,3 +140,18 @@ def test_huge_finite_numbers_are_finite_though_their_squares_overflow(size: int)
     assert not is_finite(vector)
     vector[0] = -np.inf
     assert not is_finite(vector)
+
+
+@pytest.mark.parametrize(
+    ("names", "statistics"),
+    [
+        (("weight", "bias"), 0),
+        (("weight", "statistics.observations"), 2),
+        (("statistics.observations", "statistics.returns"), 5),
+        (("weight.statistics.", "statistics"), 0),
+    ],
+)
+def test_running_statistics_are_known_by_their_names(
+    names: tuple[str, str], statistics: int
+) -> None:
+    assert Signature.of(zip(names, [(3,), (2,)], strict=True)).statistics == statistics

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from genkidama.child_record import ChildRecord
+from genkidama.errors import ProtocolError
+from genkidama.messages import Hello, Push, Weights
+from genkidama.trial import Trial
+from genkidama.weights import DTYPE, Signature
+
+
+def test_a_checkpoint_keeps_the_counts_alone() -> None:
+    record = ChildRecord(session="s", connected=True, sequence=4, exchanges=3, episodes=2, steps=1)
+    assert record.counts() == {"exchanges": 3, "episodes": 2, "steps": 1}
+    record.left_out = 2
+    assert record.counts() == {"exchanges": 3, "episodes": 2, "steps": 1, "left_out": 2}
+    assert ChildRecord.of(record.counts()) == ChildRecord(
+        exchanges=3, episodes=2, steps=1, left_out=2
+    )
+    assert ChildRecord.of({}) == ChildRecord()
+
+
+def test_a_push_is_counted_under_its_number() -> None:
+    record = ChildRecord(session="s", connected=True, sequence=4, exchanges=3)
+    record.count(Push(version=0, sequence=7, steps=20, returns=[1.0, 2.0]), left_out=False)
+    record.count(Push(version=0, sequence=8, steps=5), left_out=True)
+    assert (record.sequence, record.exchanges) == (8, 5)
+    assert record.counts() == {"exchanges": 5, "episodes": 2, "steps": 25, "left_out": 1}
+
+
+def test_a_child_that_returns_goes_on_and_another_one_begins() -> None:
+    record = ChildRecord(session="s", sequence=4, exchanges=3)
+    trial = Trial(window=1)
+    hello = Hello(protocol=2, name="pi", session="s", encodings=["int8"])
+    record.enter(hello, trial, "int8")
+    assert record == ChildRecord(session="s", connected=True, sequence=4, exchanges=3)
+    assert record.trial is trial and record.line is not None
+    record.leave()
+    assert record == ChildRecord(session="s", sequence=4, exchanges=3)
+    assert record.trial is None and record.line is None
+    record.enter(Hello(protocol=2, name="pi", session="t"), trial, "int8")
+    assert record == ChildRecord(session="t", connected=True, exchanges=3)
+    assert record.line is None
+
+
+def test_without_a_line_an_answer_is_what_it_was() -> None:
+    weights = Weights(version=3, vector=np.ones(3, DTYPE))
+    record = ChildRecord()
+    record.join(Signature.of([("weight", (3,))]))
+    assert record.answer(weights) is weights
+
+
+def test_a_whole_push_is_read_as_it_is() -> None:
+    push = Push(version=0, sequence=1, vector=np.ones(3, DTYPE))
+    assert ChildRecord().read("pi", push) is push
+
+
+def test_a_difference_that_was_not_agreed_on_is_refused() -> None:
+    push = Push(version=3, sequence=1, encoding="int4", vector=np.ones(3, np.uint8))
+    with pytest.raises(ProtocolError, match="child 'pi' pushes a difference to version 3") as no:
+        ChildRecord().read("pi", push)
+    assert no.value.code == "base"
