@@ -19,8 +19,10 @@ __all__ = ["Backend", "GradientBackend", "Work", "make_backend", "tell_answered"
 _BUILT_IN = {
     "hogwild": ("genkidama.child.orchestrator", "CoreOrchestrator"),
     "ga3c": ("genkidama.child.ga3c.backend", "GA3C"),
-    "actors": ("genkidama.child.actors", "Actors"),  # hogwild's, for `parent.rule = "experience"`
 }
+
+#: What stands in for hogwild with `parent.rule = "experience"`.
+_ACTORS = ("genkidama.child.actors", "Actors")
 
 
 @dataclass
@@ -150,8 +152,9 @@ def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
         if not callable(kind):
             raise ConfigurationError(f"child.backend = {experiment.child.backend!r}: is no class")
     else:
-        name = "actors" if experiment.sends_experience else experiment.child.backend
-        module, name_there = _BUILT_IN[name]
+        module, name_there = (
+            _ACTORS if experiment.sends_experience else _BUILT_IN[experiment.child.backend]
+        )
         kind = getattr(import_module(module), name_there)
     backend: Backend = kind(experiment, cores, name)
     if experiment.pushes == "gradient" and not hasattr(backend, "gradient"):

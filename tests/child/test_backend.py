@@ -5,8 +5,11 @@ The promise that every backend keeps is in `tests/child/test_orchestrator.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from genkidama.child.actors import Actors
 from genkidama.child.backend import make_backend
 from genkidama.child.ga3c.backend import GA3C
 from genkidama.child.orchestrator import CoreOrchestrator
@@ -19,6 +22,16 @@ def test_a_backend_is_made_by_its_name() -> None:
     assert type(make_backend(small(), 1, "pi")) is CoreOrchestrator
     assert type(make_backend(small(child={"backend": "ga3c"}), 1, "pi")) is GA3C
     assert type(make_backend(constant(), 1, "pi")) is ConstantBackend
+    sending = Experiment().with_settings({"parent.rule": "experience"})
+    assert type(make_backend(sending, 1, "pi")) is Actors
+
+
+@pytest.mark.parametrize("changes", [{}, {"child.backend": "ga3c"}, {"parent.rule": "experience"}])
+def test_a_backend_learns_the_childs_name_which_makes_its_random_numbers_its_own(
+    changes: dict[str, str],
+) -> None:
+    backend: Any = make_backend(Experiment().with_settings(changes), 1, "pi")
+    assert backend._crew._name == "pi"
 
 
 @pytest.mark.parametrize("name", ["tests.helpers:nothing", "no_such_module:Backend"])
