@@ -32,6 +32,18 @@ Row = dict[str, Any]
 _COMMON = {"optimizer.schedule": "constant", "child.cores": 1}
 
 
+#: Every child learns by itself, with the settings of `lunarlander.toml`.
+_LEARNS = {"parent.rule": "blend", "child.exchange": "free", "child.exchange_seconds": 0.5}
+
+#: What `lunarlander.toml` was before children only acted in it.
+_BLEND = {
+    **_LEARNS,
+    "environment.lanes": 1,
+    "algorithm.minibatch_size": 128,
+    "algorithm.entropy_coefficient": 0.0,
+    "optimizer.learning_rate": 5e-4,
+}
+
 _CUT_SECONDS = 20.0
 
 
@@ -62,17 +74,40 @@ class Contender:
 
 #: Variants of ours, then the peers. A new variant is one line.
 CONTENDERS: dict[str, Contender] = {
-    "blend": Contender("ours", title="Genkidama, blend"),
+    "experience": Contender("ours", title="Genkidama, children act, one learner"),
+    "alone": Contender(
+        "ours",
+        settings={**_LEARNS, "parent.alpha": 1.0, "child.beta": 0.0},
+        machines=(1,),
+        title="Genkidama, one machine that learns by itself",
+    ),
+    "blend": Contender("ours", settings=_BLEND, machines=(1, 8), title="Genkidama, blend"),
     "whole": Contender(
-        "ours", together=True, machines=(8,), title="Genkidama, one machine with all shares"
+        "ours",
+        settings=_LEARNS,
+        together=True,
+        machines=(8,),
+        title="Genkidama, one machine with all shares",
     ),
     "ddp": Contender(
-        "ddp", divided=True, machines=(1, 8), title="torch.distributed, one batch for all"
+        "ddp",
+        settings=_LEARNS,
+        divided=True,
+        machines=(1, 8),
+        title="torch.distributed, one batch for all",
     ),
-    "ddp-each": Contender("ddp", machines=(8,), title="torch.distributed, a batch each"),
-    "flower": Contender("flower", machines=(8,), title="Flower, FedAvg, a batch a round"),
+    "ddp-each": Contender(
+        "ddp", settings=_LEARNS, machines=(8,), title="torch.distributed, a batch each"
+    ),
+    "flower": Contender(
+        "flower", settings=_LEARNS, machines=(8,), title="Flower, FedAvg, a batch a round"
+    ),
     "flower-long": Contender(
-        "flower", batches=16, machines=(1, 8), title="Flower, FedAvg, 16 batches a round"
+        "flower",
+        settings=_LEARNS,
+        batches=16,
+        machines=(1, 8),
+        title="Flower, FedAvg, 16 batches a round",
     ),
     "sb3": Contender(
         "sb3", together=True, machines=(1, 8), title="Stable-Baselines3 PPO, one machine"

@@ -63,6 +63,8 @@ class _OurLearner:
             n, algorithm = condition.machines, experiment.algorithm
             experiment = experiment.with_settings(
                 {
+                    # Trajectories stay as long: a machine plays fewer of them.
+                    "environment.lanes": max(1, experiment.environment.lanes // n),
                     "algorithm.batch_size": max(1, algorithm.batch_size // n),
                     "algorithm.minibatch_size": max(1, algorithm.minibatch_size // n),
                 }
