@@ -120,6 +120,11 @@ class Machines:
         lines = (self._folder / f"{name}.log").read_text(errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 
+    def has_said(self, name: str, word: str) -> bool:
+        """Whether a process has written this word."""
+        path = self._folder / f"{name}.log"
+        return path.exists() and word in path.read_text(errors="replace")
+
     def begin(self) -> float:
         """All get their shares now, and go on if they were stopped. Returns the time, Unix."""
         assert self.beside is not None

@@ -1,7 +1,7 @@
 """One run of a Parent and its Children, as real processes with real websockets.
 
-The children start unheld, since a tenth of a core imports torch for half a minute. A child that
-has joined is ready to train, and is frozen there until all have joined. Then all get their shares,
+The children start unheld, since a tenth of a core imports torch for half a minute. A child gets its
+share when it is about to join, and is frozen when it has, until all have joined. Then all get their shares,
 go on, and the time begins.
 """
 
@@ -29,6 +29,9 @@ __all__ = ["Ours", "experiment_of"]
 
 #: All children must have joined by then.
 _START_SECONDS = 300.0
+
+#: So many children start side by side.
+_STARTING = 2
 
 #: How often the history is read, while children join and while they train.
 _JOINING_SECONDS, _TRAINING_SECONDS = 0.01, 0.2
@@ -90,9 +93,12 @@ class Ours:
         machines = range(len(self._machines.shares))
         is_late = DISTURBANCES[condition.disturbance].late
         first = machines[: max(1, len(machines) // 2)] if is_late else machines
-        for machine in first:
-            self._start_child(machine)
-        self._wait_for(list(first))
+        # Not all at once: a parent that gets no time on the CPU says too late who has joined.
+        for start in range(0, len(first), _STARTING):
+            together = list(first[start : start + _STARTING])
+            for machine in together:
+                self._start_child(machine)
+            self._wait_for(together)
         self._begin = self._machines.begin()
         head_start = self._exchanges[-1]["steps"] if self._exchanges else 0
         self._train(limit, late, [] if not is_late else list(machines[len(first) :]))
@@ -135,8 +141,15 @@ class Ours:
         """Waits until they have joined, and freezes each at once."""
         deadline = time.monotonic() + _START_SECONDS
         waiting = list(machines)
+        ready: set[int] = set()
         while waiting:
             self._read()
+            # It has built its network and is about to join. The history says so a quarter of a
+            # second later: its cores do not run free until then.
+            for machine in set(waiting) - ready:
+                if self._machines.has_said(_name(machine), "training"):
+                    self._machines.groups[machine].hold(self._machines.shares[machine])
+                    ready.add(machine)
             for machine in [one for one in waiting if _name(one) in self._joined]:
                 self._machines.groups[machine].freeze()
                 waiting.remove(machine)
