@@ -45,8 +45,8 @@ from typing import Any
 import psutil
 
 from genkidama.child.backend import Backend, make_backend
-from genkidama.child.forkserver import AGENTS
 from genkidama.child.ga3c.backend import GA3C
+from genkidama.child.nurseries import AGENTS
 from genkidama.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,15 @@ def test_two_children_learn_through_one_learner(tmp_path: Path) -> None:
     assert not history(run, "refused")
 
 
-def learners(parent: Started) -> list[psutil.Process]:
-    return [process for process in parent.family() if "genkidama.learner" in process.cmdline()]
+def learners(cluster: Started, run: Path) -> list[psutil.Process]:
+    """What was forked from the nursery and writes into the parent's log."""
+    log = str(run / "logs" / "parent.log")
+    found = []
+    for process in cluster.family():
+        with suppress(psutil.Error):  # it has just ended
+            if "genkidama.system.nursery" in process.cmdline():
+                found += [process] if log in [file.path for file in process.open_files()] else []
+    return found
 
 
 @pytest.mark.slow
@@ -74,10 +82,10 @@ def test_a_run_survives_its_learner_and_its_parent(tmp_path: Path) -> None:
             return len(history(run, "measures"))
 
         until(lambda: batches() >= 3, "it learns", 100)
-        (learner,) = learners(cluster)
+        (learner,) = learners(cluster, run)
         learner.kill()
         before = batches()
-        until(lambda: [each.pid for each in learners(cluster)] not in ([], [learner.pid]))
+        until(lambda: [each.pid for each in learners(cluster, run)] not in ([], [learner.pid]))
         until(lambda: batches() >= before + 3, "it learns again", 100)
         parent = next(p for p in cluster.family() if "genkidama.parent" in p.cmdline())
         os.kill(parent.pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ no socket.
     state.py          the child's own state on disk
     backend.py        the plug `child.backend`, which turns weights into better weights
     crew.py           processes that are started, counted, replaced and dismissed
-    forkserver.py     nurseries, from which processes are forked
+    nurseries.py      the nurseries, from which processes are forked
     process.py        what every such process has: a line to its crew, a memory guard, an entry
     semaphore.py      how the processes of a child wait for each other
     memory.py         what the cores share: which arrays

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from multiprocessing import resource_tracker
 
 import msgspec
 
 from genkidama.child.client import Child
-from genkidama.child.forkserver import CORES
+from genkidama.child.nurseries import CORES
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.role import Role
 from genkidama.system.console import configure_logging, fail, stop_at_eof
+from genkidama.system.forkserver import spare_the_resource_tracker
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -67,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         child = Child.from_role(Role.from_dict({**role, **given}, source="the command line"))
         if options.until_eof:
             stop_at_eof()
-        _spare_the_resource_tracker()
+        spare_the_resource_tracker()
         if options.nursery:
             CORES.join(options.nursery)
         configure_logging()
@@ -75,15 +74,6 @@ def main(argv: list[str] | None = None) -> int:
     except GenkidamaError as error:
         return fail(error)
     return 0
-
-
-def _spare_the_resource_tracker() -> None:
-    """Makes multiprocessing believe that its resource tracker runs, and sends its messages nowhere.
-
-    That process takes 7 MB, which matter on a Pi. After a crash it removes named shared memory and
-    semaphores, and a child has none that could be left behind.
-    """
-    resource_tracker._resource_tracker._fd = os.open(os.devnull, os.O_WRONLY)  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from genkidama.child.crew import Crew, Member
-from genkidama.child.forkserver import CORES
+from genkidama.child.nurseries import CORES
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.child.outbox import Outboxes, rows_of_a_block
 from genkidama.child.process import BLOCK, RECORD

@@ -31,11 +31,11 @@ import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
-from genkidama.child.forkserver import end
 from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.system.forkserver import end
 
 __all__ = ["Crew", "Fork", "Member"]
 

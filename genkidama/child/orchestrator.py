@@ -28,8 +28,8 @@ from genkidama.capacity import (
 )
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
-from genkidama.child.forkserver import CORES
 from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.nurseries import CORES
 from genkidama.child.shared_weights import SharedWeights
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment

@@ -1,5 +1,7 @@
 """The learner's process: `genkidama.parent.learner` starts it and talks to it through a socket.
 
+It is a program of its own, or it is forked from a nursery that has torch warm.
+
 It is told the experiment, says what its network is, and is given the shared memory. Then it learns
 from each batch that it is told of, until the socket ends, which is the parent's end.
 """
@@ -11,7 +13,7 @@ import sys
 import traceback
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -20,8 +22,9 @@ from genkidama.experiment import Experiment
 from genkidama.learner.memory import LearnerLayout, LearnerMemory
 from genkidama.learning.environments import make_environment
 from genkidama.learning.experience import RowLearner
+from genkidama.system.machine import keep_large_blocks
 
-__all__ = ["main"]
+__all__ = ["main", "run_forked"]
 
 #: So much of an error's text is told.
 _LONGEST_REASON = 1000
@@ -56,12 +59,21 @@ def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> 
         control.send(("learned", learning.figures))
 
 
-def main() -> int:
-    """The life of a learner's process; returns its exit code."""
+def run_forked(control: Connection) -> NoReturn:
+    """The life of a learner's process that was forked from a nursery."""
+    keep_large_blocks()  # nurseries are set up for cores, whose blocks are small
+    sys.exit(main(control))
+
+
+def main(control: Connection) -> int:
+    """The life of a learner's process; returns its exit code.
+
+    Args:
+        control: its end of the socket to the parent.
+    """
     # The parent decides what ends when, and its end of the socket says so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    control = Connection(int(sys.argv[1]))
     torch.set_num_threads(1)
     try:
         try:
@@ -89,4 +101,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Connection(int(sys.argv[1]))))

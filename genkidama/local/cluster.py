@@ -231,15 +231,19 @@ class _Cluster:
         descriptor = self._socket.fileno()
         command = ["genkidama.parent", str(self._path / SETTINGS)]
         command += ["--listen", f"fd://{descriptor}", "--out", str(self._path)]
+        if self._experiment.sends_experience:
+            command += self._nurserys_option()
         return command + (_OPEN if self._alone else [])
 
     def _childs_command(self, name: str) -> list[str]:
         url = f"ws://{local_address(self._socket)}"
         command = ["genkidama.child", "--parent", url, "--name", name]
         command += ["--state", str(self._path / CHILDREN)]
-        if self._nursery is not None:
-            command += ["--nursery", self._nursery.address]
+        command += self._nurserys_option()
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
+
+    def _nurserys_option(self) -> list[str]:
+        return [] if self._nursery is None else ["--nursery", self._nursery.address]
 
     def wait(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
         """Returns when the run is over.

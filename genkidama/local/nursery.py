@@ -1,4 +1,4 @@
-"""One nursery for all children of a cluster on this machine.
+"""One nursery for all children of a cluster on this machine, and for a learner beside the parent.
 
 On a shelf of machines each child has its own. Here the libraries that all of them need are imported
 once, and while the parent still starts.
@@ -11,7 +11,7 @@ import socket
 import tempfile
 from pathlib import Path
 
-from genkidama.child.forkserver import CORES
+from genkidama.child.nurseries import CORES
 from genkidama.experiment import Experiment
 from genkidama.local.processes import Process
 
@@ -19,13 +19,14 @@ __all__ = ["SharedNursery"]
 
 
 class SharedNursery:
-    """The process, from which the cores of several children are forked.
+    """The process, from which the cores of several children and the learner are forked.
 
-    If it is killed, each child gets one of its own.
+    If it is killed, each child gets one of its own, and the next learner begins from nothing.
 
     Args:
         experiment: what it warms up with.
-        log: where its standard output and error go. What cores write goes to their child's.
+        log: where its standard output and error go. What cores write goes to their child's, and
+            what the learner writes to the parent's.
     """
 
     def __init__(self, experiment: Experiment, log: Path) -> None:
@@ -36,7 +37,7 @@ class SharedNursery:
             listener.bind(self.address)
             listener.listen()  # so children may ask before it is there
             descriptor = listener.fileno()
-            command = ["genkidama.child.nursery", str(descriptor)]
+            command = ["genkidama.system.nursery", str(descriptor)]
             variables = CORES.variables(experiment)
             self._process = Process("nursery", command, log, (descriptor,), variables)
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from genkidama.errors import GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
+from genkidama.parent.learner import NURSERY
 from genkidama.parent.server import Parent
 from genkidama.system.console import configure_logging, fail, stop_at_eof
+from genkidama.system.forkserver import spare_the_resource_tracker
 from genkidama.system.plugs import check_environment
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
@@ -40,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.until_eof:
             stop_at_eof()
+        if options.nursery:
+            spare_the_resource_tracker()
+            NURSERY.join(options.nursery)
         configure_logging()
         parent.run()
     except GenkidamaError as error:
@@ -83,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--key-file", metavar="FILE", help="its PEM private key")
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
     return parser
 
 

@@ -4,18 +4,25 @@ Laws of this file:
 - The two take turns: `genkidama.learner.memory` says whose the shared memory is when.
 - A learner that dies is started again with the newest θ and its optimizer's state. What it was
   learning from is lost. One that dies again and again without learning ends the run.
+- It is forked from `NURSERY` if there is one. Else, and where that is gone, it is a new program.
+- It ends with the socket, and its end of the socket ends with it. Of a process that a nursery has
+  forked nothing more is known for sure once the nursery is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import numpy as np
@@ -24,12 +31,20 @@ import structlog
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.events import Measures
 from genkidama.experience import Columns, Experience, Learned
+from genkidama.experiment import Experiment
 from genkidama.learner.memory import LearnerLayout, LearnerMemory
 from genkidama.parameter_server import ParameterServer
+from genkidama.system.forkserver import Nursery
 from genkidama.system.machine import ONE_THREAD
 from genkidama.weights import DTYPE, Signature, Vector
 
-__all__ = ["LearnerProcess"]
+__all__ = ["NURSERY", "LearnerProcess"]
+
+#: Another program's, which has torch warm. It must be joined first.
+NURSERY = Nursery()
+
+#: The first function of a learner that is forked from it.
+_ENTRY = "genkidama.learner.__main__:run_forked"
 
 #: How long a learner that is told to end may take before it is killed.
 _GRACE_SECONDS = 1.0
@@ -68,29 +83,15 @@ class LearnerProcess:
         self._deaths = 0
         self._reason = ""
         self._restarting: asyncio.Task[None] | None = None
-        self._start()
+        self._process: _Process | None = None
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
-
-    def _start(self) -> None:
-        self._control, theirs = Pipe()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            with theirs:
-                self._popen = subprocess.Popen(
-                    [sys.executable, "-m", "genkidama.learner", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env={
-                        **os.environ,
-                        **ONE_THREAD,
-                        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-                    },
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        """Its process number, once it is started."""
+        assert self._process is not None
+        pid = self._process.pid
+        assert pid is not None
+        return pid
 
     async def begin(self) -> None:
         """Lets the learner learn from θ_P on or, in a new run, takes its initial weights for θ_P.
@@ -122,17 +123,22 @@ class LearnerProcess:
         self._attach()
 
     async def _describe(self) -> tuple[Signature, Vector]:
-        """What the learner has built: what its vector means, and its initial weights."""
-        told = asyncio.ensure_future(asyncio.to_thread(self._be_told))
+        """What a new learner has built: what its vector means, and its initial weights."""
+        self._control, theirs = Pipe()
+        # Before this program ends, multiprocessing waits for a learner that nobody has ended.
+        atexit.register(self._control.close)
+        told = asyncio.ensure_future(asyncio.to_thread(self._be_told, theirs))
         try:
             kind, *description = await asyncio.shield(told)
         except asyncio.CancelledError:
-            self._popen.kill()  # who is told to stop does not wait until torch is imported
+            self._ending = True
+            if self._process is not None:
+                self._process.kill()  # a parent that is told to stop does not wait for torch
             await asyncio.wait((told,))
             told.exception()
             raise
         except (EOFError, OSError):
-            code = self._popen.wait()
+            code = _code(self._process)
             raise EnvironmentFailure(
                 f"parent.rule = 'experience': the learner's process died with exit code {code}; "
                 f"it needs torch and {self._experiment.environment.id!r} on the parent's machine: "
@@ -145,7 +151,11 @@ class LearnerProcess:
         self._columns: Columns = columns
         return Signature.of(entries), np.frombuffer(initial, DTYPE).copy()
 
-    def _be_told(self) -> tuple[Any, ...]:
+    def _be_told(self, theirs: Connection) -> tuple[Any, ...]:
+        with theirs:
+            self._process = _start(theirs, self._experiment)
+        if self._ending:
+            self._process.kill()
         self._control.send(self._experiment.to_dict())
         description: tuple[Any, ...] = self._control.recv()
         return description
@@ -158,7 +168,7 @@ class LearnerProcess:
         memory.clock[:] = self._newest.clock
         with suppress(OSError):  # its end is noticed by the reader
             self._control.send(memory.layout)
-            reduction.send_handle(self._control, memory.descriptor, self._popen.pid)
+            reduction.send_handle(self._control, memory.descriptor, self.pid)
         asyncio.get_running_loop().add_reader(self._control.fileno(), self._listen)
         self._idle = True
         self.feed()
@@ -209,11 +219,12 @@ class LearnerProcess:
         self.feed()
 
     def _lost(self) -> None:
-        self._hang_up()
+        asyncio.get_running_loop().remove_reader(self._control.fileno())
+        self._control.close()
         if self._ending:
             return
         self._idle = False
-        code = self._popen.wait()
+        code = _code(self._process)
         self._deaths += 1
         reason = self._reason or f"exit code {code}"
         self._reason = ""
@@ -226,7 +237,6 @@ class LearnerProcess:
         self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     async def _restart(self) -> None:
-        self._start()
         try:
             await self._describe()
         except GenkidamaError as error:
@@ -234,23 +244,67 @@ class LearnerProcess:
             return
         self._attach()
 
-    def _hang_up(self) -> None:
-        if not self._control.closed:
-            if self._memory is not None:
-                asyncio.get_running_loop().remove_reader(self._control.fileno())
-            self._control.close()
-
     async def end(self) -> None:
         """Ends the process, which ends by itself when its socket does, and frees the memory."""
         self._ending = True
         if self._restarting is not None:
             self._restarting.cancel()
             await asyncio.wait((self._restarting,))
-        self._hang_up()
-        with suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self._popen.wait, _GRACE_SECONDS)
-        if self._popen.poll() is None:
-            self._popen.kill()
-        self._popen.wait()
+        if self._process is None:
+            return
+        if not self._control.closed:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            if await asyncio.to_thread(_lives_on, self._control):
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+            self._control.close()
+        _code(self._process)
         if self._memory is not None:
             self._memory.close()
+
+
+_Process = subprocess.Popen[bytes] | ForkServerProcess
+
+
+def _start(theirs: Connection, experiment: Experiment) -> _Process:
+    """Starts a learner; where its nursery is still warming up, it waits for that."""
+    if NURSERY.born:
+        with suppress(EOFError, OSError):  # it is gone
+            return NURSERY.start(_ENTRY, (theirs,), experiment)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "genkidama.learner", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env={
+                **os.environ,
+                **ONE_THREAD,
+                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            },
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _code(process: _Process | None) -> int | None:
+    """The exit code of a process that ends; 255 if it is gone with its nursery."""
+    if isinstance(process, ForkServerProcess):
+        process.join()
+        return process.exitcode
+    return None if process is None else process.wait()
+
+
+def _lives_on(control: Connection) -> bool:
+    """Tells the process at the other end to end, and says whether it is there after its grace."""
+    with socket.socket(fileno=os.dup(control.fileno())) as line:
+        line.settimeout(_GRACE_SECONDS)
+        try:
+            line.shutdown(socket.SHUT_WR)
+            while line.recv(65536):
+                pass
+        except TimeoutError:
+            return True
+        except OSError:  # it is gone, and has left something unread
+            pass
+    return False

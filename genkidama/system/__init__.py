@@ -7,6 +7,8 @@ history.py      history.jsonl: one line for each thing that happened
 plugs.py        what an import string or a Gymnasium id names
 machine.py      cores, memory, signals, the event loop
 memory.py       a block that processes share
+forkserver.py   nurseries, from which processes are forked
+nursery.py      such a process, before anything is forked from it
 console.py      the log, and the one line of an error
 systemd.py      what the service manager is told
 address.py      HOST:PORT and fd://N

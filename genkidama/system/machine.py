@@ -18,6 +18,7 @@ __all__ = [
     "available_bytes",
     "available_cores",
     "forget_peak",
+    "keep_large_blocks",
     "loop_factory",
     "on_signals",
     "private_bytes",
@@ -221,6 +222,22 @@ _MAPPING = re.compile(
     r"(?:[A-Z].*\n)*?Anonymous: +0 kB$",
     re.MULTILINE,
 )
+
+
+def keep_large_blocks() -> None:
+    """Has this process keep memory that it frees, up to blocks of 32 MiB. Only glibc can.
+
+    It comes to that by itself, unless `MALLOC_MMAP_THRESHOLD_` was set when the process began.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+
+
+#: From glibc's malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 
 
 def forget_peak() -> None:

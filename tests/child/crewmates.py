@@ -10,9 +10,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from genkidama.child.forkserver import Nursery
 from genkidama.child.memory import SharedMemory
 from genkidama.child.process import EPISODE, PROGRESS, RECORD, UPDATE
+from genkidama.system.forkserver import Nursery
 
 __all__ = ["LIGHT", "light", "look", "run_watched_core", "work"]
 

@@ -25,10 +25,10 @@ from genkidama.child import client
 from genkidama.child import orchestrator as module
 from genkidama.child.backend import Backend, make_backend
 from genkidama.child.client import Child
-from genkidama.child.forkserver import Nursery
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
+from genkidama.system.forkserver import Nursery
 from tests.helpers import (
     CONSTANT,
     ROOT,

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from genkidama.child.forkserver import Nursery
 from genkidama.local import nursery as module
 from genkidama.local.nursery import SharedNursery
+from genkidama.system.forkserver import Nursery
 from tests.child.crewmates import LIGHT, light
 from tests.helpers import PATIENCE, small, until
 
@@ -86,6 +86,18 @@ def test_where_it_was_killed_each_child_gets_one_of_its_own(
     parent, warm = born(child)
     assert parent == child.pid != shared.pid and warm
     assert child.born
+
+
+def test_where_it_was_killed_a_program_that_only_joins_is_told(shared: SharedNursery) -> None:
+    guest = Nursery()
+    guest.join(shared.address)
+    assert born(guest) == (shared.pid, True)
+    os.kill(shared.pid, 9)
+    until(lambda: psutil.Process(shared.pid).status() == psutil.STATUS_ZOMBIE)
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
+            guest.start("time:sleep", (PATIENCE,), small())
+    assert guest.pid is None
 
 
 def test_it_ends_with_its_starter(shared: SharedNursery, child: Nursery) -> None:

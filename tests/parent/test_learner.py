@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import pytest
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experience import Columns, Experience
 from genkidama.experiment import Experiment
+from genkidama.local.nursery import SharedNursery
 from genkidama.messages import Pull, Refusal, Weights
 from genkidama.parent import Parent
+from genkidama.parent import learner as module
 from genkidama.system.checkpoint import CheckpointFolder
-from tests.helpers import Started, eventually, starting, until
+from genkidama.system.forkserver import Nursery
+from tests.helpers import ROOT, Started, eventually, starting, until
 from tests.helpers import history as history_of
 from tests.learning.blocks import GOES_ON, block
 from tests.parent.fake_child import FakeChild
@@ -58,9 +62,13 @@ def child_of(parent: Parent, name: str = "pi", session: str = "1") -> FakeChild:
     return child
 
 
-def learner_of(parent: Parent) -> psutil.Process:
+def pid_of(parent: Parent) -> int:
     assert parent._learner is not None
-    return psutil.Process(parent._learner.pid)
+    return parent._learner.pid
+
+
+def learner_of(parent: Parent) -> psutil.Process:
+    return psutil.Process(pid_of(parent))
 
 
 async def batches(parent: Parent, count: int) -> None:
@@ -145,7 +153,7 @@ async def test_a_learner_that_is_killed_comes_back_with_what_it_had_learned(tmp_
         assert learned is not None
         killed = learner_of(parent)
         killed.kill()
-        await eventually(lambda: learner_of(parent).pid != killed.pid, "another learner")
+        await eventually(lambda: pid_of(parent) != killed.pid, "another learner")
         # Nobody waits meanwhile.
         assert (await child.pushed(rows())).tobytes() == learned.weights.tobytes()
         await batches(parent, 2)
@@ -179,6 +187,61 @@ async def test_a_parent_that_is_started_again_goes_on_with_the_optimizer(tmp_pat
         after = rule_of(parent)._learned
         assert after is not None
         assert after.clock[0] == 2 * learned.clock[0]
+
+
+@pytest.fixture
+def nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
+    """Another program's, which the parents of a test have joined."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(module, "NURSERY", Nursery())
+    shared = SharedNursery(experiment(), tmp_path / "nursery.log")
+    module.NURSERY.join(shared.address)
+    yield psutil.Process(shared.pid)
+    shared.close()
+
+
+async def test_where_there_is_a_nursery_learners_are_forked_from_it(
+    tmp_path: Path, nursery: psutil.Process
+) -> None:
+    async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
+        await child.enter()
+        first = learner_of(parent)
+        assert first.ppid() == nursery.pid
+        await child.pushed(rows())
+        await batches(parent, 1)
+        first.terminate()
+        first.send_signal(signal.SIGINT)
+        await child.pushed(rows())
+        await batches(parent, 2)
+        first.kill()
+        await eventually(lambda: pid_of(parent) != first.pid, "another learner")
+        second = learner_of(parent)
+        assert second.ppid() == nursery.pid
+        nursery.kill()
+        await eventually(lambda: second.ppid() != nursery.pid, "the nursery's end")
+        await child.pushed(rows())
+        await batches(parent, 3)
+        second.kill()
+        await eventually(lambda: pid_of(parent) != second.pid, "a learner by itself")
+        third = learner_of(parent)
+        assert third.ppid() == os.getpid()
+        await child.pushed(rows())
+        await batches(parent, 4)
+    assert not third.is_running()
+
+
+async def test_nothing_is_left_of_a_learner_that_outlives_its_nursery_and_is_deaf(
+    tmp_path: Path, nursery: psutil.Process
+) -> None:
+    async with running(experiment(), tmp_path) as parent:
+        learner = learner_of(parent)
+        learner.suspend()
+        nursery.kill()
+        await eventually(lambda: learner.ppid() != nursery.pid, "the nursery's end")
+    await eventually(
+        lambda: not learner.is_running() or learner.status() == psutil.STATUS_ZOMBIE,
+        "the learner's end",
+    )
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -347,9 +348,29 @@ print(before // MIB, since_peak_bytes() // MIB)
 """
 
 
-def said_by(program: str) -> list[int]:
+#: How many pages of 50 passing blocks of 1 MiB are new ones, before and after.
+KEEPING = """
+from resource import RUSAGE_SELF, getrusage
+from genkidama.system.machine import keep_large_blocks
+def new_pages(size):
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        b"1" * size
+    return getrusage(RUSAGE_SELF).ru_minflt - before
+print(new_pages(1 << 20))
+keep_large_blocks()
+print(new_pages(1 << 20))
+"""
+
+
+def said_by(program: str, **variables: str) -> list[int]:
     told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, **variables},
     ).stdout
     return [int(word) for word in told.split()]
 
@@ -397,6 +418,13 @@ def test_a_peak_may_be_unknown(tmp_path: Path) -> None:
         )
         == 200 * 1024
     )
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc alone is told")
+def test_a_process_keeps_large_blocks_though_it_began_without() -> None:
+    before, after = said_by(KEEPING, MALLOC_MMAP_THRESHOLD_="32768")
+    assert before > 50 * 10
+    assert after < before / 10
 
 
 @linux

@@ -28,11 +28,11 @@ import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
-from genkidama.child.forkserver import AGENTS
 from genkidama.child.ga3c.adjustment import Adjustment, Setting
 from genkidama.child.ga3c.engine_process import EngineProcess, pipe
 from genkidama.child.ga3c.queues import put, ring, take, waiting
 from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots
+from genkidama.child.nurseries import AGENTS
 from genkidama.child.shared_weights import SharedWeights, change
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment

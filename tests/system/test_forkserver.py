@@ -15,21 +15,21 @@ from typing import Any
 import psutil
 import pytest
 
-from genkidama.child.forkserver import CORES, Nursery
-from tests.child import multiprocessing_parts
+from genkidama.child.nurseries import CORES
+from genkidama.system.forkserver import Nursery
 from tests.child.crewmates import LIGHT
 from tests.helpers import PATIENCE, small, until
+from tests.system import multiprocessing_parts
 
 # What a new Python may change.
 
 WAY_OUT = """
 
-genkidama/child/forkserver.py runs several forkservers in one program. Python offers only one, so
+genkidama/system/forkserver.py runs several forkservers in one program. Python offers only one, so
 that module uses parts of multiprocessing that have no documentation, and this Python has changed
 the parts above. Read what Python's Lib/multiprocessing/forkserver.py, popen_forkserver.py,
-spawn.py and resource_tracker.py do instead, mend genkidama/child/forkserver.py (and
-`_spare_the_resource_tracker` in genkidama/child/__main__.py), and then the list in
-tests/child/multiprocessing_parts.py.
+spawn.py and resource_tracker.py do instead, mend genkidama/system/forkserver.py and
+then the list in tests/system/multiprocessing_parts.py.
 """
 
 

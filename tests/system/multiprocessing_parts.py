@@ -1,4 +1,4 @@
-"""Parts of multiprocessing without documentation that `genkidama/child/forkserver.py` relies on.
+"""Parts of multiprocessing without documentation that `genkidama/system/forkserver.py` relies on.
 
 It needs nothing but Python's own library, so any Python can run it: `python3.14 FILE` prints what
 that Python lacks.

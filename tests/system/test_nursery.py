@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
-from genkidama.child.nursery import prepare
 from genkidama.experiment import Experiment
+from genkidama.system.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
+from genkidama.system.nursery import prepare
 from tests.helpers import small
 
 SEEN: list[tuple[Experiment, bool]] = []

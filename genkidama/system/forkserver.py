@@ -2,10 +2,10 @@
 
 Each is a forkserver of its own: multiprocessing's code, but not its one global server. So a program
 may have one that has imported torch and one that has not, and whatever else the program does with
-multiprocessing is not affected by either. Children on one machine may share one.
+multiprocessing is not affected by either. Several programs on one machine may share one.
 
 This module relies on parts of multiprocessing that have no documentation.
-`tests/child/test_forkserver.py` checks them, and says what to do when a new Python changes them.
+`tests/system/test_forkserver.py` checks them, and says what to do when a new Python changes them.
 """
 
 from __future__ import annotations
@@ -27,33 +27,19 @@ from typing import Any
 import msgspec
 
 from genkidama.experiment import Experiment
-from genkidama.system.machine import ONE_THREAD
 
-__all__ = ["AGENTS", "CORES", "EXPERIMENT_VARIABLE", "PRELOAD_VARIABLE", "Nursery", "end"]
+__all__ = [
+    "EXPERIMENT_VARIABLE",
+    "PRELOAD_VARIABLE",
+    "Nursery",
+    "end",
+    "spare_the_resource_tracker",
+]
 
 #: The environment variables that tell a nursery which module it is there for, and with which
 #: experiment (JSON) to warm up. All that is forked from it inherits them.
 PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
-
-
-def _of_cores(experiment: Experiment) -> dict[str, str]:
-    # Cores never use a GPU. If torch saw one, the backward pass in the nursery would start CUDA's
-    # autograd threads there, and what has threads must not be forked.
-    variables = {**ONE_THREAD, "CUDA_VISIBLE_DEVICES": ""}
-    if experiment.network.name != "convolutional":
-        # With this, glibc takes large blocks from the kernel and gives them back. On its heap,
-        # torch's batches between an environment's small leftovers would fragment it by megabytes a
-        # second. With images it would cost a quarter of the speed: nearly all of their blocks are
-        # large, and each would be given back every time. (A3C's batch of 240 × 64 numbers is 61 KB:
-        # with a threshold of 64 KiB a core grew by 42 MB in 60,000 steps, with this one by 2.)
-        variables["MALLOC_MMAP_THRESHOLD_"] = "32768"
-    return variables
-
-
-def _of_agents(_: Experiment) -> dict[str, str]:
-    return ONE_THREAD
-
 
 #: Starting a process changes for a moment what all threads of the program share.
 _lock = threading.Lock()
@@ -67,15 +53,21 @@ class Nursery:
     Args:
         preload: the module that is imported in it. If it cannot be imported, nothing is warm. Its
             function `warm_up(experiment)`, if it has one, does once what every process will do.
+            None: this program has no nursery of its own, and only joins another one's.
         variables: environment variables, for an experiment, of the nursery and of all that is
             forked from it, besides this program's own. A nursery keeps what it was born with.
     """
 
-    def __init__(self, preload: str, variables: Callable[[Experiment], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        preload: str | None = None,
+        variables: Callable[[Experiment], Mapping[str, str]] = lambda _: {},
+    ) -> None:
         self._preload = preload
         self._variables = variables
         self._server = _Server()
-        self._server.set_forkserver_preload(["genkidama.child.nursery"])
+        self._server.replaceable = preload is not None
+        self._server.set_forkserver_preload(["genkidama.system.nursery"])
 
     @property
     def pid(self) -> int | None:
@@ -92,13 +84,15 @@ class Nursery:
         """Starts processes in a nursery of another program, as long as that is there.
 
         Args:
-            address: where it listens: a socket of the system's, with `genkidama.child.nursery`
+            address: where it listens: a socket of the system's, with `genkidama.system.nursery`
                 behind it.
         """
         self._server.join(address)
 
     def variables(self, experiment: Experiment) -> dict[str, str]:
         """The environment variables of a nursery that is to warm up with this experiment."""
+        if self._preload is None:
+            return {}
         return {
             **self._variables(experiment),
             PRELOAD_VARIABLE: self._preload,
@@ -119,7 +113,7 @@ class Nursery:
 
         Raises:
             EOFError, OSError: the nursery is dead. It was killed, or something that it imports has
-                ended it. The next call starts another one.
+                ended it. The next call starts another one, if this program may have one.
         """
         output = _Output() if self._server.joined else None
         process = multiprocessing.get_context("forkserver").Process(
@@ -137,7 +131,7 @@ class Nursery:
         importing the caller's main script in every process. They run code of this package only, so
         a research script needs no `if __name__ == "__main__"`, and a process does not carry what
         the script imports. Ctrl-C, which reaches a whole terminal, interrupts nothing that is
-        started here: the orchestrator decides what ends when.
+        started here: who starts it decides what ends when.
         """
         with _lock:
             # It unblocks SIGINT when it starts; the nursery's start would have it do that.
@@ -171,6 +165,9 @@ class _Server(forkserver.ForkServer):
     #: Whether it is another program's.
     joined = False
 
+    #: Whether one of our own takes its place when it is gone.
+    replaceable = True
+
     def join(self, address: str) -> None:
         self._forkserver_address = address
         # Each process holds this. It does not keep the nursery alive: that is its starter's.
@@ -185,7 +182,9 @@ class _Server(forkserver.ForkServer):
         if self.joined:
             try:
                 return super().connect_to_new_process(fds)
-            except OSError:  # it is gone, so one of our own takes its place
+            except OSError:  # it is gone
+                if not self.replaceable:
+                    raise
                 os.close(self._forkserver_alive_fd)
                 self.joined = False
         return super().connect_to_new_process(fds)
@@ -220,11 +219,6 @@ def _enter(entry: str, args: tuple[Any, ...], output: _Output | None) -> None:
     getattr(import_module(module), function)(*args)
 
 
-#: Where cores are born, with torch, and where agents are born, without it.
-CORES = Nursery("genkidama.child.core_nursery", _of_cores)
-AGENTS = Nursery("genkidama.child.ga3c.agent_nursery", _of_agents)
-
-
 def end(processes: list[ForkServerProcess], deadline: float) -> None:
     """Waits for the end of these processes; any that lives on at the deadline is killed."""
     for process in processes:
@@ -233,3 +227,12 @@ def end(processes: list[ForkServerProcess], deadline: float) -> None:
             process.kill()
             process.join()
         process.close()
+
+
+def spare_the_resource_tracker() -> None:
+    """Makes multiprocessing believe that its resource tracker runs, and sends its messages nowhere.
+
+    That process takes 7 MB, which matter on a Pi. After a crash it removes named shared memory and
+    semaphores, and no process of ours has any that could be left behind.
+    """
+    resource_tracker._resource_tracker._fd = os.open(os.devnull, os.O_WRONLY)  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """What happens in a nursery before anything is forked from it.
 
-A nursery that belongs to one child is multiprocessing's forkserver, which imports this module. One
-that several children share is `python -m genkidama.child.nursery DESCRIPTOR`. It listens on the
-socket that it inherits, and ends when its standard input does.
+A nursery that belongs to one program is multiprocessing's forkserver, which imports this module.
+One that several share is `python -m genkidama.system.nursery DESCRIPTOR`. It listens on the socket
+that it inherits, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from contextlib import suppress
 from importlib import import_module
 from multiprocessing import forkserver
 
-from genkidama.child.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
 from genkidama.experiment import Experiment
+from genkidama.system.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
 from genkidama.system.machine import unmap_libraries
 
 __all__ = ["main", "prepare"]
@@ -40,7 +40,7 @@ def prepare() -> None:
 
 
 def main() -> None:
-    """A nursery that several children share."""
+    """A nursery that several programs share."""
     listener = int(sys.argv[1])
     alive = os.dup(0)  # multiprocessing closes standard input
     with suppress(ImportError):
