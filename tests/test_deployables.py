@@ -79,15 +79,14 @@ def test_the_parents_file_shows_every_setting_with_its_docstring() -> None:
     assert found == {name: settings_of(kind) for name, kind in SECTIONS.items()}
 
 
-def test_the_parents_file_is_the_best_experiment_let_into_the_network() -> None:
+def test_the_parents_file_is_the_example_for_a_parent_without_torch() -> None:
     deployed, example = (
         Experiment.load(ROOT / "parent/parent.toml"),
         Experiment.load(ROOT / "examples/lunarlander/lunarlander.toml"),
     )
-    # A shelf of small machines is slower than the machine that the example was measured on.
-    assert deployed == example.with_settings(
-        {"parent.listen": "0.0.0.0:8765", "stop.seconds": 1800.0}
-    )
+    assert (deployed.environment.id, deployed.network) == (example.environment.id, example.network)
+    assert (deployed.algorithm.name, deployed.parent.listen) == ("ppo", "0.0.0.0:8765")
+    assert not deployed.sends_experience  # a shelf's parent has no learner
 
 
 def test_the_childs_file_shows_every_setting_with_its_docstring_and_its_default() -> None:

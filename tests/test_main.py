@@ -59,7 +59,7 @@ def experiment(path: Path, text: str = "") -> Path:
         ),
         (
             "[child]\nexchange = 'never'",
-            "cart.toml: child.exchange = 'never': expected one of 'episode', 'free'",
+            "cart.toml: child.exchange = 'never': expected one of 'episode', 'update', 'free'",
         ),
         ("[network]\nhidden = [64, 0]", "cart.toml: network.hidden[1] = 0: expected int >= 1"),
         ("[algorithm", "cart.toml: not valid TOML: "),

@@ -212,6 +212,8 @@ def makes_sense(condition: Condition) -> bool:
     """Whether the row would say anything: what is not disturbed needs no second measurement."""
     contender = CONTENDERS[condition.contender]
     disturbance = DISTURBANCES[condition.disturbance]
+    if contender.machines == (1,) and condition.machines > 1:
+        return False
     if contender.together:
         return condition.disturbance == "none" and condition.link == "none"
     if contender.kind != "ours" and (disturbance.cuts or disturbance.late):

@@ -1,8 +1,8 @@
 """One run of a Parent and its Children, as real processes with real websockets.
 
 The children start unheld, since a tenth of a core imports torch for half a minute. A child gets its
-share when it is about to join, and is frozen when it has, until all have joined. Then all get their shares,
-go on, and the time begins.
+share when it is about to join, and is frozen when it has, until all have joined. Then all get their
+shares, go on, and the time begins.
 """
 
 from __future__ import annotations

@@ -107,22 +107,27 @@ async def test_a_parent_that_is_lost_while_the_network_is_built_is_found_again(
 # Refusals.
 
 
-async def test_another_protocol_version_is_refused_with_the_parents_words() -> None:
-    reason = (
-        f"child 'pi' speaks protocol {PROTOCOL}, this parent protocol 9; "
-        "install the same version on both"
-    )
-    async with Scripted(hello=Refusal(code="version", reason=reason)) as parent:
+async def test_a_child_that_no_protocol_helps_is_refused_with_the_parents_words() -> None:
+    refusals = [
+        Refusal(
+            code="version",
+            reason=f"child 'pi' speaks protocol {spoken}, this parent protocol 9; "
+            "install the same version on both",
+        )
+        for spoken in (PROTOCOL, PROTOCOL - 1)
+    ]
+    async with Scripted(hello=list(refusals)) as parent:
         with pytest.raises(
             GenkidamaError,
             match=r"^the parent refuses this child: child 'pi' speaks protocol 1, this parent ",
         ):
             await Child(parent.url, name="pi").serve()
+        assert [hello.protocol for hello in parent.of(Hello)()] == [PROTOCOL, PROTOCOL - 1]
 
 
 async def test_a_parent_that_welcomes_with_another_protocol_version_is_left() -> None:
     async with Scripted(hello=Welcome(protocol=9, experiment={})) as parent:
-        with pytest.raises(EnvironmentFailure, match="speaks protocol 9, this child 1"):
+        with pytest.raises(EnvironmentFailure, match=f"speaks protocol 9, this child {PROTOCOL}"):
             await Child(parent.url, name="pi").serve()
 
 
