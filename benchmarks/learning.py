@@ -5,9 +5,10 @@ median of 10 fresh seeds, and within 15 s in each. The run ends within 60 s; its
 270 in 8 of the seeds, and at least 240 in each. `landing` is the first claim alone, in less time.
 `compare`: the same runs in turns with Stable-Baselines3's PPO with the zoo's settings.
 `continuous`, `cartpole`, `pendulum`: so are these, by the mean of the last 100 training episodes;
-500 sampled episodes with the best weights reach 200, 475 and -200 in 5 of 5 seeds. `envpool`: as `compare`, where both train in EnvPool's LunarLander and
-are judged in Gymnasium's; that needs EnvPool in both environments. `a3c`: 200, however long it
-takes. `thesis`: the mean that `thesis.toml` reaches with 2 x 4 cores after 2,000 updates.
+500 sampled episodes with the best weights reach 200, 475 and -200 in 5 of 5 seeds. `envpool`: as
+`compare`, where both train in EnvPool's LunarLander and are judged in Gymnasium's; that needs
+EnvPool in both environments. `a3c`: 200, however long it takes. `thesis`: the mean that
+`thesis.toml` reaches with 2 x 4 cores after 2,000 updates.
 
 Method: runs of ours and of the peer alternate. Neither is evaluated while it trains. Snapshots are
 set aside (ours: a checkpoint every half second; the peer: at most every 5 s) and judged afterwards
