@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from multiprocessing.connection import Connection
-from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 
-from genkidama.child.collector import Collector, ManyLanes, OneLane, make_places
+from genkidama.child.collector import Collector, Kit, make_collector, make_places
 from genkidama.child.memory import SharedMemory
 from genkidama.child.outbox import Outbox
 from genkidama.child.process import GONE, READY, RECYCLED, Line, MemoryGuard, live
@@ -135,17 +134,9 @@ class Actor:
         self._places = make_places(experiment)
         self._outbox.play(lanes)
         child = self._sequence.spawn(1)[0]
-        kind: Any = OneLane if lanes == 1 else ManyLanes
-        self.collector = kind(
-            experiment,
-            self._places,
-            self.model,
-            self._outbox,
-            self._line,
-            np.random.default_rng(child),
-            True,
-            self.renew,
-        )
+        draws = np.random.default_rng(child)
+        kit = Kit(self.model, self._outbox, self._line, draws, True, self.renew)
+        self.collector = make_collector(experiment, self._places, kit)
         self.collector.reset(int(child.generate_state(1)[0]) % 2**31)
 
     def rehearse(self) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,14 +22,14 @@ import numpy.typing as npt
 import torch
 
 from genkidama.child.process import EPISODE, PROGRESS, REPORT_STEPS, Line
-from genkidama.child.replay import Rows, Share
+from genkidama.child.replay import Rows
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.lanes import make_lanes
 from genkidama.learning.model import Model, Spaces
 
-__all__ = ["Batch", "Collector", "ManyLanes", "OneLane", "Places", "make_places"]
+__all__ = ["Batch", "Collector", "Kit", "Places", "make_collector", "make_places"]
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +70,43 @@ class Collector(Protocol):
     def collect(self, most: int = sys.maxsize) -> Batch:
         """Plays until the batch is full, or `most` steps are made in each lane."""
         ...
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What a core collects with."""
+
+    #: Acts.
+    model: Model
+    #: Of the replay tensor: where the steps go.
+    share: Rooms
+    #: To the orchestrator.
+    line: Line
+    #: Draws the actions.
+    rng: np.random.Generator
+    #: Whether batches have log μ.
+    notes_log_mu: bool
+    #: Takes newer weights over in the middle of a batch, and says whether there were any. Without
+    #: it, a batch is played with one policy.
+    renew: Callable[[], bool] | None = None
+
+
+class Rooms(Protocol):
+    """Where a core's steps go: its `Share` of the replay tensor, or an outbox."""
+
+    def begin(self, goes_on: bool) -> Rows:
+        """The rows that the next batch is written to; as `Share.begin`."""
+        ...
+
+    def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
+        """The batch is written; as `Share.end`."""
+        ...
+
+
+def make_collector(experiment: Experiment, places: Any, kit: Kit) -> Collector:
+    """The collector for what `make_places` gave for this experiment."""
+    kind = OneLane if experiment.environment.lanes == 1 else ManyLanes
+    return kind(experiment, places, kit)
 
 
 def make_places(experiment: Experiment) -> Any:
@@ -115,34 +153,19 @@ class OneLane:
     Args:
         experiment: all settings.
         environment: what is played.
-        model: acts.
-        share: of the replay tensor.
-        line: to the orchestrator.
-        rng: draws the actions.
-        reads_log_mu: whether batches have log μ.
-        renew: takes newer weights over in the middle of a batch, and says whether there were any.
-            Without it, a batch is played with one policy.
+        kit: what the core collects with.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        environment: Any,
-        model: Model,
-        share: Share,
-        line: Line,
-        rng: np.random.Generator,
-        reads_log_mu: bool,
-        renew: Callable[[], bool] | None = None,
-    ) -> None:
-        self._renew = renew
+    def __init__(self, experiment: Experiment, environment: Any, kit: Kit) -> None:
+        model = kit.model
+        self._renew = kit.renew
         self._algorithm = experiment.algorithm
         self._environment = environment
         self._model = model
-        self._share = share
-        self._line = line
-        self._sample = model.head.sampler(rng, experiment.algorithm.epsilon)
-        self._noted = _Noted(model, reads_log_mu, 1, experiment.algorithm.batch_size)
+        self._share = kit.share
+        self._line = kit.line
+        self._sample = model.head.sampler(kit.rng, experiment.algorithm.epsilon)
+        self._noted = _Noted(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
         self._observation: Any = None
         self._return = 0.0
         self._length = 0
@@ -230,30 +253,22 @@ class ManyLanes:
     """L environments, a batch of L trajectories that go on across episodes.
 
     Args:
+        experiment: all settings.
         lanes: what is played.
-        others: as for `OneLane`.
+        kit: what the core collects with.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        lanes: Any,
-        model: Model,
-        share: Share,
-        line: Line,
-        rng: np.random.Generator,
-        reads_log_mu: bool,
-        renew: Callable[[], bool] | None = None,
-    ) -> None:
+    def __init__(self, experiment: Experiment, lanes: Any, kit: Kit) -> None:
         count = lanes.count
-        self._renew = renew
+        model = kit.model
+        self._renew = kit.renew
         self._lanes = lanes
         self._length = experiment.algorithm.batch_size // count
         self._model = model
-        self._share = share
-        self._line = line
-        self._sample = samples_of_lanes(model.head, rng, experiment.algorithm.epsilon, count)
-        self._noted = _Noted(model, reads_log_mu, count, self._length)
+        self._share = kit.share
+        self._line = kit.line
+        self._sample = samples_of_lanes(model.head, kit.rng, experiment.algorithm.epsilon, count)
+        self._noted = _Noted(model, kit.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
         self._unsaid = 0

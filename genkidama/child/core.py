@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from genkidama.child.collector import Batch, Collector, ManyLanes, OneLane, make_places
+from genkidama.child.collector import Batch, Kit, make_collector, make_places
 from genkidama.child.memory import SharedMemory
 from genkidama.child.process import GONE, READY, RECYCLED, UPDATE, Line, MemoryGuard, live
 from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
@@ -102,16 +102,14 @@ class SingleCore:
         batch = self.algorithm.batch_size
         replay = ReplayTensor(memory, batch, self.model.observation_shape, self.model.head.columns)
         self._share = Share(replay, index)
-        kind = OneLane if experiment.environment.lanes == 1 else ManyLanes
-        self.collector: Collector = kind(
-            experiment,
-            self._places,
+        kit = Kit(
             self.model,
             self._share,
             line,
             np.random.default_rng(sequence),
             reads_log_mu(self._learner),
         )
+        self.collector = make_collector(experiment, self._places, kit)
         self._replay: LearnersReplay | None = None
         if replay.kept:
             draws = np.random.default_rng(sequence.spawn(1)[0])
