@@ -18,6 +18,7 @@ from genkidama.settings import Environment
 from tests import pools
 from tests.environments import Corridor
 from tests.helpers import ROOT
+from tests.learning.test_environments import assert_plays_as
 from tests.learning.test_lanes import (
     Array,
     Expected,
@@ -52,24 +53,7 @@ def test_lanes_show_what_plain_environments_show(count: int) -> None:
 
 @pytest.mark.usefixtures("stand_in")
 def test_one_lane_is_a_plain_environment() -> None:
-    """Steps and resets of every kind, at any time."""
-    rng = np.random.default_rng(0)
-    plain, adapted = Corridor(), make_environment(CORRIDOR)
-    assert adapted.action_space == plain.action_space
-    np.testing.assert_array_equal(adapted.reset(seed=1)[0], plain.reset(seed=1)[0])
-    seen, over = set(), False
-    for _ in range(1000):
-        if over or rng.random() < 0.1:
-            seed = int(rng.integers(2**31)) if rng.random() < 0.5 else None
-            np.testing.assert_array_equal(adapted.reset(seed=seed)[0], plain.reset(seed=seed)[0])
-            seen.add((over, seed is None))
-        action = int(rng.integers(2))
-        (observation, *rest, _), (expected, *others, _) = adapted.step(action), plain.step(action)
-        np.testing.assert_array_equal(observation, expected)
-        assert rest == others
-        over = bool(others[1] or others[2])
-    assert seen == {(False, False), (False, True), (True, False), (True, True)}
-    adapted.close()
+    assert_plays_as(make_environment(CORRIDOR), Corridor())
 
 
 @pytest.mark.usefixtures("stand_in")
