@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import tomli_w
 
+from genkidama.cluster_settings import ChildSettings, GA3CSettings, ParentSettings
 from genkidama.decoding import NAME, Finite, Meta, Section, convert
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.messages import Kind
@@ -21,12 +22,9 @@ from genkidama.rules.table import RULES, check_push, make_rule, pushes
 from genkidama.search_settings import SearchSettings, check_search
 from genkidama.settings import (
     Algorithm,
-    ChildSettings,
     Environment,
-    GA3CSettings,
     Network,
     Optimizer,
-    ParentSettings,
     ReplaySettings,
     Stop,
     Wrapper,

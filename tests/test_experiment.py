@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.cluster_settings import ChildSettings, ParentSettings
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.settings import Algorithm, ChildSettings, Environment, Network, ParentSettings, Stop
+from genkidama.settings import Algorithm, Environment, Network, Stop
 
 SECTIONS = (
     "algorithm, child, environment, ga3c, name, network, optimizer, parent, replay, search, seed, "

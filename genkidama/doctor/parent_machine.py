@@ -15,7 +15,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.tokens import ANY, parse_tokens
 
 if TYPE_CHECKING:
-    from genkidama.settings import ParentSettings
+    from genkidama.cluster_settings import ParentSettings
 
 __all__ = ["DISK", "NEEDLESS", "SEARCHING", "certificate", "tokens"]
 

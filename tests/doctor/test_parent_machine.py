@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from genkidama.cluster_settings import ParentSettings
 from genkidama.doctor import parent_machine
 from genkidama.doctor.judgements.check import Check
-from genkidama.settings import ParentSettings
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.doctor.parents import TOKEN
 
