@@ -20,8 +20,9 @@ from genkidama.local.cluster import check_search, search, train
 from genkidama.local.evaluation import evaluate
 from genkidama.local.progress import Progress, SearchProgress
 from genkidama.overrides import parse_settings
+from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.plugs import check_environment
-from genkidama.system.run import Run
+from genkidama.system.run import CHECKPOINTS, Run
 from genkidama.trial import Snapshot
 
 __all__ = ["RUN", "summary"]
@@ -161,7 +162,10 @@ def _before(options: argparse.Namespace) -> Snapshot | None:
     """What a run that goes on has done before."""
     if options.resume is None or not Run(options.resume).checkpoints:
         return None
-    return Run.open(options.resume).load().snapshot
+    # The parent finds the same one and says which others it passes over. It may also find none,
+    # and begin anew from its children's weights.
+    found = CheckpointFolder(options.resume / CHECKPOINTS).latest()
+    return None if found is None else found.snapshot
 
 
 # Meanwhile.

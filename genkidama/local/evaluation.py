@@ -139,8 +139,12 @@ def evaluate(
     if not 0 <= seed < 2**32:
         raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
     run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
-    path = (run.best or run.final) if run is not None else Path(str(target))
-    checkpoint = checkpoints.load(path)
+    if run is not None:
+        checkpoint = run.load(best=True, unreadable=_warn)
+    else:
+        checkpoint = checkpoints.load(Path(str(target)))
+    path = checkpoint.path
+    assert path is not None
     count = min(cores or available_cores(), episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
     answers = _play(path, shares, seed, greedy, environment)
@@ -160,6 +164,10 @@ def evaluate(
     if run is not None:
         run.record_evaluation(evaluation.to_dict(), time.time())
     return evaluation
+
+
+def _warn(problem: str) -> None:
+    print(f"warning: passed over {problem}", file=sys.stderr)
 
 
 def _play(

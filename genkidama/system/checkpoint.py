@@ -7,15 +7,19 @@ Laws of this file:
   `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
 - What the parent's rule remembers stands beside them, each array under a name that begins with
   `STATE_PREFIX`. A rule that remembers nothing, as `Blend`, leaves nothing there.
-- Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`.
+- Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`. A
+  checksum finds a flipped bit. All numbers in a file are finite.
 - The last few checkpoints are kept, and the best one beside them.
+- `first_good` alone says which of several files is taken. A parent, `--resume`, an evaluation and a
+  search all ask it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,11 +34,11 @@ import genkidama
 from genkidama.averaging import RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
-from genkidama.system.files import write_atomically
+from genkidama.system.files import make_folder, way_out, write_atomically
 from genkidama.trial import STATE_PREFIX, Snapshot
-from genkidama.weights import DTYPE, Signature, Vector, unflatten
+from genkidama.weights import DTYPE, Signature, Vector, is_finite, unflatten
 
-__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "load", "save"]
+__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "first_good", "load", "save"]
 
 #: What the metadata's `format` says; a change that old readers cannot ignore raises the number.
 FORMAT = "genkidama-1"
@@ -42,6 +46,11 @@ FORMAT = "genkidama-1"
 _SUFFIX = ".safetensors"
 _VERSION = re.compile(r"version-(\d{10,})\.safetensors\Z")
 _FIELDS = Snapshot.__struct_fields__
+
+#: The metadata's keys beside those fields. A file of before there was a checksum has no other key,
+#: so a checksum whose own name is damaged is found, too.
+_CHECKSUM = "checksum"
+_KEYS = frozenset({*_FIELDS, "signature", "format", "software"})
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,8 @@ def save(
         state: what the parent's rule remembers, float32 or float64, only read.
 
     Raises:
-        EnvironmentFailure: the disk is full, the folder is not writable, …; the old file is whole.
+        EnvironmentFailure: the disk is full, the folder is not writable, …; or one of the numbers
+            is NaN or infinite. The old file is whole.
         ValueError: the vector does not fit the signature.
     """
     metadata = {name: msgspec.json.encode(getattr(snapshot, name)).decode() for name in _FIELDS}
@@ -94,7 +104,30 @@ def save(
     tensors: RuleState = {**unflatten(vector, signature)}
     for name, array in (state or {}).items():
         tensors[STATE_PREFIX + name] = np.asarray(array, order="C")
+    if name := _not_finite(tensors):
+        raise EnvironmentFailure(
+            f"{path}: not written: {name!r} holds NaN or infinity; "
+            "the checkpoints before it stay, go on from one of them"
+        )
+    metadata[_CHECKSUM] = _checksum(tensors, metadata)
     write_atomically(Path(path), safetensors.numpy.save(tensors, metadata))
+
+
+def _not_finite(tensors: RuleState) -> str:
+    """The first of these arrays that holds NaN or infinity; empty if none does."""
+    return next((name for name, array in tensors.items() if not is_finite(array.reshape(-1))), "")
+
+
+def _checksum(tensors: RuleState, metadata: dict[str, str]) -> str:
+    """BLAKE2b (128 bits, hex) of all metadata but itself, then of all tensors, sorted by name."""
+    digest = hashlib.blake2b(digest_size=16)
+    for key in sorted(metadata.keys() - {_CHECKSUM}):
+        digest.update(f"{key}={metadata[key]}\n".encode())
+    for name in sorted(tensors):
+        array = tensors[name]
+        digest.update(f"{name}:{array.dtype.str}{list(array.shape)}\n".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def load(path: str | Path) -> Checkpoint:
@@ -111,20 +144,23 @@ def load(path: str | Path) -> Checkpoint:
         )
     try:
         with safetensors.safe_open(path, framework="np") as file:
-            signature, snapshot = _metadata(file.metadata() or {})
+            metadata = file.metadata() or {}
+            signature, snapshot = _metadata(metadata)
             for name, shape in signature.entries:  # all before the vector's memory is asked for
                 found = file.get_slice(name)
                 if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
                     there = f"{found.get_dtype()} {list(found.get_shape())}"
                     raise ValueError(f"{name!r} is {there}, expected F32 {list(shape)}")
-            vector = np.empty(signature.size, DTYPE)
-            for name, part in unflatten(vector, signature).items():
-                part[...] = file.get_tensor(name)
-            state = {
-                name.removeprefix(STATE_PREFIX): file.get_tensor(name)
-                for name in file.keys()  # noqa: SIM118  # it is no dictionary
-                if name.startswith(STATE_PREFIX)
-            }
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
+        _check_whole(tensors, metadata)
+        vector = np.empty(signature.size, DTYPE)
+        for name, part in unflatten(vector, signature).items():
+            part[...] = tensors[name]
+        state = {
+            name.removeprefix(STATE_PREFIX): array
+            for name, array in tensors.items()
+            if name.startswith(STATE_PREFIX)
+        }
     except (
         safetensors.SafetensorError,
         msgspec.DecodeError,
@@ -138,6 +174,16 @@ def load(path: str | Path) -> Checkpoint:
             "use another checkpoint or delete this one"
         ) from None
     return Checkpoint(path, signature, vector, snapshot, state)
+
+
+def _check_whole(tensors: RuleState, metadata: dict[str, str]) -> None:
+    told = metadata.get(_CHECKSUM)
+    if told is None and (strange := metadata.keys() - _KEYS):
+        raise ValueError(f"it has no checksum, and its metadata an unknown {min(strange)!r}")
+    if told is not None and told != _checksum(tensors, metadata):
+        raise ValueError("its checksum is wrong, so it was damaged after it was written")
+    if name := _not_finite(tensors):
+        raise ValueError(f"{name!r} holds NaN or infinity")
 
 
 def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
@@ -157,6 +203,37 @@ def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
 
 def _ignore(problem: str) -> None:
     pass
+
+
+def first_good(
+    paths: Iterable[Path], unreadable: Callable[[str], None] = _ignore
+) -> Checkpoint | None:
+    """The first of these files that is whole, and whose settings can be read; None if none is.
+
+    Args:
+        unreadable: called with one line for each file that had to be passed over.
+
+    Raises:
+        ConfigurationError: none is good, and the settings in one that is whole cannot be read.
+            Another version of the software could go on with it.
+    """
+    strange: ConfigurationError | None = None
+    for path in paths:
+        try:
+            found = load(path)
+        except GenkidamaError as error:
+            unreadable(str(error))
+            continue
+        try:
+            _ = found.experiment
+        except ConfigurationError as error:
+            strange = strange or error
+            unreadable(str(error))
+        else:
+            return found
+    if strange is not None:
+        raise strange
+    return None
 
 
 class CheckpointFolder:
@@ -184,22 +261,30 @@ class CheckpointFolder:
         Raises:
             EnvironmentFailure: the folder cannot be made or written to.
         """
+        make_folder(self.path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             for leftover in self.path.glob(".*.tmp"):
                 leftover.unlink()
         except OSError as error:
             raise EnvironmentFailure(
-                f"{self.path}: cannot be written: {error.strerror}; choose another directory"
+                f"{self.path}: cannot be written: {error.strerror}; {way_out(error)}"
             ) from None
 
     def versions(self) -> list[int]:
-        """The versions that have a file, ascending; none if there is no folder."""
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(
-                int(found[1]) for name in os.listdir(self.path) if (found := _VERSION.match(name))
-            )
-        return []
+        """The versions that have a file, ascending; none if there is no folder.
+
+        Raises:
+            EnvironmentFailure: the folder cannot be read.
+        """
+        try:
+            names = os.listdir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{self.path}: cannot be read: {error.strerror}; {way_out(error)}"
+            ) from None
+        return sorted(int(found[1]) for name in names if (found := _VERSION.match(name)))
 
     def save_latest(
         self,
@@ -210,12 +295,14 @@ class CheckpointFolder:
     ) -> Path:
         """Writes `version-N.safetensors` and deletes all but the last `keep` versions up to N.
 
-        Newer ones stay: they are unreadable, or this run would have started from them.
+        Newer ones stay: they are unreadable, or this run would have started from them. The folder
+        is made again if it has gone.
 
         Raises:
             EnvironmentFailure: as `save`; nothing is deleted then.
         """
         path = self.version_path(snapshot.version)
+        make_folder(self.path)
         save(path, signature, vector, snapshot, state)
         older = [version for version in self.versions() if version <= snapshot.version]
         for version in older[: -self.keep]:
@@ -235,19 +322,20 @@ class CheckpointFolder:
         Raises:
             EnvironmentFailure: as `save`.
         """
+        make_folder(self.path)
         save(self.best_path, signature, vector, snapshot, state)
         return self.best_path
 
     def latest(self, unreadable: Callable[[str], None] = _ignore) -> Checkpoint | None:
-        """The newest checkpoint that can be read, else the best one, else None.
+        """The newest good checkpoint, else the best one, else None; as `first_good`."""
+        return first_good([*self._newest_first(), *self._best()], unreadable)
 
-        Args:
-            unreadable: called with one line for each file that had to be passed over.
-        """
-        paths = [self.version_path(version) for version in reversed(self.versions())]
-        for path in [*paths, self.best_path] if self.best_path.exists() else paths:
-            try:
-                return load(path)
-            except GenkidamaError as error:
-                unreadable(str(error))
-        return None
+    def best(self, unreadable: Callable[[str], None] = _ignore) -> Checkpoint | None:
+        """The best checkpoint, else the newest good one, else None; as `first_good`."""
+        return first_good([*self._best(), *self._newest_first()], unreadable)
+
+    def _newest_first(self) -> list[Path]:
+        return [self.version_path(version) for version in reversed(self.versions())]
+
+    def _best(self) -> list[Path]:
+        return [self.best_path] if self.best_path.exists() else []

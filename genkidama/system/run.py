@@ -12,7 +12,7 @@ logs/, children/   what the processes said, and the children's own state (runs o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +23,8 @@ import msgspec
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.events import Evaluated, as_lines
 from genkidama.experiment import Experiment
-from genkidama.system import checkpoint as checkpoints
-from genkidama.system.checkpoint import Checkpoint
-from genkidama.system.files import write_atomically
+from genkidama.system.checkpoint import Checkpoint, CheckpointFolder
+from genkidama.system.files import way_out, write_atomically
 from genkidama.system.history import read_lines
 
 __all__ = [
@@ -127,22 +126,36 @@ class Run:
 
     @property
     def final(self) -> Path:
-        """The newest checkpoint.
+        """The file of the newest good checkpoint; errors as `load`."""
+        path = self.load().path
+        assert path is not None
+        return path
+
+    def load(
+        self, *, best: bool = False, unreadable: Callable[[str], None] = lambda _: None
+    ) -> Checkpoint:
+        """The weights and counters of the newest good checkpoint, as a parent would go on from it.
+
+        Args:
+            best: takes the best by mean training return, if there is one.
+            unreadable: called with one line for each file that had to be passed over.
 
         Raises:
-            ConfigurationError: there is none yet.
+            ConfigurationError: there is none yet, or none is good.
         """
-        found = self.checkpoints
-        if not found:
+        folder = CheckpointFolder(self.path / CHECKPOINTS)
+        problems: list[str] = []
+        found = folder.best(problems.append) if best else folder.latest(problems.append)
+        for problem in problems:
+            unreadable(problem)
+        if found is None and problems:
+            raise ConfigurationError(f"{self.path}: holds no good checkpoint: {problems[0]}")
+        if found is None:
             raise ConfigurationError(
                 f"{self.path}: holds no checkpoint yet; "
                 "train longer, or lower parent.checkpoint_seconds"
             )
-        return found[-1]
-
-    def load(self) -> Checkpoint:
-        """The newest checkpoint's weights and counters."""
-        return checkpoints.load(self.final)
+        return found
 
     def history(self) -> Iterator[dict[str, Any]]:
         """What happened, oldest first: the whole lines of `history.jsonl` as dictionaries.
@@ -179,4 +192,6 @@ class Run:
             with path.open("ab") as file:
                 file.write(as_lines([event]))
         except OSError as error:
-            raise EnvironmentFailure(f"{path}: cannot be written: {error.strerror}") from None
+            raise EnvironmentFailure(
+                f"{path}: cannot be written: {error.strerror}; {way_out(error)}"
+            ) from None

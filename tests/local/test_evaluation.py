@@ -15,6 +15,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.play import play
 from genkidama.local.evaluation import Evaluation, evaluate
+from genkidama.system.checkpoint import save
 from genkidama.system.run import Run
 from tests.helpers import command, small, untrained
 
@@ -196,8 +197,9 @@ def test_an_environment_that_fails_is_an_error_of_one_line(
 @pytest.mark.slow
 def test_an_environment_that_is_gone_is_the_users_mistake(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", small(environment={"id": "tests.tiny:Faulty"}))
-    text = run.final.read_bytes()
-    run.final.write_bytes(text.replace(b"tests.tiny:Faulty", b"tests.tiny:Sturdy"))
+    found = run.load()
+    found.snapshot.experiment["environment"]["id"] = "tests.tiny:Sturdy"
+    save(run.final, found.signature, found.vector, found.snapshot)
     with pytest.raises(ConfigurationError, match=r"module 'tests.tiny' has no 'Sturdy'"):
         evaluate(run.final, episodes=1)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors
 import safetensors.numpy
 
 from genkidama.averaging import Contribution, Rule, RuleState
@@ -26,6 +28,7 @@ from genkidama.parent import Parent, server
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.plain_run import PlainRun
 from genkidama.system.checkpoint import CheckpointFolder, load
+from genkidama.system.run import Run
 from genkidama.tuning.service import Replace
 from genkidama.weights import DTYPE, Vector
 from tests.helpers import ROOT
@@ -53,8 +56,34 @@ async def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
+def flip(path: Path, near: bytes) -> None:
+    """Flips one bit of these bytes."""
+    content = bytearray(path.read_bytes())
+    content[content.index(near)] ^= 1
+    path.write_bytes(content)
+
+
+def make_nan(path: Path) -> None:
+    """As an older version would write it: without a checksum."""
+    with safetensors.safe_open(path, framework="np") as file:
+        metadata = {key: text for key, text in file.metadata().items() if key != "checksum"}
+    tensors = safetensors.numpy.load_file(path)
+    tensors["layer.bias"] = np.full(3, np.nan, DTYPE)
+    safetensors.numpy.save_file(tensors, path, metadata)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b"broken"),
+        lambda path: flip(path, np.ones(6, DTYPE).tobytes()),
+        lambda path: flip(path, b"max_gradient_norm"),
+        make_nan,
+    ],
+    ids=["torn", "number", "setting", "nan"],
+)
 async def test_a_broken_checkpoint_is_passed_over(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: Callable[[Path], object]
 ) -> None:
     async with (
         running(experiment(parent={"checkpoint_updates": 1}), tmp_path) as parent,
@@ -62,12 +91,14 @@ async def test_a_broken_checkpoint_is_passed_over(
     ):
         await child.enter()
         for number in range(2):
-            await child.pushed(float(number))
+            await child.pushed(2.0 * number)
     folder = CheckpointFolder(tmp_path / "checkpoints")
-    folder.version_path(2).write_bytes(b"broken")
+    damage(folder.version_path(2))
     async with running(experiment(), tmp_path) as parent:
         assert parent.server.trial.version == 1
     assert "version-0000000002.safetensors: not a readable checkpoint" in capfd.readouterr().err
+    run = Run(tmp_path)
+    assert run.final == run.load(best=True).path == folder.version_path(1)
 
 
 async def test_a_run_of_another_network_is_not_taken_up(tmp_path: Path) -> None:

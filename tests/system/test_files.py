@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.files import write_atomically
+from genkidama.system.files import make_folder, way_out, write_atomically
 
 
 def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
@@ -62,3 +62,17 @@ def test_both_the_file_and_its_name_are_on_the_disk(
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure, match=r"nowhere/file: cannot be written: No such file"):
         write_atomically(tmp_path / "nowhere" / "file", b"new")
+
+
+def test_the_way_out_is_that_of_the_reason(tmp_path: Path) -> None:
+    words = {number: way_out(OSError(number, "")) for number in errno.errorcode}
+    assert "free space" in words[errno.ENOSPC] and "writable" in words[errno.EROFS]
+    assert "user" in words[errno.EACCES] and "ulimit -n" in words[errno.EMFILE]
+    assert [number for number, way in words.items() if "free space" in way] == [
+        errno.ENOSPC,
+        errno.EDQUOT,
+    ]
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(EnvironmentFailure, match=r"cannot be made: Not a directory; move the"):
+            make_folder(path)

@@ -34,6 +34,21 @@ def test_a_run_tells_what_it_holds(tmp_path: Path) -> None:
     assert list(run.history()) == []
 
 
+def test_the_newest_good_one_is_found_by_all(tmp_path: Path) -> None:
+    for version in (9, 12):
+        untrained(tmp_path, small(), version=version)
+    run = Run(tmp_path)
+    run.checkpoints[-1].write_bytes(run.checkpoints[-1].read_bytes()[:500])
+    problems: list[str] = []
+    assert run.load(unreadable=problems.append).snapshot.version == 9
+    assert run.final == run.checkpoints[0] and "version-0000000012" in problems[0]
+    run.checkpoints[0].rename(tmp_path / "checkpoints" / "best.safetensors")
+    assert run.load(best=True).path == run.best and run.load().path == run.best
+    run.checkpoints[0].rename(tmp_path / "checkpoints" / "best.safetensors")
+    with pytest.raises(ConfigurationError, match=r"holds no good checkpoint: .*best.safetensors"):
+        run.load(best=True)
+
+
 def test_the_best_stands_beside_the_versions(tmp_path: Path) -> None:
     run = untrained(tmp_path, small())
     run.final.rename(run.path / "checkpoints" / "best.safetensors")
