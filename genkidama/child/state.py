@@ -22,7 +22,7 @@ import structlog
 
 from genkidama.child.backend import Backend
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.files import write_atomically
+from genkidama.system.files import make_folder, write_atomically
 
 __all__ = ["OwnState", "load_state", "save_state"]
 
@@ -41,12 +41,7 @@ def save_state(path: Path, key: str, arrays: dict[str, npt.NDArray[Any]]) -> Non
     Raises:
         EnvironmentFailure: the file cannot be written; an older one is untouched.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{path.parent}: cannot be made: {error.strerror}; choose another directory"
-        ) from None
+    make_folder(path.parent)
     write_atomically(path, safetensors.numpy.save(arrays, metadata={"signature": key}))
 
 

@@ -23,6 +23,7 @@ from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
 from genkidama.system.address import listening_socket, local_address
+from genkidama.system.aside import Aside
 from genkidama.system.history import Follower
 from genkidama.system.machine import available_bytes, available_cores
 from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS, Run
@@ -204,6 +205,9 @@ class _Cluster:
         self._cores = cores
         self._alone = listen is None
         self._history = Follower(run.path / HISTORY)
+        self._aside = Aside()
+        #: Its reasons, the newest last.
+        self._told: dict[str, None] = {}
         self._children: list[Process] = []
         self._parent: Process | None = None
         self._nursery: SharedNursery | None = None
@@ -216,7 +220,9 @@ class _Cluster:
             if self._names and self._experiment.child.backend == "hogwild":
                 log = self._path / LOGS / "nursery.log"
                 self._nursery = SharedNursery(self._experiment, log)
-            self._parent = self._start("parent", self._parents_command(), self._socket.fileno())
+            descriptors = (self._socket.fileno(), self._aside.descriptor)
+            self._parent = self._start("parent", self._parents_command(), *descriptors)
+            self._parent.said = self._said
             for name in self._names:
                 self._children.append(self._start(name, self._childs_command(name)))
         except BaseException:
@@ -231,6 +237,7 @@ class _Cluster:
         descriptor = self._socket.fileno()
         command = ["genkidama.parent", str(self._path / SETTINGS)]
         command += ["--listen", f"fd://{descriptor}", "--out", str(self._path)]
+        command += ["--aside", str(self._aside.descriptor)]
         if self._experiment.sends_experience:
             command += self._nurserys_option()
         return command + (_OPEN if self._alone else [])
@@ -278,10 +285,26 @@ class _Cluster:
 
     def _tell(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
         for line in self._history.read():
-            if watch is not None:
-                watch(msgspec.json.decode(line))
+            event = msgspec.json.decode(line)
+            # What was told aside may come into the history later.
+            if watch is not None and event.get("reason") not in self._told:
+                watch(event)
+        self._tell_aside(watch)
 
-    def __exit__(self, *_: object) -> None:
+    def _tell_aside(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
+        """What the parent says because it cannot write its history."""
+        for line in self._aside.read():
+            event = msgspec.json.decode(line)
+            self._told[event["reason"]] = None
+            if watch is not None:
+                watch(event)
+
+    def _said(self) -> str:
+        """The newest of those words; empty if there are none."""
+        self._tell_aside(None)
+        return next(reversed(self._told), "")
+
+    def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
         for child in self._children:
             child.terminate()
         if self._nursery is not None:
@@ -295,7 +318,13 @@ class _Cluster:
         if self._parent is not None:
             self._parent.end(_PARENT_GRACE)
             self._parent.close()
+            if error is not None and self._parent.code:
+                killed = self._parent.code < 0
+                reason = "it was killed before that" if killed else self._parent.error()
+                if reason not in str(error):
+                    error.add_note(f"the parent has not written its last checkpoint: {reason}")
         self._socket.close()
+        self._aside.close()
 
 
 def _look_after(process: Process) -> None:

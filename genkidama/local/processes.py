@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -76,6 +77,8 @@ class Process:
         self._descriptors = descriptors
         self._environment = {**os.environ, **(environment or {})}
         self._losses = Losses()
+        #: What it has said last where its log cannot be written.
+        self.said: Callable[[], str] = str
         self._file: IO[bytes] = log.open("ab")
         #: Where its own words begin.
         self._mark = log.stat().st_size
@@ -114,12 +117,13 @@ class Process:
 
     def error(self) -> str:
         """The last `error: …` line that it wrote, without the word."""
-        with self.log.open("rb") as file:
+        lines: list[str] = []
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(self._mark)
             lines = file.read().decode(errors="replace").splitlines()
         found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        if found:
-            return found[-1]
+        if found or (said := self.said()):
+            return found[-1] if found else said
         return f"{self.name} ended with exit code {self.popen.returncode}; see {self.log}"
 
     def terminate(self) -> None:

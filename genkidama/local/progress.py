@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any, TextIO
 
 from genkidama.events import (
+    CheckpointWritten,
     Event,
     Exchange,
     Joined,
@@ -113,6 +114,8 @@ class Progress(_Follower):
         #: How much was done before the first exchange that this process saw.
         self._share_before: float | None = None
         self._last: Exchange | None = None
+        #: Whether there was a warning since the last checkpoint.
+        self._warned = False
         #: Time and steps of the exchanges within the speed's window.
         self._points: deque[tuple[float, int]] = deque()
 
@@ -136,6 +139,12 @@ class Progress(_Follower):
                 self._children.pop(event.child, None)
             case Refused():
                 self.say(_refused(event))
+            case Warned():
+                self._warned = True
+                self.say(f"warning: {event.reason}")
+            case CheckpointWritten() if self._warned:
+                self._warned = False
+                self.say(f"checkpoint of version {event.version} written")
 
     def _take_exchange(self, event: Exchange) -> None:
         self._last = event

@@ -13,6 +13,7 @@ from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
 from genkidama.parent.learner import NURSERY
 from genkidama.parent.server import Parent
+from genkidama.system.aside import aside
 from genkidama.system.console import configure_logging, fail, stop_at_eof
 from genkidama.system.forkserver import spare_the_resource_tracker
 from genkidama.system.plugs import check_environment
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if find_spec("gymnasium") is not None and experiment.environment.envpool is None:
             check_environment(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
+        if options.aside is not None:
+            parent.aside = aside(options.aside)
         if options.until_eof:
             stop_at_eof()
         if options.nursery:
@@ -88,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--key-file", metavar="FILE", help="its PEM private key")
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--aside", type=int, help=argparse.SUPPRESS)  # a descriptor
     parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
     return parser
 

@@ -5,6 +5,8 @@ Laws of this file:
   child waits for a disk.
 - With `parent.checkpoint_updates` a checkpoint is of the very push that completes so many updates.
 - A checkpoint that fails stops nothing: it is reported and tried again. Only the final one raises.
+- After a failure, and at the end, the newest is written first: there may be room for one only.
+- A folder that was deleted is made again and filled at once.
 - A run goes on with the network and the rule that it began with, and from θ_P, also where the
   checkpoint's network is a running mean of it.
 """
@@ -12,7 +14,9 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +29,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaEr
 from genkidama.events import CheckpointWritten, Event, Resumed
 from genkidama.parameter_server import ParameterServer
 from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, load
+from genkidama.system.files import way_out
 from genkidama.system.run import CHECKPOINTS
 from genkidama.trial import Snapshot
 from genkidama.weights import Signature, Vector
@@ -41,6 +46,12 @@ BEST_SHARE = 0.05
 #: With `parent.average` the network of a checkpoint is the running mean, and θ_P lies beside it
 #: under this name, among what the rule remembers.
 TRAINED = "__trained__"
+
+#: The saved version where nothing is saved any more.
+_NONE = -1
+
+#: How often the disk is asked for the room that is left.
+_LOOK_SECONDS = 2.0
 
 _Copy: TypeAlias = tuple[Signature, Vector, Snapshot, RuleState]
 
@@ -74,6 +85,8 @@ class Checkpointer:
         self._retry_at = -math.inf
         self._best = -math.inf
         self._best_at = -math.inf
+        self._looked_at = -math.inf
+        self._shortage = ""
 
     def restore(self, now: float) -> Resumed | None:
         """Lets the server go on from the newest checkpoint; None if there is none.
@@ -120,6 +133,14 @@ class Checkpointer:
             self._plan_update()
             self._due.append(self._copy(now))
 
+    def lost(self) -> None:
+        """What was written is gone: `keep` writes it anew."""
+        self._saved_version = _NONE
+        self._saved_at = -math.inf
+        self._retry_at = -math.inf
+        self._best = -math.inf
+        self._best_at = -math.inf
+
     @property
     def due(self) -> bool:
         """Whether `keep` has something to write at once."""
@@ -131,11 +152,18 @@ class Checkpointer:
             self._saved_at = now
         if self._server.trial.vector is None or now < self._retry_at:
             return
+        gone = not os.path.isdir(self._folder.path) and os.path.isdir(self._out)
+        if gone and self._saved_version > 0:
+            self.lost()
+            self._complain(f"{self._folder.path}: was deleted; made again")
         seconds = self._settings.checkpoint_seconds
-        if seconds and now - self._saved_at >= seconds and self._unsaved():
+        self._look_for_room(now)
+        anew = self._saved_version == _NONE and not self._due
+        if anew or (seconds and now - self._saved_at >= seconds and self._unsaved()):
             self._due.append(self._copy(now))
         try:
-            await self._write_due(now)
+            await self._write_due(now, newest_first=self._retry_at > -math.inf)
+            self._retry_at = -math.inf
             if now >= self._best_at and self._improved():
                 began = time.monotonic()
                 await self._write_best(now)
@@ -152,15 +180,36 @@ class Checkpointer:
         """
         if self._server.trial.vector is None:
             return
-        await self._write_due(now)
-        if self._unsaved():
+        newest = self._due[-1][2].version if self._due else self._saved_version
+        if newest != self._server.trial.version:
             self._due.append(self._copy(now))
-            await self._write_due(now)
+        await self._write_due(now, newest_first=True)
+        self._folder.prune(self._saved_version)
         if self._improved():
             await self._write_best(now)
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _look_for_room(self, now: float) -> None:
+        """Says that there is none left before a checkpoint fails, which may take a while."""
+        if now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        try:
+            disk = os.statvfs(self._folder.path)
+        except OSError:
+            return  # the next checkpoint will tell
+        assert self._server.trial.vector is not None
+        size = 2 * self._server.trial.vector.nbytes
+        problem = ""
+        if disk.f_flag & os.ST_RDONLY:
+            problem = f"cannot be written: {way_out(OSError(errno.EROFS, ''))}"
+        elif disk.f_bavail * disk.f_frsize < size:
+            problem = f"has no room for two more checkpoints; {way_out(OSError(errno.ENOSPC, ''))}"
+        if problem and problem != self._shortage:
+            self._complain(f"{self._folder.path}: {problem}")
+        self._shortage = problem
 
     def _check_same(self, checkpoint: Checkpoint) -> None:
         """Every child would be refused if a run went on with another network, so say it at once.
@@ -178,6 +227,12 @@ class Checkpointer:
                     f"{self._out}: its checkpoints were made with {key} = {was!r}, "
                     f"now it is {now_is!r}; choose another directory with --out"
                 )
+        expected = after.parent.signature
+        if expected not in ("", checkpoint.signature.digest):
+            raise ConfigurationError(
+                f"{self._out}: its network has the signature {checkpoint.signature.digest}, "
+                f"parent.signature = {expected!r}; choose another directory with --out"
+            )
 
     def _plan_update(self) -> None:
         every = self._settings.checkpoint_updates
@@ -202,17 +257,17 @@ class Checkpointer:
             vector = trial.average.copy()
         return trial.signature, vector, self._server.snapshot(now), copies
 
-    async def _write_due(self, now: float) -> None:
+    async def _write_due(self, now: float, newest_first: bool = False) -> None:
         while self._due:
-            copy = self._due.popleft()
+            copy = self._due.pop() if newest_first else self._due.popleft()
             try:
                 path = await asyncio.to_thread(self._folder.save_latest, *copy)
             except EnvironmentFailure:
-                if len(self._due) < self._folder.keep:
-                    self._due.appendleft(copy)
+                kept = sorted([*self._due, copy], key=_version)
+                self._due = deque(kept, maxlen=self._due.maxlen)
                 raise
             snapshot = copy[2]
-            self._saved_version = snapshot.version
+            self._saved_version = max(self._saved_version, snapshot.version)
             self._saved_at = now
             self._note(
                 CheckpointWritten(
@@ -224,6 +279,10 @@ class Checkpointer:
         copy = self._copy(now)
         await asyncio.to_thread(self._folder.save_best, *copy)
         self._best = _mean(copy[2].mean_return)
+
+
+def _version(copy: _Copy) -> int:
+    return copy[2].version
 
 
 def _restore_rule(rule: Rule, checkpoint: Checkpoint) -> None:

@@ -3,6 +3,9 @@
 Laws of this file:
 - A directory that holds a run is taken up where that run's newest readable checkpoint left off.
 - What cannot be written while the run goes on is reported once and tried again; the run goes on.
+- A problem stands in the log and in the history. One of the history itself is told aside, since
+  the terminal that follows a run reads the history.
+- A directory that was deleted is made again, with all that is known.
 - The history tells things in the order in which they happened.
 - The keeper of a plain run is a `Checkpointer`, that of a search a `TrialKeeper`. Only
   `_make_keeper` asks which it is.
@@ -18,18 +21,21 @@ from structlog.typing import FilteringBoundLogger
 
 import genkidama
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.events import Event, Resumed, Started, Warned
+from genkidama.events import CheckpointWritten, Event, Resumed, Started, Warned, as_lines
 from genkidama.experiment import Experiment, read_toml
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.telemetry import EventLog
 from genkidama.parent.trials import TrialKeeper
-from genkidama.system.files import write_atomically
+from genkidama.system.files import way_out, write_atomically
 from genkidama.system.history import History
 from genkidama.system.run import EXPERIMENT, HISTORY, new_directory
 from genkidama.tuning.service import Search
 
 __all__ = ["Keeper", "Records", "make_directory"]
+
+#: How often the parent looks whether its directory is still there.
+_LOOK_SECONDS = 1.0
 
 
 class Keeper(Protocol):
@@ -40,6 +46,9 @@ class Keeper(Protocol):
 
     def pushed(self, now: float) -> None:
         """To be called after each push, before the next is handled."""
+
+    def lost(self) -> None:
+        """What was written is gone: `keep` writes it anew."""
 
     @property
     def due(self) -> bool:
@@ -63,6 +72,7 @@ class Records:
         out: the run's directory, which exists.
         now: the parent's clock, in seconds.
         log: where people read.
+        aside: is given lines of a history that cannot be written.
 
     Raises:
         ConfigurationError: the directory holds a run of another kind, network or rule.
@@ -75,15 +85,18 @@ class Records:
         out: Path,
         now: Callable[[], float],
         log: FilteringBoundLogger,
+        aside: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         self._server = server
+        self._out = out
+        self._aside = aside
         self._now = now
         self._log = log
         self._events = EventLog(log)
         self._history_error = ""
-        #: Whether the history, too, tells problems; and the one that it has told last.
-        self._aloud = False
+        #: The problem that the history has told last.
         self._problem = ""
+        self._looked_at = now()
         self._history = History(out / HISTORY)
         try:
             _check_same_kind(server.experiment, out)
@@ -114,19 +127,22 @@ class Records:
         While a checkpoint was being written, pushes have come. They stand before it.
         """
         event.time = self._now()
+        if isinstance(event, CheckpointWritten):
+            self._problem = ""  # if it returns, it is news
         self._take_events(event)
 
     async def keep(self) -> None:
         """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
-        await self._keeper.keep(self._now())
         try:
+            self._look()
             self._history.flush()
             self._history_error = ""
         except EnvironmentFailure as error:
             if self._history_error != str(error):
                 self._history_error = str(error)
                 self._complain(self._history_error)
+        await self._keeper.keep(self._now())
 
     async def finish(self) -> None:
         """Writes the final checkpoint and the rest of the history, and closes them.
@@ -142,11 +158,13 @@ class Records:
         self._take_events()
         self._events.close()
         try:
+            self._look(at_once=True)
             self._history.flush()
         except EnvironmentFailure as error:
             failure = failure or error
         self._history.close()
         if failure is not None:
+            self._tell_aside(str(failure))
             raise failure
 
     def close(self) -> None:
@@ -160,7 +178,6 @@ class Records:
             return Checkpointer(server, out, self.note, self._complain)
         from genkidama.tuning.study import Study  # Optuna, which a plain run does without
 
-        self._aloud = True
         study = Study(server.experiment, out, resumes=(out / EXPERIMENT).exists())
         return TrialKeeper(server, server.trials, study, out, self._complain, self._now)
 
@@ -173,12 +190,32 @@ class Records:
         self._events.advise(server.trials.rule.diagnose(beta, len(server.joined)))
 
     def _complain(self, problem: str) -> None:
-        """Logs it. The history of a search tells it, too, since nodes may have to wait for it."""
+        """Logs it. The history tells it, too, if it is another one than before."""
         self._log.error("problem", reason=problem)
-        if self._aloud and problem != self._problem:
+        if problem != self._problem:
             self._problem = problem
             self._take_events()
             self._history.add([Warned(time=self._now(), reason=problem)])
+            if self._history_error:
+                self._tell_aside(problem)
+
+    def _tell_aside(self, problem: str) -> None:
+        self._aside(as_lines([Warned(time=self._now(), reason=problem)]))
+
+    def _look(self, at_once: bool = False) -> None:
+        """Makes the directory again if it has gone."""
+        now = self._now()
+        if not at_once and now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        if self._history.gone:
+            self._history.reopen()
+            write_atomically(self._out / EXPERIMENT, self._server.experiment.to_toml().encode())
+            self._keeper.lost()
+            self._complain(
+                f"{self._out}: was deleted or moved while the run goes on; made again, "
+                "without what was in it"
+            )
 
 
 def make_directory(out: Path | None, name: str) -> Path:
@@ -193,8 +230,7 @@ def make_directory(out: Path | None, name: str) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFailure(
-            f"{out or 'runs'}: cannot be made: {error.strerror}; "
-            "choose another directory with --out"
+            f"{out or 'runs'}: cannot be made: {error.strerror}; {way_out(error)}"
         ) from None
     return out
 

@@ -16,6 +16,7 @@ import signal
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -97,6 +98,8 @@ class Parent:
         self._wake = asyncio.Event()
         self._stopped = ""
         self._notify: Notify = lambda *_: None
+        #: Is given lines of a history that cannot be written; see `Records`.
+        self.aside: Callable[[bytes], None] = lambda _: None
         self._offset = time.time() - time.monotonic()
 
     async def startup(self) -> None:
@@ -122,7 +125,7 @@ class Parent:
             websockets = await self._bind(context)
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
-            self._records = Records(self.server, self.out, self.now, self._log)
+            self._records = Records(self.server, self.out, self.now, self._log, self.aside)
             if self._learner is not None:
                 await self._learner.begin()
             try:

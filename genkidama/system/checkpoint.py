@@ -304,11 +304,15 @@ class CheckpointFolder:
         path = self.version_path(snapshot.version)
         make_folder(self.path)
         save(path, signature, vector, snapshot, state)
-        older = [version for version in self.versions() if version <= snapshot.version]
-        for version in older[: -self.keep]:
-            with suppress(OSError):
-                self.version_path(version).unlink()
+        self.prune(snapshot.version)
         return path
+
+    def prune(self, newest: int) -> None:
+        """Deletes all but the last `keep` versions up to `newest`, as far as that can be done."""
+        with suppress(EnvironmentFailure, OSError):
+            older = [version for version in self.versions() if version <= newest]
+            for version in older[: -self.keep]:
+                self.version_path(version).unlink()
 
     def save_best(
         self,

@@ -7,6 +7,7 @@ Laws of this file:
 - Every line in the file is whole: a line that a crash tore is cut off before the next is written.
   Until then nobody reads it.
 - One process writes; a second one that opens the same file is refused.
+- A file that was deleted or moved away is made anew. A reader begins again with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
 from genkidama.events import Event, as_lines
+from genkidama.system.files import make_folder, way_out
 
 __all__ = ["BACKLOG", "Follower", "History", "read_lines", "whole_length", "whole_lines"]
 
@@ -68,11 +70,16 @@ class Follower:
         self.path = path
         #: How many bytes of the file were there before, or have been read.
         self.position = whole_length(path)
+        self._identity: tuple[int, int] | None = None
 
     def read(self) -> list[bytes]:
         """The lines that have come since the last call."""
         try:
             with self.path.open("rb") as file:
+                identity = _identity(os.fstat(file.fileno()))
+                if self._identity not in (None, identity):
+                    self.position = 0
+                self._identity = identity
                 file.seek(self.position)
                 found = whole_lines(file.read())
         except FileNotFoundError:
@@ -96,21 +103,45 @@ class History:
         #: How many lines were dropped because nothing could be written for too long.
         self.dropped = 0
         self._waiting = bytearray()
+        self._file = self._open()
+
+    def _open(self) -> int:
+        path = self.path
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise _unwritable(path, error) from None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._mend()
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _mend(opened)
         except OSError as error:
-            os.close(self._file)
+            os.close(opened)
             if isinstance(error, BlockingIOError):
                 raise EnvironmentFailure(
                     f"{path}: another parent is writing this run; "
                     "choose another directory with --out"
                 ) from None
             raise _unwritable(path, error) from None
+        return opened
+
+    @property
+    def gone(self) -> bool:
+        """Whether the file that is written is no longer the one of this name."""
+        try:
+            return _identity(os.stat(self.path)) != _identity(os.fstat(self._file))
+        except OSError:
+            return True
+
+    def reopen(self) -> None:
+        """Writes from now on into a new file of this name, in a folder that is made if missing.
+
+        Raises:
+            EnvironmentFailure: it cannot be made; all stays as it was.
+        """
+        make_folder(self.path.parent)
+        opened = self._open()
+        os.close(self._file)
+        self._file = opened
 
     def add(self, events: Sequence[Event]) -> None:
         """Takes one line an event; nothing is written yet."""
@@ -130,20 +161,24 @@ class History:
                 del self._waiting[: os.write(self._file, self._waiting)]
         except OSError as error:
             raise EnvironmentFailure(
-                f"{self.path}: cannot be written: {error.strerror}; the run goes on, free space"
+                f"{self.path}: cannot be written: {error.strerror}; "
+                f"the run goes on, {way_out(error)}"
             ) from None
 
     def close(self) -> None:
         """Closes the file. What `flush` could not write is lost."""
         os.close(self._file)
 
-    def _mend(self) -> None:
-        whole = _whole_length(self._file)
-        if whole < os.fstat(self._file).st_size:
-            os.ftruncate(self._file, whole)
+
+def _mend(file: int) -> None:
+    whole = _whole_length(file)
+    if whole < os.fstat(file).st_size:
+        os.ftruncate(file, whole)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 def _unwritable(path: Path, error: OSError) -> EnvironmentFailure:
-    return EnvironmentFailure(
-        f"{path}: cannot be written: {error.strerror}; choose another directory with --out"
-    )
+    return EnvironmentFailure(f"{path}: cannot be written: {error.strerror}; {way_out(error)}")

@@ -79,8 +79,7 @@ def test_a_disk_that_fails_leaves_the_old_state(
         with pytest.raises(EnvironmentFailure) as caught:
             save_state(path, "key", NEW)
     assert str(caught.value) == (
-        f"{path}: cannot be written: No space left on device; "
-        "free space or choose another directory"
+        f"{path}: cannot be written: No space left on device; free space on its disk"
     )
     assert_holds(path, OLD)
     assert os.listdir(tmp_path) == [path.name]
@@ -91,7 +90,8 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure) as caught:
         save_state(tmp_path / "file" / "state" / "pi.safetensors", "key", OLD)
     assert str(caught.value) == (
-        f"{tmp_path}/file/state: cannot be made: Not a directory; choose another directory"
+        f"{tmp_path}/file/state: cannot be made: Not a directory; "
+        "move the file away that stands in a folder's place"
     )
 
 

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,10 @@ async def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
         await child.enter()
         await child.pushed(2.0, returns=[5.0])
-    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+    async with (
+        running(experiment(), tmp_path) as parent,
+        FakeChild(parent.address, session="2") as child,
+    ):
         weights = await child.enter()
         assert weights.version == 1
         np.testing.assert_array_equal(weights.vector, vector(2.0))
@@ -54,6 +58,26 @@ async def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
     ]
     times = [event["time"] for event in history(tmp_path)]
     assert times == sorted(times)
+
+
+async def test_a_push_that_is_sent_again_after_a_restart_is_counted_once(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(2.0, returns=[5.0])
+        await child.pushed(4.0)
+    async with running(experiment(), tmp_path) as parent:
+        async with FakeChild(parent.address) as child:
+            await child.enter()
+            child.sequence = 1
+            await child.pushed(4.0)  # number 2, whose reply got lost
+            trial = parent.server.trial
+            assert (trial.version, trial.steps, parent.server.exchanges) == (2, 20, 2)
+            await child.pushed(4.0)
+            assert trial.version == 3
+        async with FakeChild(parent.address, session="2") as another:
+            await another.enter()
+            await another.pushed(4.0)  # number 1 of a new process
+            assert trial.version == 4
 
 
 def flip(path: Path, near: bytes) -> None:
@@ -161,7 +185,11 @@ async def test_the_best_is_of_a_full_window_and_survives_a_restart(tmp_path: Pat
         await child.pushed(1.0, returns=[100.0])
     assert not best.exists()
     for returns, mean in (([20.0], 60.0), ([0.0], 60.0), ([500.0, 500.0], 500.0)):
-        async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        again = str(mean) + str(returns)  # another process each time
+        async with (
+            running(settings, tmp_path) as parent,
+            FakeChild(parent.address, session=again) as child,
+        ):
             await child.enter()
             await child.pushed(1.0, returns=returns)
         assert load(best).snapshot.mean_return == mean
@@ -202,6 +230,15 @@ async def test_a_full_disk_stops_nobody_and_loses_no_checkpoint(
     assert capfd.readouterr().err.count("No space left") == 1
 
 
+async def test_a_run_of_another_signature_than_expected_is_not_taken_up(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(2.0)
+    settings = experiment(parent={"signature": "0" * 64})
+    with pytest.raises(ConfigurationError, match="its network has the signature"):
+        await Parent(settings, out=tmp_path, listen="127.0.0.1:0").startup()
+
+
 # By value: the test is the clock and the children.
 
 
@@ -224,6 +261,63 @@ def exchange(server: ParameterServer, checkpointer: Checkpointer, child: str, no
     reply = server.handle(child, Push(version=0, sequence=sequence, vector=weights), now)
     assert isinstance(reply, Weights)
     checkpointer.pushed(now)
+
+
+async def test_the_newest_is_written_first_where_the_disk_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_keep": 3})
+    server, checkpointer = entered(settings, tmp_path, "a")
+    told: list[str] = []
+    checkpointer._complain = told.append
+    save = CheckpointFolder.save_latest
+    written: list[int] = []
+
+    def once(folder: CheckpointFolder, *copy: Any) -> Path:
+        """There is room for one."""
+        if written:
+            raise EnvironmentFailure("no space")
+        written.append(copy[2].version)
+        return save(folder, *copy)
+
+    def never(folder: CheckpointFolder, *copy: Any) -> Path:
+        raise EnvironmentFailure("no space")
+
+    monkeypatch.setattr(CheckpointFolder, "save_latest", never)
+    for now in (1.0, 2.0, 3.0, 4.0):
+        exchange(server, checkpointer, "a", now)
+        await checkpointer.keep(now)
+    assert told == ["no space"]
+    monkeypatch.setattr(CheckpointFolder, "save_latest", once)
+    with pytest.raises(EnvironmentFailure, match="no space"):
+        await checkpointer.finish(5.0)
+    assert written == [4]
+    monkeypatch.setattr(CheckpointFolder, "save_latest", save)
+    await checkpointer.finish(6.0)
+    assert CheckpointFolder(tmp_path / "checkpoints").versions() == [2, 3, 4]
+
+
+async def test_a_disk_without_room_is_told_before_a_checkpoint_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = experiment(parent={"checkpoint_seconds": 1000})
+    server, checkpointer = entered(settings, tmp_path, "a")
+    told: list[str] = []
+    checkpointer._complain = told.append
+    exchange(server, checkpointer, "a", 1.0)
+    found = os.statvfs(tmp_path)
+    for now, flags, blocks in ((1.0, 0, 9), (5.0, os.ST_RDONLY, 9), (6.0, 0, 9), (9.0, 0, 0)):
+        fields = list(found[:10])
+        fields[4] = blocks
+        fields[8] = flags
+        monkeypatch.setattr(os, "statvfs", lambda _, fields=fields: os.statvfs_result(fields))
+        await checkpointer.keep(now)
+        await checkpointer.keep(now + 0.5)
+    reasons = [reason.partition(": ")[2] for reason in told]
+    assert reasons == [
+        "cannot be written: make its disk writable again (mount -o remount,rw)",
+        "has no room for two more checkpoints; free space on its disk",
+    ]
 
 
 async def test_exactly_those_updates_of_three_children_and_after_a_restart(tmp_path: Path) -> None:
@@ -353,7 +447,7 @@ async def test_a_running_mean_is_what_is_saved_and_the_run_goes_on_from_the_weig
     np.testing.assert_array_equal(saved.vector, vector(4.0))
     saved = load(CheckpointFolder(tmp_path / "checkpoints").version_path(2))
     np.testing.assert_array_equal(saved.vector, vector(4.0))
-    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address, "b") as child:
         weights = await child.enter()
         np.testing.assert_array_equal(weights.vector, vector(4.0))
         await child.pushed(0.0)

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +14,18 @@ import pytest
 import structlog
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolError
-from genkidama.events import CheckpointWritten, Stopped
+from genkidama.events import CheckpointWritten, Stopped, from_line
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent import Parent, server
+from genkidama.parent import records as records_module
 from genkidama.parent.records import Records
 from genkidama.plain_run import PlainRun
+from genkidama.system.history import Follower
+from genkidama.system.run import Run
 from genkidama.tuning.service import Search
 from tests.parent.fake_child import FakeChild
-from tests.parent.parents import events, experiment, history, running
+from tests.parent.parents import events, experiment, history, running, until
 
 
 async def start(out: Path, listen: str = "127.0.0.1:0") -> None:
@@ -60,9 +64,7 @@ async def test_a_torn_last_line_of_the_history_is_cut_off(tmp_path: Path) -> Non
 
 async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(
-        EnvironmentFailure, match="Not a directory; choose another directory with --out"
-    ):
+    with pytest.raises(EnvironmentFailure, match="Not a directory; move the file away"):
         await start(tmp_path / "file" / "run", "127.0.0.1:0")
 
 
@@ -102,10 +104,15 @@ def searching() -> Experiment:
     return experiment(search=SEARCH)
 
 
-def records(settings: Experiment, out: Path, now: Callable[[], float] = lambda: 5.0) -> Records:
+def records(
+    settings: Experiment,
+    out: Path,
+    now: Callable[[], float] = lambda: 5.0,
+    aside: Callable[[bytes], None] = lambda _: None,
+) -> Records:
     trials = Search(settings) if settings.search is not None else PlainRun(settings)
     server = ParameterServer(settings, out.name, trials)
-    return Records(server, out, now, structlog.get_logger())
+    return Records(server, out, now, structlog.get_logger(), aside)
 
 
 @pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
@@ -135,17 +142,18 @@ async def test_a_run_of_the_other_kind_is_refused_and_nothing_stays_open(
     await records(before, tmp_path).finish()  # the history is free again
 
 
-@pytest.mark.parametrize(
-    ("settings", "told"), [(experiment(), []), (searching(), ["no space"])], ids=["plain", "search"]
-)
-async def test_nodes_may_have_to_wait_so_a_search_tells_its_problems_in_the_history_too(
-    settings: Experiment, told: list[str], tmp_path: Path
+@pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
+async def test_the_history_tells_a_problem_once_and_again_when_it_returns(
+    settings: Experiment, tmp_path: Path
 ) -> None:
     opened = records(settings, tmp_path)
-    for _ in range(2):
-        opened._keeper._complain("no space")  # type: ignore[attr-defined]
+    for problem in ("no space", "no space", "", "no space"):
+        if problem:
+            opened._keeper._complain(problem)  # type: ignore[attr-defined]
+        else:
+            opened.note(CheckpointWritten(time=5.0, version=1, update=1.0, file="…"))
     await opened.finish()
-    assert [event["reason"] for event in events(tmp_path, "warning")] == told
+    assert [event["reason"] for event in events(tmp_path, "warning")] == ["no space"] * 2
 
 
 async def test_a_search_tells_later_that_its_history_could_not_be_written(
@@ -154,14 +162,42 @@ async def test_a_search_tells_later_that_its_history_could_not_be_written(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    opened = records(searching(), tmp_path)
+    aside: list[bytes] = []
+    opened = records(searching(), tmp_path, aside=aside.append)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         for _ in range(2):
             await opened.keep()
+    (told,) = aside  # at once, past the disk
     await opened.finish()
     (warning,) = events(tmp_path, "warning")
     assert "history.jsonl: cannot be written: No space left on device" in warning["reason"]
+    assert warning["reason"].endswith("the run goes on, free space on its disk")
+    assert from_line(told) == from_line(warning)
+
+
+async def test_a_directory_that_was_deleted_is_made_again_with_all_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HOUSEKEEPING_SECONDS", 0.02)
+    monkeypatch.setattr(records_module, "_LOOK_SECONDS", 0.02)
+    out, settings = tmp_path / "run", experiment(parent={"checkpoint_seconds": 0.05})
+    async with running(settings, out) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        await until(lambda: bool(Run(out).checkpoints))
+        follower = Follower(out / "history.jsonl")
+        assert follower.read() == []
+        shutil.rmtree(out / "checkpoints")
+        await until(lambda: bool(Run(out).checkpoints))
+        shutil.rmtree(out)
+        await until(lambda: bool(Run(out).checkpoints))
+        await child.pushed(2.0)
+    assert Run(out).experiment == settings and Run(out).load().snapshot.version == 2
+    warnings = [warning["reason"] for warning in events(out, "warning")]
+    assert "run: was deleted or moved while the run goes on" in warnings[-1]
+    assert b"was deleted" in follower.read()[0]  # whoever follows the history goes on
+    assert events(out, "exchange")[-1]["version"] == 2
 
 
 async def test_an_event_of_its_own_stands_behind_what_happened_before(tmp_path: Path) -> None:
