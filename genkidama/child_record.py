@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from genkidama.errors import ProtocolError
 from genkidama.lines import ParentLine, agree, unknown_base
 from genkidama.messages import Hello, Push, Weights
-from genkidama.trial import Trial
+from genkidama.trial import Snapshot, Trial
 from genkidama.weights import Signature
 
-__all__ = ["ChildRecord"]
+__all__ = ["ChildRecord", "kept", "restored"]
 
 
 @dataclass
@@ -29,16 +32,6 @@ class ChildRecord:
     trial: Trial | None = field(default=None, compare=False, repr=False)
     #: How differences travel on its connection; None if all weights travel whole.
     line: ParentLine | None = field(default=None, compare=False, repr=False)
-
-    @classmethod
-    def of(cls, counts: dict[str, int]) -> ChildRecord:
-        """One that goes on with what a checkpoint has kept."""
-        return cls(
-            exchanges=counts.get("exchanges", 0),
-            episodes=counts.get("episodes", 0),
-            steps=counts.get("steps", 0),
-            left_out=counts.get("left_out", 0),
-        )
 
     def count(self, push: Push, *, left_out: bool) -> None:
         """Counts a push of this session, whether the rule has used it or left it out."""
@@ -76,8 +69,15 @@ class ChildRecord:
         """The same push with its whole vector.
 
         Raises:
-            ProtocolError: it is a difference to weights that are not known here, or is none.
+            ProtocolError: it is a difference to weights that are not known here, or is none. Or its
+                number is below the last one, which is no push that is sent again.
         """
+        if push.sequence < self.sequence:
+            raise ProtocolError(
+                "order",
+                f"child {child!r} sends push {push.sequence} after push {self.sequence} of the "
+                "same session; a process that begins again needs another session",
+            )
         if not push.encoding:
             return push
         if self.line is None:
@@ -92,3 +92,32 @@ class ChildRecord:
     def answer(self, weights: Weights, push: Push | None = None) -> Weights:
         """These weights as they travel; `push` as `ParentLine.answer` takes it."""
         return weights if self.line is None else self.line.answer(weights, push)
+
+
+def kept(records: Mapping[str, ChildRecord]) -> dict[str, Any]:
+    """What a checkpoint says of all children, as arguments of `Trial.snapshot`."""
+    return {
+        "children": {name: record.counts() for name, record in records.items()},
+        "sessions": {
+            name: (record.session, record.sequence)
+            for name, record in records.items()
+            if record.sequence
+        },
+    }
+
+
+def restored(snapshot: Snapshot) -> dict[str, ChildRecord]:
+    """The children that a checkpoint knows. None of them is connected."""
+    found = {}
+    for name in snapshot.children.keys() | snapshot.sessions.keys():
+        counts = snapshot.children.get(name, {})
+        session, sequence = snapshot.sessions.get(name, ("", 0))
+        found[name] = ChildRecord(
+            session=session,
+            sequence=sequence,
+            exchanges=counts.get("exchanges", 0),
+            episodes=counts.get("episodes", 0),
+            steps=counts.get("steps", 0),
+            left_out=counts.get("left_out", 0),
+        )
+    return found

@@ -133,6 +133,7 @@ class Trial:
         updates: float,
         seconds: float,
         children: dict[str, dict[str, int]] | None = None,
+        sessions: dict[str, tuple[str, int]] | None = None,
     ) -> Snapshot:
         """What a checkpoint says beside the vector. A trial does not know the arguments itself."""
         return Snapshot(
@@ -147,6 +148,7 @@ class Trial:
             mean_return=self.mean_return,
             returns=list(self.returns),
             children=children or {},
+            sessions=sessions or {},
             experiment=self.experiment,
         )
 
@@ -176,6 +178,9 @@ class Snapshot(msgspec.Struct, kw_only=True):
     returns: list[float] = []
     #: Per child: `exchanges`, `episodes`, `steps`.
     children: dict[str, dict[str, int]] = {}
+    #: Per child: its last session, and the number of the last push in it that was counted. The
+    #: vector has all pushes up to there, so a push that is sent again is not counted again.
+    sessions: dict[str, tuple[str, int]] = {}
     experiment: dict[str, Any] = {}
 
 

@@ -3,22 +3,33 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from genkidama.child_record import ChildRecord
+from genkidama.child_record import ChildRecord, kept, restored
 from genkidama.errors import ProtocolError
+from genkidama.experiment import Experiment
 from genkidama.messages import Hello, Push, Weights
 from genkidama.trial import Trial
 from genkidama.weights import DTYPE, Signature
 
 
-def test_a_checkpoint_keeps_the_counts_alone() -> None:
+def test_a_checkpoint_keeps_the_counts_and_the_last_push_of_each_session() -> None:
+    records = {
+        "a": ChildRecord(session="s", sequence=4, exchanges=3, episodes=2, steps=1, left_out=2),
+        "b": ChildRecord(session="t"),
+    }
+    snapshot = Trial(window=1, experiment=Experiment().to_dict()).snapshot(
+        exchanges=3, updates=3.0, seconds=1.0, **kept(records)
+    )
+    assert snapshot.sessions == {"a": ("s", 4)}
+    assert restored(snapshot) == {"a": records["a"], "b": ChildRecord()}
+    snapshot.sessions = {}  # as an older version has written it
+    assert restored(snapshot)["a"] == ChildRecord(exchanges=3, episodes=2, steps=1, left_out=2)
+
+
+def test_what_a_record_counts() -> None:
     record = ChildRecord(session="s", connected=True, sequence=4, exchanges=3, episodes=2, steps=1)
     assert record.counts() == {"exchanges": 3, "episodes": 2, "steps": 1}
     record.left_out = 2
     assert record.counts() == {"exchanges": 3, "episodes": 2, "steps": 1, "left_out": 2}
-    assert ChildRecord.of(record.counts()) == ChildRecord(
-        exchanges=3, episodes=2, steps=1, left_out=2
-    )
-    assert ChildRecord.of({}) == ChildRecord()
 
 
 def test_a_push_is_counted_under_its_number() -> None:

@@ -75,7 +75,7 @@ async def test_a_parent_that_is_started_again_goes_on_with_it(tmp_path: Path) ->
         await child.enter()
         np.testing.assert_array_equal(await child.pushed(0.0), vector(0.0))
         np.testing.assert_array_equal(await child.pushed(8.0), vector(4.0))
-    async with running(EXPERIMENT, tmp_path) as parent, FakeChild(parent.address) as child:
+    async with running(EXPERIMENT, tmp_path) as parent, FakeChild(parent.address, "b") as child:
         await child.enter()
         np.testing.assert_array_equal(await child.pushed(4.0), vector(5.0))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import genkidama
+from genkidama.child_record import restored
 from genkidama.errors import EnvironmentFailure
 from genkidama.events import Resumed
 from genkidama.experiment import Experiment
@@ -86,6 +87,7 @@ class TrialKeeper:
                     trial.restore(checkpoint.snapshot, checkpoint.signature, checkpoint.vector)
                     trial.seconds = checkpoint.snapshot.seconds
                     self._saved[known.number] = trial.version
+                    self._server.children.update(restored(checkpoint.snapshot))
         search.restored(now)
         if not search.trials:
             return None
@@ -96,6 +98,11 @@ class TrialKeeper:
             trials=len(search.trials),
             reports=search.reports,
         )
+
+    def lost(self) -> None:
+        """The trials under way are written anew; those that have ended are gone."""
+        self._saved.clear()
+        self._saved_at = -math.inf
 
     @property
     def due(self) -> bool:
@@ -163,10 +170,14 @@ class TrialKeeper:
         if trial.vector is None or trial.signature is None:
             return
         waiting = self._copies.get(trial.index)
+        snapshot = trial.as_run()
+        record = self._server.children.get(trial.owner)
+        if record is not None:
+            snapshot.sessions = {trial.owner: (record.session, record.sequence)}
         self._copies[trial.index] = (
             trial.signature,
             trial.vector.copy(),
-            trial.as_run(),
+            snapshot,
             phase_end or (waiting is not None and waiting[3]),
         )
 

@@ -177,7 +177,7 @@ async def test_a_parent_that_is_started_again_goes_on_with_the_optimizer(tmp_pat
     assert saved.vector.tobytes() == learned.weights.tobytes()
     assert saved.state["state"].tobytes() == learned.state.tobytes()
 
-    async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
+    async with running(experiment(), tmp_path) as parent, child_of(parent, session="2") as child:
         reply = await child.enter()
         assert reply.version == 2
         assert reply.vector is not None
