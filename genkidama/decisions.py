@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from genkidama.errors import GenkidamaError
+from genkidama.errors import GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.messages import Join, Refusal
 from genkidama.weights import Vector
@@ -103,3 +103,5 @@ class Refused(GenkidamaError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"the parent refuses this child: {refusal.reason}")
         self.code = refusal.code
+        #: Whether it would refuse it again, however long the child waits.
+        self.final = refusal.final or refusal.code in ProtocolError.FINAL

@@ -32,8 +32,12 @@ class EnvironmentFailure(GenkidamaError):
 class ProtocolError(GenkidamaError):
     """The other end said something that the protocol does not allow.
 
-    `code` is one of `CODES`, stable across versions; the text is for people.
+    `code` is one of `CODES`, stable across versions; the text is for people. `final` says that it
+    would be refused again, however long one waits.
     """
+
+    #: The codes of which that is true in any case.
+    FINAL = ("malformed", "unknown", "version", "order", "length", "experience")
 
     CODES = (
         "malformed",  # bytes that are no message
@@ -52,8 +56,9 @@ class ProtocolError(GenkidamaError):
         "token",  # no token that the parent knows, or one for another name
     )
 
-    def __init__(self, code: str, reason: str) -> None:
+    def __init__(self, code: str, reason: str, *, final: bool = False) -> None:
         assert code in self.CODES, code
         super().__init__(reason)
         self.code = code
         self.reason = reason
+        self.final = final

@@ -218,6 +218,8 @@ class Refusal(Message):
 
     code: str
     reason: str
+    #: Whether it would be refused again, however long the child waits.
+    final: bool = False
 
 
 Request: TypeAlias = Hello | Join | Pull | Push | Leave

@@ -16,7 +16,7 @@ from collections import Counter
 from msgspec import UNSET
 
 from genkidama.averaging import Contribution
-from genkidama.child_record import ChildRecord
+from genkidama.child_record import ChildRecord, kept, restored
 from genkidama.errors import ProtocolError
 from genkidama.events import Event, Exchange, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
@@ -99,8 +99,9 @@ class ParameterServer:
     def refuse(self, child: str, error: ProtocolError, now: float) -> Refusal:
         """Counts and notes a message that is not allowed, and words the reply."""
         self.refusals[error.code] += 1
+        self.trials.rule.refused(child)
         self._events.append(Refused(time=now, child=child, code=error.code, reason=error.reason))
-        return Refusal(code=error.code, reason=error.reason)
+        return Refusal(code=error.code, reason=error.reason, final=error.final)
 
     def disconnected(self, child: str, reason: str, now: float) -> None:
         """The child's connection is gone. It may come back under the same name."""
@@ -165,15 +166,14 @@ class ParameterServer:
             exchanges=self.exchanges,
             updates=self.updates,
             seconds=self.seconds(now),
-            children={name: record.counts() for name, record in self.children.items()},
+            **kept(self.children),
         )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
         """Goes on where a checkpoint left off. The vector is taken over, not copied."""
         self.trial.restore(snapshot, signature, vector)
         self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)
-        for name, counts in snapshot.children.items():
-            self.children[name] = ChildRecord.of(counts)
+        self.children.update(restored(snapshot))
 
     # One method a message.
 
@@ -202,7 +202,7 @@ class ParameterServer:
     def _join(self, child: str, message: Join, now: float) -> Reply:
         record, trial = self._record(child)
         signature = message.as_signature()
-        check_signature(child, signature, trial, self.experiment.parent.max_parameters)
+        check_signature(child, signature, trial, self.experiment.parent)
         trial.signature = signature
         self.joined.add(child)
         self._tally.begin(now)

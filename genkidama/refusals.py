@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkidama.averaging import Rule
+from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
 from genkidama.trial import STATE_PREFIX, Trial
@@ -35,12 +36,16 @@ def check_hello(message: Hello, session: str, connected: int, limit: int) -> Non
         raise ProtocolError("full", f"{limit} children are connected already (parent.max_children)")
 
 
-def check_signature(child: str, signature: Signature, trial: Trial, limit: int) -> None:
+def check_signature(
+    child: str, signature: Signature, trial: Trial, settings: ParentSettings
+) -> None:
     """Checks that a child with this network may train the trial.
 
-    Args:
-        limit: `parent.max_parameters`.
+    What another network than the run's is may change: the child that brought the run's may have
+    been the wrong one. All else is refused for good.
     """
+    limit = settings.max_parameters
+    expected = settings.signature if trial.number is None else ""
     names = [name for name, _ in signature.entries]
     problem: str | None = None
     if not 0 < signature.size <= limit:
@@ -52,6 +57,13 @@ def check_signature(child: str, signature: Signature, trial: Trial, limit: int) 
         problem = f"child {child!r} gives a parameter the name {taken[0]!r}"
     elif len(set(names)) < len(names):
         problem = f"child {child!r} gives two parameters the same name"
+    if problem is not None:
+        raise ProtocolError("signature", problem, final=True)
+    if expected not in ("", signature.digest):
+        problem = (
+            f"child {child!r} has another network than parent.signature says: "
+            f"{signature.digest}, expected {expected}"
+        )
     elif trial.signature is not None and (difference := trial.signature.difference(signature)):
         problem = f"child {child!r} has another network: {difference}"
     if problem is not None:

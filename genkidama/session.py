@@ -232,6 +232,9 @@ class Session:
             self._number += 1
             self.name = f"{self._base}-{self._number}"
             return Renamed(self.name)
+        if isinstance(reply, Refusal) and reply.code == "token" and self._base and not training:
+            self.name = self._base  # the token is for no numbered name
+            self._number = 1
         if isinstance(reply, Refusal) and reply.code == "version" and self._protocol == PROTOCOL:
             self._protocol = OLDEST_PROTOCOL
             raise ProtocolError(

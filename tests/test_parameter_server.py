@@ -191,6 +191,7 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
             "a": {"exchanges": 2, "episodes": 2, "steps": 110},
             "b": {"exchanges": 1, "episodes": 1, "steps": 50},
         },
+        sessions={"a": ("s1", 2), "b": ("s1", 1)},
         experiment=experiment,
     )
     assert not server.refusals
@@ -539,7 +540,8 @@ def test_what_is_not_allowed_is_refused_counted_and_changes_nothing(
 ) -> None:
     server = running()
     before = state(server, 4)
-    assert server.handle(child, message, 4) == Refusal(code=code, reason=reason)
+    final = "max_parameters" in reason
+    assert server.handle(child, message, 4) == Refusal(code=code, reason=reason, final=final)
     assert state(server, 4) == before
     assert lines(server) == [
         {"time": 4, "event": "refused", "child": child, "code": code, "reason": reason}

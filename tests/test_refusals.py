@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.averaging import Blend
+from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
@@ -18,6 +19,7 @@ from genkidama.weights import DTYPE, Signature
 
 SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
 OTHER = "child 'a' has another network: "
+LIMITED = ParentSettings(max_parameters=100)
 
 
 def refusal(check: Any, *arguments: Any) -> tuple[str, str] | None:
@@ -97,14 +99,27 @@ def test_older_protocols_are_spoken_down_to_the_oldest(protocol: int, refused: b
 )
 def test_a_network_that_does_not_fit(entries: list[Any], reason: str) -> None:
     trial = Trial(window=1, signature=SIGNATURE)
-    found = refusal(check_signature, "a", Signature.of(entries), trial, 100)
-    assert found == ("signature", reason)
+    with pytest.raises(ProtocolError) as found:
+        check_signature("a", Signature.of(entries), trial, LIMITED)
+    assert (found.value.code, found.value.reason) == ("signature", reason)
+    assert found.value.final != reason.startswith(OTHER)  # another one may be the run's later
+
+
+def test_the_experiment_may_say_which_network_it_expects() -> None:
+    settings = ParentSettings(signature=SIGNATURE.digest)
+    other = Signature.of([("w", (3,))])
+    assert refusal(check_signature, "a", SIGNATURE, Trial(window=1), settings) is None
+    found = refusal(check_signature, "a", other, Trial(window=1), settings)
+    words = "child 'a' has another network than parent.signature says: "
+    assert found == ("signature", f"{words}{other.digest}, expected {SIGNATURE.digest}")
+    assert refusal(check_signature, "a", other, Trial(window=1, number=3), settings) is None
 
 
 def test_the_first_network_only_has_to_be_of_a_size() -> None:
     other = Signature.of([("w", (100,))])
-    assert refusal(check_signature, "a", other, Trial(window=1), 100) is None
-    assert refusal(check_signature, "a", SIGNATURE, Trial(window=1, signature=SIGNATURE), 3) is None
+    same = Trial(window=1, signature=SIGNATURE)
+    assert refusal(check_signature, "a", other, Trial(window=1), LIMITED) is None
+    assert refusal(check_signature, "a", SIGNATURE, same, LIMITED) is None
 
 
 def push(*numbers: float, version: int = 0, trial: int | None = None) -> Push:

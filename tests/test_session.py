@@ -321,6 +321,14 @@ def test_a_name_that_is_taken_is_numbered_unless_people_have_chosen_it() -> None
     assert chosen.name == "pi"
 
 
+def test_a_number_that_the_token_is_not_for_is_taken_back() -> None:
+    session = new(numbered=True)
+    session.hear(session.hello(), Refusal(code="name", reason="the name is in use"))
+    with pytest.raises(Refused):
+        session.hear(session.hello(), Refusal(code="token", reason="this token is for 'pi'"))
+    assert session.hello() == hello(name="pi")
+
+
 def test_a_child_that_trains_keeps_its_name() -> None:
     session = new(numbered=True)
     session.hear(session.hello(), welcome())
@@ -394,13 +402,15 @@ def test_a_parent_that_speaks_only_the_oldest_protocol(session: Session) -> None
 
 @pytest.mark.parametrize("code", ["name", "token", "full", "signature", "malformed"])
 @pytest.mark.parametrize("kind", ["hello", "join", "push"])
-def test_every_other_refusal_ends_the_child(kind: str, code: str) -> None:
+def test_every_other_refusal_is_raised_and_says_whether_waiting_helps(kind: str, code: str) -> None:
     session = joined()
     request = requests(session)[kind]
     with pytest.raises(Refused, match=r"^the parent refuses this child: no\.$") as caught:
         session.hear(request, Refusal(code=code, reason="no."))
     assert caught.value.code == code
     assert caught.value.exit_code == 1
+    assert caught.value.final == (code == "malformed")
+    assert Refused(Refusal(code=code, reason="no.", final=True)).final
 
 
 # Replies that make no sense.

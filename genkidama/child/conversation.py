@@ -5,9 +5,9 @@ Laws of this file:
   and closes connections.
 - It waits for a parent that is not there, with jittered backoff: children that have lost the same
   parent do not all return at once.
-- It waits in the same way for a parent that does not know the child's token, or whose certificate
-  cannot be verified: people and clocks come right later. It says the reason once, with the way out,
-  and again when the reason has changed.
+- It waits in the same way for a parent that does not know the child's token, whose certificate
+  cannot be verified, or that refuses the child for a while: people and clocks come right later. It
+  says the reason once, with the way out, and again when the reason has changed.
 - A connection that fails is given up, and training goes on.
 """
 
@@ -25,9 +25,9 @@ from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import uplink
 from genkidama.child.backend import Backend, GradientBackend, tell_answered
-from genkidama.child.explanations import explain
+from genkidama.child.explanations import Complaints
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
-from genkidama.decisions import Blend, Decision, Renamed, Reset, Wait
+from genkidama.decisions import Blend, Decision, Refused, Renamed, Reset, Wait
 from genkidama.messages import Join, Pull, Request
 from genkidama.session import Session
 from genkidama.weights import Signature, Vector
@@ -49,8 +49,6 @@ class Conversation:
     def __init__(self, uplink: Uplink, session: Session, ended: Callable[[], None]) -> None:
         self.uplink = uplink
         self.session = session
-        #: Why the parent is waited for at present; empty while it is not.
-        self.problem = ""
         #: When the last push was answered, as `time.monotonic` tells it; NaN before the first.
         self.exchanged = math.nan
         #: Whether pushes may be sent at present.
@@ -58,7 +56,12 @@ class Conversation:
         self._entered = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._ended = ended
-        self._warned = False
+        self._complaints = Complaints(uplink)
+
+    @property
+    def problem(self) -> str:
+        """Why the parent is waited for at present; empty while it is not."""
+        return self._complaints.problem
 
     # Before training.
 
@@ -66,7 +69,7 @@ class Conversation:
         """Says hello until the parent says what to train, or that there is nothing left to train.
 
         Raises:
-            Refused: the parent does not want this child.
+            Refused: the parent never wants this child.
             GenkidamaError: the address is invalid, the parent speaks another protocol, or its
                 experiment cannot be read.
         """
@@ -87,9 +90,10 @@ class Conversation:
         """Joins, on a new connection if there is none, however long it takes.
 
         Raises:
-            GenkidamaError: as `begin`, or the parent has another network.
+            GenkidamaError: as `begin`.
         """
         join = self.session.join(signature)
+        wait, longest = uplink.BACKOFF_SECONDS
         while True:
             try:
                 if self._connection is None:
@@ -100,10 +104,13 @@ class Conversation:
             except FAILURES as error:
                 assert self._connection is not None  # `_connect` lets no failure through
                 self._note_lost(self._connection, _in_words(error))
+            except Refused as refusal:
+                self._complaints.refused(self.session.name, refusal)
+                wait = min(longest, wait * 2)
             finally:
                 if not self.joined:
                     await self.close()
-            await asyncio.sleep(uplink.BACKOFF_SECONDS[0])
+            await asyncio.sleep(wait)
 
     async def give_back(self, reason: str) -> None:
         """Tells the parent that the trial cannot be trained here, and closes the connection."""
@@ -156,7 +163,9 @@ class Conversation:
             decision = await self._ask(connection, request)
             if isinstance(decision, Join):
                 decision = await self._ask(connection, decision)
-        except FAILURES as error:
+        except (*FAILURES, Refused) as error:
+            if isinstance(error, Refused):
+                self._complaints.refused(self.session.name, error)
             self._lose(connection, _in_words(error))
             await connection.close()
             return False
@@ -207,13 +216,15 @@ class Conversation:
     async def _connect(self) -> Decision:
         """Says hello on a new connection, however long it takes to get one."""
         wait, longest = uplink.BACKOFF_SECONDS
-        self._warn_of_readable_token()
+        self._complaints.readable_token(self.session.name)
         while True:
             try:
                 return await self._open()
             except FAILURES as error:
-                self._note_problem(explain(error, self.uplink))
-            await asyncio.sleep(random.uniform(0.1, 1.0) * wait)
+                self._complaints.unreachable(self.session.name, error)
+            except Refused as refusal:
+                self._complaints.refused(self.session.name, refusal)
+            await asyncio.sleep(random.uniform(0.1, 1.0) * wait)  # noqa: S311
             wait = min(longest, wait * 2)
 
     async def _open(self) -> Decision:
@@ -224,7 +235,7 @@ class Conversation:
             await connection.close()
             raise
         self._connection = connection
-        self.problem = ""
+        self._complaints.connected()
         if not isinstance(decision, Renamed):
             log.info(
                 "connected",
@@ -240,6 +251,7 @@ class Conversation:
         make_room(connection, size)
         decision = await self._ask(connection, join)
         self.joined = True
+        self._complaints.admitted()
         self._entered.set()
         return decision
 
@@ -309,25 +321,6 @@ class Conversation:
                 child=self.session.name,
                 parent=self.uplink.parent,
                 reason=reason,
-            )
-
-    def _note_problem(self, reason: str) -> None:
-        if reason != self.problem:
-            self.problem = reason
-            log.warning(
-                "parent not reachable, still trying",
-                child=self.session.name,
-                parent=self.uplink.parent,
-                reason=reason,
-            )
-
-    def _warn_of_readable_token(self) -> None:
-        if self.uplink.shows_token and not self._warned:
-            self._warned = True
-            log.warning(
-                "the token travels readable; use wss://",
-                child=self.session.name,
-                parent=self.uplink.parent,
             )
 
 

@@ -8,12 +8,18 @@ import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import structlog
 import websockets
+
+from genkidama.child.credentials import OtherCertificate
 
 if TYPE_CHECKING:
     from genkidama.child.uplink import Uplink
+    from genkidama.decisions import Refused
 
-__all__ = ["explain"]
+__all__ = ["Complaints", "explain"]
+
+log = structlog.get_logger()
 
 #: OpenSSL's X509_V_ERR codes: a certificate's dates, its names or its authority are wrong.
 _NOT_YET_VALID = 9
@@ -22,12 +28,66 @@ _OTHER_NAMES = {62, 64}
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
 
 
+class Complaints:
+    """Says once why a child is not let in, and again when the reason has changed."""
+
+    def __init__(self, uplink: Uplink) -> None:
+        #: Why the parent is waited for at present; empty while it is not.
+        self.problem = ""
+        self._uplink = uplink
+        self._refusal = ""
+        self._warned = False
+
+    def connected(self) -> None:
+        """The parent has answered a hello."""
+        self.problem = self._refusal
+
+    def admitted(self) -> None:
+        """The parent has let the child in."""
+        self.problem = ""
+        self._refusal = ""
+
+    def unreachable(self, child: str, error: Exception) -> None:
+        """There is no connection."""
+        reason = explain(error, self._uplink)
+        if reason != self.problem:
+            self.problem = reason
+            self._say("parent not reachable, still trying", child, reason=reason)
+
+    def refused(self, child: str, refusal: Refused) -> None:
+        """The parent refuses the child.
+
+        Raises:
+            Refused: waiting does not help.
+        """
+        if refusal.final:
+            raise refusal
+        self.problem = str(refusal)
+        if self.problem != self._refusal:
+            self._refusal = self.problem
+            self._say("refused, still trying", child, reason=self.problem)
+
+    def readable_token(self, child: str) -> None:
+        """Warns of a token that everybody on the way can read, if there is one."""
+        if self._uplink.shows_token and not self._warned:
+            self._warned = True
+            self._say("the token travels readable; use wss://", child)
+
+    def _say(self, event: str, child: str, **more: str) -> None:
+        log.warning(event, child=child, parent=self._uplink.parent, **more)
+
+
 def explain(error: BaseException, uplink: Uplink) -> str:
     """Why there is no connection to the parent, in a sentence with the way out."""
     parent = uplink.parent
     match error:
         case websockets.InvalidStatus():
             return _explain_status(error.response.status_code, uplink.has_token)
+        case OtherCertificate():
+            return (
+                f"the parent's certificate is another one: {error}; was it renewed? "
+                "Make a new join string on the parent's machine: genkidama token"
+            )
         case ssl.SSLCertVerificationError():
             return _explain_certificate(error, uplink.host, uplink.ca_file)
         case ssl.SSLError():

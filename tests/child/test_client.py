@@ -26,6 +26,7 @@ from genkidama.role import Role
 from genkidama.weights import DTYPE, Signature
 from tests.child.talking import Said, Scripted, child_of
 from tests.helpers import Serving, constant, eventually, history, running, url
+from tests.parent.fake_child import FakeChild
 
 
 @pytest.fixture(autouse=True)
@@ -148,20 +149,47 @@ async def test_another_network_is_refused(tmp_path: Path) -> None:
             await serving.exchanged(1)
         parent.server.experiment = constant(network={"options": {"size": 5}})
         parent.server.trial.experiment = parent.server.experiment.to_dict()
-        with pytest.raises(
-            GenkidamaError,
-            match=r"another network: parameter 0 is 'constant' with shape \[5\], expected .*\[4\]",
-        ):
-            await child_of(parent, "other").serve()
+        async with Serving(child_of(parent, "other")) as other:
+            words = "another network: parameter 0 is 'constant' with shape [5], expected 'constant'"
+            await eventually(lambda: words in other.child.status)
+            assert parent.server.joined == set()
 
 
-async def test_a_second_child_with_the_same_name_is_refused(tmp_path: Path) -> None:
+async def test_the_honest_child_gets_in_when_the_wrong_one_goes(tmp_path: Path) -> None:
+    async with (
+        running(constant(), tmp_path) as parent,
+        FakeChild(parent.address, "wrong") as wrong,
+    ):
+        await wrong.enter()  # it has claimed the run, and pushes nothing
+        async with Serving(child_of(parent)) as honest:
+            await eventually(lambda: "another network" in honest.child.status)
+            await wrong.leave()
+            await honest.exchanged(2)
+            await eventually(lambda: parent.server.joined == {"pi"})
+    assert parent.server.trial.version >= 1
+
+
+async def test_the_network_that_is_expected_keeps_the_wrong_one_out(tmp_path: Path) -> None:
+    expected = Signature.of([("constant", (4,))]).digest
+    async with (
+        running(constant(parent={"signature": expected}), tmp_path) as parent,
+        FakeChild(parent.address, "wrong") as wrong,
+    ):
+        await wrong.hello()
+        refusal = await wrong.join()
+        assert isinstance(refusal, Refusal) and "than parent.signature says" in refusal.reason
+        async with Serving(child_of(parent)) as honest:
+            await honest.exchanged(2)
+            assert parent.server.joined == {"pi"}
+
+
+async def test_a_second_child_with_the_same_name_waits(tmp_path: Path) -> None:
     async with running(constant(), tmp_path) as parent, Serving(child_of(parent)) as first:
         await first.exchanged(1)
-        with pytest.raises(GenkidamaError, match="the name 'pi' is in use by another child"):
-            await child_of(parent).serve()
-        await first.exchanged(2)
-        assert parent.server.connected == ["pi"]
+        async with Serving(child_of(parent)) as second:
+            await eventually(lambda: "'pi' is in use by another child" in second.child.status)
+            await first.exchanged(2)
+            assert parent.server.connected == ["pi"]
 
 
 async def test_children_without_a_name_are_called_after_their_machine(

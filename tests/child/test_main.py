@@ -90,7 +90,7 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
         (
             ["child.toml"],
             "error: child.toml: nam = 'pi': no such setting; did you mean 'name'? "
-            "known here: ca_file, cores, name, parent, state, token_file\n",
+            "known here: ca_file, cores, fingerprint, name, parent, state, token_file\n",
         ),
     ],
 )
@@ -135,22 +135,22 @@ def test_it_keeps_trying_where_nobody_listens_until_it_is_told_to_stop(start: St
     assert "Traceback" not in child.err
 
 
-async def test_a_name_in_use_ends_it(tmp_path: Path, start: Start) -> None:
+async def test_a_name_in_use_is_waited_for(tmp_path: Path, start: Start) -> None:
     async with running(constant(), tmp_path / "run") as parent:
         first = start("--parent", url(parent.address), "--name", "pi")
-        await eventually(lambda: parent.server.connected == ["pi"])
+        await eventually(lambda: parent.server.joined == {"pi"})
         second = start("--parent", url(parent.address), "--name", "pi")
-        assert await ended(second) == 1
-        words = (
-            "error: the parent refuses this child: "
-            "the name 'pi' is in use by another child; give this one another name"
-        )
-        assert second.err.splitlines()[-1] == words
-        assert "Traceback" not in second.err
+        words = "the name 'pi' is in use by another child; give this one another name"
+        await eventually(lambda: words in second.err)
         version = parent.server.trial.version
         await eventually(lambda: parent.server.trial.version > version)
         first.signal(signal.SIGINT)
         assert await ended(first) == 0
+        await eventually(lambda: parent.server.joined == {"pi"})
+        assert second.err.count("refused, still trying") == 1
+        second.signal(signal.SIGINT)
+        assert await ended(second) == 0
+    assert "Traceback" not in second.err
 
 
 async def test_another_protocol_version_ends_it(start: Start) -> None:

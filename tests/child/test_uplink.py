@@ -11,13 +11,12 @@ import pytest
 from genkidama.child import uplink
 from genkidama.child.client import Child
 from genkidama.child.uplink import Uplink, ask
-from genkidama.decisions import Refused
 from genkidama.messages import Welcome
 from genkidama.parent import Parent
 from genkidama.session import Session
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.child.talking import TOKEN
-from tests.helpers import Serving, constant, history, running, url
+from tests.helpers import Serving, constant, eventually, history, running, url
 
 
 @pytest.fixture(autouse=True)
@@ -88,11 +87,14 @@ async def test_a_numbered_name_does_not_fit_the_token(
         Serving(Child(url(parent.address), token=TOKEN)) as first,
     ):
         await first.exchanged(1)
-        with pytest.raises(Refused) as caught:
-            await Child(url(parent.address), token=TOKEN).serve()
-    assert caught.value.code == "token"
-    assert str(caught.value) == (
-        "the parent refuses this child: "
-        "this token is for 'pi', and this child says it is 'pi-2'; "
-        "name it 'pi', or give it a token of its own"
-    )
+        second = Child(url(parent.address), token=TOKEN)
+        async with Serving(second) as waiting:
+            words = (
+                f"waiting for ws://127.0.0.1:{parent.address[1]}: the parent refuses this child: "
+                "this token is for 'pi', and this child says it is 'pi-2'; "
+                "name it 'pi', or give it a token of its own"
+            )
+            await eventually(lambda: second.status == words)
+            first.child.stop()
+            await waiting.exchanged(1)  # the name is free
+            assert second.name == "pi"
