@@ -1,4 +1,4 @@
-"""The `genkidama` command: train · evaluate · search · launch · report · doctor.
+"""The `genkidama` command: train · evaluate · search · launch · report, parent · join · token, ….
 
 Only what a verb needs is imported, after it is known which one is meant.
 """

@@ -38,6 +38,12 @@ class Role(Section, frozen=True):
     ca_file: str = ""
     """PEM certificates of the authority that signed the parent's certificate; empty means those
     that this machine trusts."""
+    fingerprint: Annotated[
+        str,
+        Meta(pattern=r"^([0-9a-f]{64})?\Z", extra={"expected": "64 digits 0-9 a-f"}),
+    ] = ""
+    """SHA-256 of the parent's certificate: this child trusts that one and no other, whatever its
+    names, its dates and its authority."""
 
     @classmethod
     def load(cls, path: str | Path) -> Role:

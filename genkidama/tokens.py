@@ -3,38 +3,60 @@
 Laws of this file:
 - A token is a secret. No message of ours holds one. Nor does it hold any word of a line that
   cannot be read, since the word may be a token.
+- A file need not hold the token itself: its SHA-256 does. Only that stays in memory, too. Tokens
+  that `genkidama token` makes are long and random, so nobody finds one by its hash.
 - A token belongs to one name. A name may have several tokens, so that a new one can be given out
-  before the old one is withdrawn.
+  before the old one is withdrawn. A token may end on a day.
 - The time that a comparison takes tells nothing about where two tokens differ.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
+import math
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from genkidama.errors import ConfigurationError
 
-__all__ = ["ANY", "TOKEN", "Entry", "find_name", "is_loopback", "is_token", "parse_tokens"]
+__all__ = [
+    "ANY",
+    "TOKEN",
+    "Entry",
+    "find_entry",
+    "is_loopback",
+    "is_name",
+    "is_token",
+    "parse_tokens",
+    "rotated",
+    "written",
+]
 
 #: In a name's place: every name.
 ANY = "*"
 
 #: What a token is, for people.
-TOKEN = "16 to 1024 characters of A-Z a-z 0-9 . _ ~ + / = -"
+TOKEN = "16 to 1024 characters of A-Z a-z 0-9 . _ ~ + / = -"  # noqa: S105
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,1024}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+#: No token has a colon.
+_HASHED = re.compile(r"sha256:([0-9a-f]{64})")
+_UNTIL = re.compile(r"until=(\d{4}-\d{2}-\d{2})")
 
 
 class Entry(NamedTuple):
     """One line of a tokens file."""
 
     name: str
-    token: str
+    #: SHA-256 of the token, hexadecimal.
+    digest: str
+    #: Unix seconds from which on it is of no use any more.
+    until: float = math.inf
 
     def __repr__(self) -> str:
         return f"Entry({self.name!r}, …)"
@@ -45,10 +67,16 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
-    """The entries of a tokens file: each is a line `NAME TOKEN`, with `*` for any name.
+def is_name(text: str) -> bool:
+    """Whether a token may be for this name: a child's, or `*`."""
+    return text == ANY or _NAME.fullmatch(text) is not None
 
-    A `#` begins a comment.
+
+def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
+    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=YYYY-MM-DD]`.
+
+    The name may be `*` for any. In place of the hash the token itself may stand. The day is the
+    last one, in UTC. A `#` begins a comment.
 
     Args:
         source: the file's name, for the errors.
@@ -59,28 +87,57 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        words = line.partition("#")[0].split()
+        words = _words(line)
         if not words:
             continue
         problem = _problem(words)
-        if not problem and words[1] in lines:
-            problem = (
-                f"the token of line {lines[words[1]]} again; each name needs a token of its own"
-            )
+        digest = "" if problem else _digest(words[1])
+        if not problem and digest in lines:
+            problem = f"the token of line {lines[digest]} again; each name needs a token of its own"
         if problem:
             raise ConfigurationError(f"{source}: line {number}: {problem}")
-        entries.append(Entry(*words))
-        lines[words[1]] = number
+        entries.append(Entry(words[0], digest, _end(words[2]) if len(words) > 2 else math.inf))
+        lines[digest] = number
     return tuple(entries)
 
 
-def find_name(token: str, entries: Iterable[Entry]) -> str | None:
-    """The name that this token is for, `*` for any; None if nobody has been given it."""
-    given, found = token.encode(errors="surrogateescape"), None
+def find_entry(token: str, entries: Iterable[Entry]) -> Entry | None:
+    """The entry of this token, which may have ended; None if nobody has been given it."""
+    given, found = _digest_of(token), None
     for entry in entries:
-        if hmac.compare_digest(entry.token.encode(), given):
-            found = entry.name
+        if hmac.compare_digest(entry.digest, given):
+            found = entry
     return found
+
+
+def written(name: str, token: str, last: datetime | None = None) -> str:
+    """The line of a tokens file for a token, without the token.
+
+    Args:
+        name: as `is_name` allows.
+        last: the last day; None for no end.
+    """
+    until = "" if last is None else f" until={last:%Y-%m-%d}"
+    return f"{name} sha256:{_digest_of(token)}{until}\n"
+
+
+def rotated(text: str, name: str, last: datetime | None) -> str:
+    """A tokens file in which the tokens of this name end.
+
+    Args:
+        text: the file, which can be read. All other lines stay as they are.
+        last: their last day, if they do not end sooner; None takes them out.
+    """
+    lines = []
+    for line in text.splitlines(keepends=True):
+        words = _words(line)
+        if not words or words[0] != name:
+            lines.append(line)
+        elif last is not None:
+            sooner = len(words) > 2 and _end(words[2]) <= _end(f"until={last:%Y-%m-%d}")
+            end = words[2] if sooner else f"until={last:%Y-%m-%d}"
+            lines.append(f"{words[0]} sha256:{_digest(words[1])} {end}\n")
+    return "".join(lines)
 
 
 def is_loopback(host: str) -> bool:
@@ -91,12 +148,45 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def _words(line: str) -> list[str]:
+    return line.partition("#")[0].split()
+
+
+def _digest_of(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
+def _digest(word: str) -> str:
+    """The hash that a line's second word is, or stands for."""
+    hashed = _HASHED.fullmatch(word)
+    return hashed[1] if hashed else _digest_of(word)
+
+
+def _end(word: str) -> float:
+    """When the day of `until=YYYY-MM-DD` is over.
+
+    Raises:
+        ValueError: there is no such day.
+    """
+    found = _UNTIL.fullmatch(word)
+    if found is None:
+        raise ValueError(word)
+    day = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
+    return (day + timedelta(days=1)).timestamp()
+
+
 def _problem(words: list[str]) -> str:
-    if len(words) != 2:
+    if not 2 <= len(words) <= 3:
         return f"expected NAME TOKEN, found {len(words)} word{'s'[: len(words) > 1]}"
-    if words[0] != ANY and _NAME.fullmatch(words[0]) is None:
+    if not is_name(words[0]):
         return (
             "the first word is no name: expected 1 to 64 letters, digits, '.', '_' and '-', "
             "a letter or digit first, or * for any name"
         )
-    return "" if is_token(words[1]) else f"the second word is no token: expected {TOKEN}"
+    if _HASHED.fullmatch(words[1]) is None and not is_token(words[1]):
+        return f"the second word is no token: expected sha256:HASH, or {TOKEN}"
+    try:
+        _ = len(words) > 2 and _end(words[2])
+    except (ValueError, OverflowError):
+        return "the third word is no day: expected until=YYYY-MM-DD"
+    return ""

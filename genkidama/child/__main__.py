@@ -50,11 +50,16 @@ def main(argv: list[str] | None = None) -> int:
         metavar="FILE",
         help="certificates of the authority that signed the parent's (default: the system's)",
     )
+    parser.add_argument(
+        "--fingerprint",
+        metavar="HEX",
+        help="SHA-256 of the parent's certificate, which is then trusted, and no other",
+    )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
     options = parser.parse_args(argv)
     try:
-        keys = ("parent", "name", "cores", "state", "token_file", "ca_file")
+        keys = ("parent", "name", "cores", "state", "token_file", "ca_file", "fingerprint")
         given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
         if not options.file and not options.parent:
             raise ConfigurationError(

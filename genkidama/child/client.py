@@ -70,6 +70,7 @@ class Child:
         token: the parent knows this child by it; empty for none.
         ca_file: PEM certificates of the authority that signed the parent's; None means the
             system's.
+        fingerprint: SHA-256 of the parent's certificate, instead of an authority.
 
     `await child.serve()` trains until the parent says that the run is over or `stop()` is called.
     """
@@ -83,13 +84,13 @@ class Child:
         state: str | Path | None = None,
         token: str = "",
         ca_file: str | None = None,
+        fingerprint: str = "",
     ) -> None:
-        self._session = Session(
-            name or _machine_name(), secrets.token_hex(8), numbered=not name, parent=parent
-        )
+        word = secrets.token_hex(8)
+        self._session = Session(name or _machine_name(), word, numbered=not name, parent=parent)
         self._stopping = asyncio.Event()
         self._told_to_stop = False
-        uplink = Uplink(parent, token=token, ca_file=ca_file)
+        uplink = Uplink(parent, token=token, ca_file=ca_file, fingerprint=fingerprint)
         self._conversation = Conversation(uplink, self._session, self._stopping.set)
         self._own = OwnState(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
@@ -106,14 +107,14 @@ class Child:
         Raises:
             ConfigurationError: the token's or the authority's file cannot be used.
         """
-        token = read_token(role)
         return cls(
             role.parent,
             name=role.name,
             cores=role.cores,
             state=role.state or None,
-            token=token,
+            token=read_token(role),
             ca_file=role.ca_file,
+            fingerprint=role.fingerprint,
         )
 
     @property
@@ -141,7 +142,7 @@ class Child:
             return waiting
         cores = f"{self._using} core{'s'[: self._using != 1]}"
         training = f"training {self.experiment.environment.id} on {cores}, version {version}"
-        if version and not talk.joined:
+        if not talk.joined and (version or talk.problem):
             return f"{training}, {waiting}"
         seconds = time.monotonic() - talk.exchanged
         return training if math.isnan(seconds) else f"{training}, last exchange {seconds:.0f} s ago"

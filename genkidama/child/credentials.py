@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
 import ssl
 import stat
@@ -13,10 +15,10 @@ from genkidama.errors import ConfigurationError
 from genkidama.role import Role
 from genkidama.tokens import TOKEN, is_token
 
-__all__ = ["TOKEN_VARIABLE", "make_context", "read_token"]
+__all__ = ["TOKEN_VARIABLE", "OtherCertificate", "make_context", "pinned", "read_token"]
 
 #: A token in this variable is taken rather than one in a file.
-TOKEN_VARIABLE = "GENKIDAMA_TOKEN"
+TOKEN_VARIABLE = "GENKIDAMA_TOKEN"  # noqa: S105
 
 log = structlog.get_logger()
 
@@ -75,4 +77,36 @@ def make_context(ca_file: str) -> ssl.SSLContext:
             f"ca_file = {ca_file!r}: cannot be read: {error.strerror}"
         ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+class OtherCertificate(ssl.SSLCertVerificationError):
+    """The parent shows another certificate than the one whose fingerprint is known."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def pinned(fingerprint: str) -> ssl.SSLContext:
+    """What a child verifies its parent with if it knows the parent's very certificate: TLS 1.3.
+
+    The parent proves in the handshake that it has the certificate's key. Names, dates and
+    authorities do not matter. Nothing is sent, the token neither, before the fingerprint is right.
+
+    Args:
+        fingerprint: SHA-256 of the certificate, in 64 hexadecimal digits.
+    """
+
+    class Pinned(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            found = hashlib.sha256(self.getpeercert(binary_form=True) or b"").hexdigest()
+            if not hmac.compare_digest(found, fingerprint):
+                raise OtherCertificate(f"its fingerprint is {found}, expected {fingerprint}")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.sslobject_class = Pinned
     return context

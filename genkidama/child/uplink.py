@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from genkidama.child.credentials import make_context
+from genkidama.child.credentials import make_context, pinned
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.messages import HANDSHAKE_LIMIT, Reply, Request, decode_reply, encode, size_limit
 from genkidama.tokens import is_loopback
@@ -42,13 +42,21 @@ class Uplink:
         token: the parent knows this child by it; empty for none.
         ca_file: PEM certificates of the authority that signed the parent's certificate; None or
             empty means the system's.
+        fingerprint: SHA-256 of the parent's certificate, instead of an authority.
 
     Raises:
         ConfigurationError: the address is invalid or, with `wss://`, the authority's certificates
-            cannot be read.
+            cannot be read; or a fingerprint is given with `ws://` or with an authority.
     """
 
-    def __init__(self, parent: str, *, token: str = "", ca_file: str | None = None) -> None:
+    def __init__(
+        self,
+        parent: str,
+        *,
+        token: str = "",
+        ca_file: str | None = None,
+        fingerprint: str = "",
+    ) -> None:
         try:
             address = urlsplit(parent)
             self.host = address.hostname or ""
@@ -59,7 +67,14 @@ class Uplink:
         self.ca_file = ca_file or ""
         self.has_token = bool(token)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._context = make_context(self.ca_file) if self.secure else None
+        if fingerprint and (self.ca_file or not self.secure):
+            raise ConfigurationError(
+                f"parent = {parent!r} with a fingerprint and ca_file = {self.ca_file!r}: "
+                "a fingerprint stands alone, and with wss://"
+            )
+        self._context = None
+        if self.secure:
+            self._context = pinned(fingerprint) if fingerprint else make_context(self.ca_file)
 
     @property
     def shows_token(self) -> bool:

@@ -46,6 +46,22 @@ def _setting(example: str) -> Option:
     return "--set", {"help": f"one setting, as {example}; repeatable", **more}
 
 
+_LISTEN = (
+    "--listen",
+    {
+        "metavar": "HOST:PORT",
+        "default": "0.0.0.0:8765",
+        "help": "where the parent listens (default: 0.0.0.0:8765)",
+    },
+)
+_HOST = (
+    "--host",
+    {
+        "metavar": "HOST",
+        "help": "by what name or address children reach it (default: this machine's address)",
+    },
+)
+_CREDENTIALS = _path("--credentials", "certificate, key and tokens (default: ~/.config/genkidama)")
 _SEED = _number("--seed", "the experiment's seed")
 _OUT = _path("--out", "the run directory (default: a new one under runs/)")
 _EPISODES = _number(
@@ -162,6 +178,71 @@ VERBS = {
             _EPISODES,
             _JSON,
         ),
+    ),
+    "parent": Verb(
+        "hold the weights for children on other machines",
+        "Holds the weights for children on other machines, with TLS and tokens. "
+        "At its first start it makes both, and prints what to type on each of those machines.",
+        (
+            _path("file", "the experiment", metavar="FILE.toml"),
+            _LISTEN,
+            _HOST,
+            _CREDENTIALS,
+            _path("--out", "the run's directory; a run in it goes on (default: a new one)"),
+            _setting("child.exchange=free"),
+        ),
+    ),
+    "join": Verb(
+        "train on this machine for a parent somewhere",
+        "Trains on this machine for the parent of a join string.",
+        (
+            (
+                "string",
+                {
+                    "nargs": "?",
+                    "help": "what `genkidama parent` or `genkidama token` prints; - reads it from "
+                    "standard input (default: $GENKIDAMA_JOIN)",
+                },
+            ),
+            ("--name", {"default": "", "help": "what this child is called"}),
+            _number("--cores", "core processes (default: what the experiment says)"),
+            _path("--state", "keep this child's own state there"),
+        ),
+    ),
+    "token": Verb(
+        "let a machine join, or no longer",
+        "Makes a token, writes its hash into the parent's tokens, and prints a join string. "
+        "The parent reads its tokens at every handshake, so it need not be started again.",
+        (
+            (
+                "name",
+                {
+                    "nargs": "?",
+                    "default": "*",
+                    "metavar": "NAME",
+                    "help": "whose token it is (default: * for any name)",
+                },
+            ),
+            _number("--days", "the token ends after so many days (default: never)"),
+            _number(
+                "--rotate",
+                "the name's other tokens end after so many days (default of N: 7)",
+                nargs="?",
+                const=7,
+            ),
+            _flag("--revoke", "take the name's tokens out, and make none"),
+            _flag("--list", "show whose tokens there are, and make none"),
+            _LISTEN,
+            _HOST,
+            _CREDENTIALS,
+            _path("--tokens-file", "the parent's tokens, if they lie elsewhere", metavar="FILE"),
+            _path("--certificate-file", "its certificate, if it lies elsewhere", metavar="FILE"),
+        ),
+    ),
+    "signature": Verb(
+        "which network an experiment has",
+        "Prints the digest of an experiment's network, for parent.signature, and its parts.",
+        (_path("file", "the experiment", metavar="FILE.toml"), _setting("network.hidden=[32]")),
     ),
     "report": Verb(
         "what a search has found, while it runs or afterwards",

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 import genkidama
+from genkidama.commands import access
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.local.cluster import check_search, search, train
@@ -126,6 +127,10 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "evaluate": _evaluate,
     "search": _search,
     "launch": _launch,
+    "parent": access.parent,
+    "join": access.join,
+    "token": access.token,
+    "signature": access.signature,
     "report": _report,
 }
 

@@ -9,6 +9,7 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import http.client
 import socket
 import ssl
@@ -184,6 +185,8 @@ def secure(
     try:  # as `uplink._make_context`, which cannot be imported where websockets is broken
         context = ssl.create_default_context(cafile=role.ca_file or None)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.check_hostname = not role.fingerprint
+        context.verify_mode = ssl.CERT_NONE if role.fingerprint else ssl.CERT_REQUIRED
     except OSError as error:
         no_pem = isinstance(error, ssl.SSLError)
         what = "holds no PEM certificate" if no_pem else f"cannot be read: {error.strerror}"
@@ -193,6 +196,13 @@ def secure(
         secured = context.wrap_socket(connection, server_hostname=target.host)
     except OSError as error:
         return Check("tls", "failed", *_explain(error, role)), None
+    if role.fingerprint:
+        found = hashlib.sha256(secured.getpeercert(binary_form=True) or b"").hexdigest()
+        if found == role.fingerprint:
+            return Check("tls", "ok", f"{secured.version()}, with the fingerprint"), secured
+        secured.close()
+        way = "make a new join string on the parent's machine: genkidama token"
+        return Check("tls", "failed", f"another certificate, with fingerprint {found}", way), None
     names, ends = certificate_facts(secured)
     protocol = secured.version() or "no TLS"
     return judge_certificate("tls", names, ends, time.time(), protocol), secured
@@ -268,7 +278,10 @@ def admit(role: Role) -> Check:
         await connection.close()
 
     try:
-        uplink = Uplink(role.parent, token=read_token(role), ca_file=role.ca_file)
+        token = read_token(role)
+        uplink = Uplink(
+            role.parent, token=token, ca_file=role.ca_file, fingerprint=role.fingerprint
+        )
         asyncio.run(knock(uplink))
     except ConfigurationError as error:
         return Check("token", "failed", *_split(str(error), "; "))

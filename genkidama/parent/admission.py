@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+import time
 from http import HTTPStatus
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
 from genkidama.errors import ConfigurationError
-from genkidama.tokens import ANY, Entry, find_name, parse_tokens
+from genkidama.tokens import ANY, Entry, find_entry, parse_tokens
 
 __all__ = ["HEALTH", "Admission", "answer", "make_context"]
 
@@ -49,8 +50,8 @@ class Admission:
         self._readable = False
         self._read()
 
-    def name_of(self, token: str) -> str | None:
-        """The name that this token is for, `*` for any; None if it is nobody's."""
+    def entry_of(self, token: str) -> Entry | None:
+        """The entry of this token, which may have ended; None if it is nobody's."""
         try:
             self._read()
         except ConfigurationError as error:
@@ -59,7 +60,7 @@ class Admission:
                 self._log.warning(
                     "tokens file cannot be used, the tokens read last stay", reason=self._problem
                 )
-        return find_name(token, self._entries)
+        return find_entry(token, self._entries)
 
     def _read(self) -> None:
         try:
@@ -96,19 +97,23 @@ def answer(
         The name that its token is for, `*` for any, and None; or an empty text and the response.
     """
     if "Upgrade" not in request.headers:  # websockets answers that by 426
-        health = request.path.partition("?")[0] == HEALTH
-        return ("", connection.respond(HTTPStatus.OK, "ok\n")) if health else (ANY, None)
+        if request.path.partition("?")[0] != HEALTH:
+            return ANY, None
+        healthy = connection.respond(HTTPStatus.OK, "ok\n")
+        if getattr(request, "method", "GET") == "HEAD":  # websockets 16 knows of GET alone
+            healthy.body = b""
+        return "", healthy
     if admission is None:
         return ANY, None
     token = _bearer(request)
-    name = admission.name_of(token) if token else None
-    if name is not None:
-        return name, None
-    words = (
-        "this parent does not know the token"
-        if token
-        else "this parent asks for a token: Authorization: Bearer TOKEN"
-    )
+    entry = admission.entry_of(token) if token else None
+    if entry is not None and time.time() < entry.until:
+        return entry.name, None
+    words = "this parent asks for a token: Authorization: Bearer TOKEN"
+    if entry is not None:
+        words = f"the token of {entry.name!r} has ended"
+    elif token:
+        words = "this parent does not know the token"
     response = connection.respond(HTTPStatus.UNAUTHORIZED, f"{words}\n")
     response.headers["WWW-Authenticate"] = "Bearer"
     return "", response

@@ -10,7 +10,17 @@ from typing import TypedDict
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-__all__ = ["Binding", "explain", "listening_socket", "local_address", "parse_listen"]
+__all__ = [
+    "Binding",
+    "explain",
+    "listening_socket",
+    "local_address",
+    "parse_listen",
+    "reachable_host",
+]
+
+#: An address of the block that is for examples alone (RFC 5737). No packet is sent there.
+_ELSEWHERE = ("192.0.2.1", 9)
 
 _FD = re.compile(r"fd://(\d{1,6})\Z")
 _HOST_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]/\s]+)):(\d{1,5})\Z")
@@ -84,8 +94,20 @@ def listening_socket(listen: str) -> socket.socket:
 def local_address(server: socket.socket) -> str:
     """`HOST:PORT` under which this machine itself finds a listening socket."""
     host, port = server.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable_host(host: str) -> str:
+    """Under which address other machines reach what listens at `host`, as far as this one knows."""
+    if host not in ("0.0.0.0", "::", ""):  # noqa: S104
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect(_ELSEWHERE)
+        except OSError:  # there is no way out of this machine
+            return socket.gethostname()
+        return str(way.getsockname()[0])
 
 
 def explain(listen: str, error: OSError) -> EnvironmentFailure:

@@ -12,6 +12,7 @@ import genkidama
 from genkidama.doctor import connection
 from genkidama.doctor.judgements.check import Check
 from genkidama.parent import channel
+from genkidama.system.certificate import fingerprint_of
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.doctor.parents import examined, secured
 from tests.helpers import running, small, url
@@ -50,6 +51,19 @@ async def test_a_certificate_that_cannot_be_verified(
         found = await examined(parent=address, ca_file=authority.file)
     assert (found["tls"].status, found["tls"].found) == ("failed", words) and found["tls"].advice
     assert found["clock"].found == "as the parent's, to a second"
+
+
+async def test_a_certificate_that_is_known_by_its_fingerprint(
+    tmp_path: Path, signed: Signed
+) -> None:
+    known = fingerprint_of(Path(signed.certificate))
+    async with secured(tmp_path, signed) as (_, address):
+        right = await examined(parent=address, fingerprint=known)
+        wrong = await examined(parent=address, fingerprint="0" * 64)
+    assert right["tls"] == Check("tls", "ok", "TLSv1.3, with the fingerprint")
+    assert right["version"].status == "ok"
+    assert (wrong["tls"].status, wrong["version"].status) == ("failed", "skipped")
+    assert known in wrong["tls"].found and "genkidama token" in wrong["tls"].advice
 
 
 async def test_a_parent_without_tls(tmp_path: Path) -> None:

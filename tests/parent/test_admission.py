@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from genkidama.messages import PROTOCOL, Refusal, Weights, Welcome
 from genkidama.parent import Parent
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
-from genkidama.tokens import ANY
+from genkidama.tokens import ANY, written
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import PATIENCE, constant, eventually, history, running
 from tests.parent.fake_child import FakeChild, vector
@@ -102,6 +103,18 @@ def warnings(err: str, event: str) -> list[dict[str, Any]]:
 
 
 # Tokens.
+
+
+async def test_a_token_whose_day_is_over_lets_nobody_in(parent: Parent, tokens: Path) -> None:
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    tokens.write_text(written("pi", PI, yesterday) + written("pi", OTHER, datetime.now(UTC)))
+    with pytest.raises(InvalidStatus) as raised:
+        async with Bearer(parent.address, PI):
+            pass
+    assert raised.value.response.status_code == 401
+    assert raised.value.response.body == b"the token of 'pi' has ended\n"
+    async with Bearer(parent.address, OTHER) as child:
+        assert isinstance(await child.hello(), Welcome)
 
 
 async def test_a_token_lets_in_the_child_whose_name_it_is_for(parent: Parent) -> None:
@@ -285,11 +298,12 @@ def test_a_file_that_everybody_may_read_is_spoken_of_once(
 ) -> None:
     tokens.chmod(0o644)
     admission = Admission(str(tokens), structlog.get_logger())
-    assert admission.name_of(ANYBODY) == ANY
+    entry = admission.entry_of(ANYBODY)
+    assert entry is not None and entry.name == ANY
     (said,) = warnings(capsys.readouterr().err, "everybody on this machine may read the tokens")
     assert (said["file"], said["way_out"]) == (str(tokens), f"chmod o-r {tokens}")
     tokens.chmod(0o640)
-    admission.name_of(PI)
+    admission.entry_of(PI)
     assert capsys.readouterr().err == ""
 
 
@@ -300,7 +314,7 @@ async def test_tokens_that_cannot_be_read_at_the_start_are_the_users_mistake(
         ("127.0.0.1", 0)
     ) as taken:  # nothing is bound before: this address is in use
         for content, words in (
-            (f"pi {PI} x", f"{tokens}: line 1: expected NAME TOKEN, found 3 words"),
+            (f"pi {PI} x y", f"{tokens}: line 1: expected NAME TOKEN, found 4 words"),
             (None, "cannot be read: No such file"),
         ):
             tokens.unlink(missing_ok=True)
