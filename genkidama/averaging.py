@@ -124,6 +124,10 @@ class Rule(Protocol):
         """The child does not take part any more. It may come back."""
         return
 
+    def refused(self, child: str) -> None:
+        """Something that the child said was not allowed, and changed nothing."""
+        return
+
     def state(self) -> RuleState:
         """What the rule remembers; empty if nothing. A checkpoint holds it beside the network.
 

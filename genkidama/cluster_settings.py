@@ -35,6 +35,20 @@ class ParentSettings(Section, frozen=True):
     """How weights travel: `"float32"`, whole and exact. Or as differences that leave their rest
     for the next exchange: `"float16"` takes half the bytes, `"int8"` a quarter, `"int4"` a
     ninth. A search is always exact."""
+    push_limit: NotNegative = 0.0
+    """Leave out a push that moves the weights so many times as far as pushes usually do; 0 means no
+    limit. docs/security.md says what this and the next four are for, and what they cost."""
+    push_window: Count = 0
+    """Take, rather than each push alone, the trimmed mean of the newest pushes of so many children;
+    0 means each push alone."""
+    push_trim: Annotated[float, Meta(ge=0.0, le=0.5)] = 0.5
+    """`push_window`: the share of the largest numbers, and of the smallest, that is left out; 0.5
+    is the median."""
+    quarantine_after: Count = 0
+    """Leave out all that a child pushes for a while when so many of its pushes, out of twice as
+    many, were too far or refused; 0 means never."""
+    quarantine_seconds: NotNegative = 600.0
+    """How long that while is."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
     """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
     checkpoint_updates: Count = 0
@@ -51,9 +65,18 @@ class ParentSettings(Section, frozen=True):
     """How many children may be connected at once."""
     max_parameters: Natural = 100_000_000
     """The largest network that is accepted, in numbers; it bounds the size of a message."""
+    signature: Annotated[
+        str,
+        Meta(
+            pattern=r"^([0-9a-f]{64})?\Z",
+            extra={"expected": "64 digits 0-9 a-f, as `genkidama signature` prints them"},
+        ),
+    ] = ""
+    """The digest of the network that children must have, as `genkidama signature FILE.toml` prints
+    it; empty takes the network of the first child. A search ignores it."""
     tokens_file: str = ""
-    """Which children may join: a file of lines `NAME TOKEN`, with `*` for any name. It is read
-    at every handshake; empty lets everybody in."""
+    """Which children may join: a file of lines that `genkidama token` makes, or of lines
+    `NAME TOKEN`, with `*` for any name. It is read at every handshake; empty lets everybody in."""
     certificate_file: str = ""
     """PEM certificate, and the certificates between it and its authority; with `key_file` the
     parent speaks `wss://`."""

@@ -35,7 +35,16 @@ _SINCE_2 = {
     "environment": ("lanes",),
     "algorithm": ("entropy_fraction",),
     "optimizer": ("schedule_fraction",),
-    "parent": ("average", "encoding"),
+    "parent": (
+        "average",
+        "encoding",
+        "signature",
+        "push_limit",
+        "push_window",
+        "push_trim",
+        "quarantine_after",
+        "quarantine_seconds",
+    ),
     "child": ("push",),
     "stop": ("steps",),
 }

@@ -8,6 +8,7 @@ from genkidama.averaging import Blend, Rule
 from genkidama.errors import ConfigurationError
 from genkidama.experience import Experience
 from genkidama.messages import Kind
+from genkidama.rules.caution import cautious
 from genkidama.rules.difference import Difference
 from genkidama.rules.gradient import Gradient
 from genkidama.rules.weighted import Weighted
@@ -51,7 +52,7 @@ def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
         raise ConfigurationError(f"{problem}: {error}") from None
     if not isinstance(rule, Rule):
         raise ConfigurationError(f"{problem}: is no genkidama.averaging.Rule")
-    return rule
+    return cautious(rule, settings)
 
 
 def pushes(experiment: Experiment) -> Kind:
