@@ -32,9 +32,13 @@ INSTALLED_DEPLOY := $(VENV)/.installed-deploy
 INSTALLED_SEARCH := $(VENV)/.installed-search
 PEERS := benchmarks/.venv
 INSTALLED_PEERS := $(PEERS)/.installed
+# What looks at packages has an environment of its own, and changes nobody's packages.
+TOOLS := build/tools
+INSTALLED_TOOLS := $(TOOLS)/.installed
+ROLES := parent child
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-deploy lint format peers clean
+.PHONY: help install train search test test-fast test-slow test-deploy lint format audit sbom hashes peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +83,26 @@ format: $(INSTALLED_DEV) ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+audit: $(INSTALLED_TOOLS) ## Look up the pinned packages among the known vulnerabilities.
+	@status=0; for role in $(ROLES); do \
+		echo "$$role/requirements.txt"; \
+		$(TOOLS)/bin/pip-audit --requirement $$role/requirements.txt --no-deps --disable-pip --strict $(AUDIT_FLAGS) || status=$$?; \
+	done; exit $$status
+
+sbom: $(INSTALLED_TOOLS) ## Write bills of materials, build/sbom-ROLE.json, in the format CycloneDX.
+	@for role in $(ROLES); do \
+		PYTHONWARNINGS=ignore $(TOOLS)/bin/cyclonedx-py requirements $$role/requirements.txt --pyproject pyproject.toml \
+			--output-reproducible --output-format JSON --output-file build/sbom-$$role.json || exit; \
+		echo build/sbom-$$role.json; \
+	done
+
+hashes: $(INSTALLED_TOOLS) ## Write build/requirements-ROLE.txt: the pins with the hash of every file.
+	@for role in $(ROLES); do \
+		$(TOOLS)/bin/uv pip compile --quiet --no-config --universal --no-deps --no-annotate --no-header --generate-hashes \
+			--python-version 3.11 $$role/requirements.txt --output-file build/requirements-$$role.txt || exit; \
+		echo build/requirements-$$role.txt; \
+	done
+
 peers: $(INSTALLED_PEERS) ## Make benchmarks/.venv with the programs that Genkidama is compared with.
 
 clean: ## Delete the environments, caches and builds; runs/ stays.
@@ -115,6 +139,12 @@ $(INSTALLED_DEV): $(INSTALLED)
 
 $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
 	@$(PIP_INSTALL) -e ".[uvloop,search,postgresql,ray,atari,dev,deploy]"
+	@touch $@
+
+$(INSTALLED_TOOLS): constraints.txt
+	$(call make_venv,$(TOOLS))
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
+		pip-audit cyclonedx-bom uv
 	@touch $@
 
 $(INSTALLED_PEERS): benchmarks/requirements.txt
