@@ -185,12 +185,25 @@ def trimmed_mean(vectors: list[Vector], trim: float) -> Vector:
     out = min(int(trim * count), (count - 1) // 2)
     found = np.empty_like(vectors[0])
     for start in range(0, len(found), BLOCK):
-        block = np.stack([vector[start : start + BLOCK] for vector in vectors])
-        block.sort(axis=0)
-        kept: Any = block[out : count - out]
+        kept = _sorted([vector[start : start + BLOCK] for vector in vectors])[out : count - out]
         # Divided before they are added: the sum of two finite numbers may be infinite.
-        found[start : start + BLOCK] = (kept / np.float32(len(kept))).sum(axis=0)
+        part = np.float32(1 / len(kept))
+        total = kept[0] * part
+        for row in kept[1:]:
+            total += row * part
+        found[start : start + BLOCK] = total
     return found
+
+
+def _sorted(rows: list[Vector]) -> list[Vector]:
+    """The rows with each column sorted, by transposition. NumPy's own sort takes a column at a time
+    and so costs eight times as much for the few rows of a window."""
+    for turn in range(len(rows)):
+        for low in range(turn % 2, len(rows) - 1, 2):
+            pair = rows[low], rows[low + 1]
+            rows[low] = np.minimum(*pair)
+            rows[low + 1] = np.maximum(*pair)
+    return rows
 
 
 def _usual(known: Iterable[deque[float]]) -> float:
