@@ -22,22 +22,29 @@ class Basis:
     vector: Vector | None = field(default=None, compare=False, repr=False)
     #: θ_C at the last push.
     pushed: Vector | None = field(default=None, compare=False, repr=False)
+    #: The difference that was pushed and not answered yet.
+    _difference: Vector | None = field(default=None, compare=False, repr=False)
 
     def take_over(self, parent: Vector | None) -> None:
         """θ_base is this θ_P; None if there is none, or if the child did not take it over."""
         self.vector = parent if self.pushes != "weights" else None
+        self._difference = None
 
     def carried(
         self, vector: Vector, gradient: Vector | None, signature: Signature
     ) -> tuple[Kind, Vector]:
         """What a push carries, and the word for it.
 
-        The running statistics at the end are θ_C's own, whatever is before them.
+        The running statistics at the end are θ_C's own, whatever is before them. A difference that
+        was not answered is pushed again as it was: the parent may have counted it, and then what
+        was learned since is in the next one.
 
         Args:
             vector: θ_C, float32, shape (signature.size,), only read; or rows of experience.
             gradient: at θ_base, float32, one number for each trained one; None if there is none.
         """
+        if self.vector is not None and self._difference is not None:
+            return "difference", self._difference
         self.pushed = vector
         if self.pushes == "experience":
             return self.pushes, vector
@@ -45,6 +52,7 @@ class Basis:
         if self.vector is not None and self.pushes == "difference":
             difference = vector.copy()
             difference[:trained] -= self.vector[:trained]
+            self._difference = difference
             return "difference", difference
         if self.vector is not None and gradient is not None and self.pushes == "gradient":
             return "gradient", np.concatenate((gradient, vector[trained:]))

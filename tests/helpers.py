@@ -276,7 +276,10 @@ class ConstantBackend:
         return work
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
-        blend(self.weights, parent, beta)
+        if np.array_equal(self.weights, sent):
+            blend(self.weights, parent, beta)
+        else:  # it has gone on since
+            self.weights += DTYPE.type(beta) * (parent - sent)
         self.blends.append((float(sent[0]), float(parent[0]), float(self.weights[0])))
 
     def reset(self, weights: Vector) -> None:

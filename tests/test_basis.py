@@ -37,6 +37,16 @@ def test_a_push_carries_what_the_rule_takes_and_statistics_whole(
     assert PARENT.tolist() == [1, 2, 30]
 
 
+def test_a_difference_without_an_answer_is_pushed_again_as_it_was() -> None:
+    basis = Basis("difference")
+    basis.take_over(PARENT)
+    first = basis.carried(CHILD, None, SIGNATURE)
+    again = basis.carried(CHILD + DTYPE.type(1.0), None, SIGNATURE)
+    assert again[1] is first[1] and basis.pushed is CHILD
+    basis.take_over(PARENT)
+    assert basis.carried(CHILD * 2, None, SIGNATURE)[1].tolist() == [2, 6, 100]
+
+
 @pytest.mark.parametrize("pushes", ["weights", "difference", "gradient"])
 def test_without_a_basis_the_weights_are_pushed(pushes: Kind) -> None:
     basis = Basis(pushes)

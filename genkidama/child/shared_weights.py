@@ -59,12 +59,13 @@ class SharedWeights:
             sent: θ_C as it was pushed.
             parent: θ_P.
             beta: the share of the parent, in [0, 1].
-            keep_changes: whether θ_C has gone on since it was sent. Then what was learned meanwhile
-                is kept: θ_C ← θ_C + β(θ_P − θ_sent), which is the same where nothing has changed.
+            keep_changes: whether θ_C may have gone on since it was sent. Then what was learned
+                meanwhile is kept: θ_C ← θ_C + β(θ_P − θ_sent), which is the same where nothing has
+                changed. It is kept in any case after a push that was sent again.
         """
         if not beta:
             return
-        if keep_changes:
+        if keep_changes or not np.array_equal(self._memory.weights, sent):
             self._memory.weights += change(sent, parent, beta)
         else:
             blend(self._memory.weights, parent, beta)
