@@ -78,7 +78,8 @@ class ChildSettings(Section, frozen=True):
     exchange_seconds: NotNegative = 1.0
     """`free`: exchange every so many seconds; 0 means by steps only."""
     exchange_steps: Count = 0
-    """`free`: exchange every so many steps of the child; 0 means by seconds only."""
+    """`free`: exchange every so many steps of a child of mean speed, and all children equally
+    often, since the parent tells each its own number; 0 means by seconds only."""
     cores: Natural | Literal["auto"] = "auto"
     """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
     as fit into its memory."""

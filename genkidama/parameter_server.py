@@ -243,7 +243,7 @@ class ParameterServer:
         if message.sequence > record.sequence and not (self.stop or trial.stop):
             left_out = self._apply(child, message, vector, trial, now)
             self._count(child, record, trial, message, left_out, now)
-            self.trials.pushed(trial, now)
+            self.trials.pushed(trial, now, child, message.steps)
             self._check_stop(now)
         return record.answer(self._weights(child, trial, now, answer=True), message)
 
@@ -330,7 +330,7 @@ class ParameterServer:
             progress=self.trials.progress(trial, now),
             stop=self.stop or trial.stop,
             next=bool(trial.stop) and not self.stop,
-            steps=self.trials.rule.share(child, len(self.joined)),
+            steps=self.trials.share(child, len(self.joined)),
             vector=trial.vector if self.trials.shared or not answer else None,
         )
 

@@ -274,8 +274,12 @@ class Trials(Protocol):
     def joined(self, trial: Trial, now: float) -> None:
         """A child takes part in this trial from now on."""
 
-    def pushed(self, trial: Trial, now: float) -> None:
-        """A push to this trial has been applied and counted."""
+    def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
+        """A child's push to this trial, of so many steps, has been applied and counted."""
+
+    def share(self, child: str, children: int) -> int:
+        """How many steps the child's next push should bring, while so many take part; 0 leaves it
+        to the child."""
 
     def diverged(self, trial: Trial, now: float) -> None:
         """A push brings NaN or infinity. If trials are shared, the push is refused instead."""

@@ -1,4 +1,4 @@
-"""One websocket connection, with a short way for what nearly all messages are: a push.
+"""One websocket connection, with a short way for what nearly all messages are: pushes and pulls.
 
 websockets hands a message to the coroutine that awaits `recv`: a queue, a future and a task switch,
 and on the way back a context manager and a copy of the frame. All that costs more than the blend of
@@ -27,11 +27,13 @@ from websockets.protocol import Event, State
 
 import genkidama
 from genkidama.messages import PROTOCOL
+from genkidama.system.link import retransmit_soon
 from genkidama.tokens import ANY
 
 __all__ = ["SERVER", "Answer", "Channel"]
 
-#: Gives the reply to a message, or None if the message must go the ordinary way.
+#: Gives the reply to a message, empty if that comes later, or None if the message must go the
+#: ordinary way.
 Answer: TypeAlias = Callable[[bytes], bytes | None]
 
 #: The software that answers: the header `Server` of every HTTP answer.
@@ -48,7 +50,7 @@ _JOINED_BYTES = 1 << 16
 
 
 class Channel(ServerConnection):
-    """A connection whose pushes are answered at once while `answer` is set.
+    """A connection whose pushes and pulls are answered at once while `answer` is set.
 
     Args:
         made: called when the connection is accepted, before the HTTP upgrade.
@@ -76,6 +78,7 @@ class Channel(ServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        retransmit_soon(transport)
         self._made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -92,6 +95,11 @@ class Channel(ServerConnection):
             self.transport.abort()
 
     @property
+    def free(self) -> bool:
+        """Whether the connection is open, and the child reads what it is sent."""
+        return not self.paused and self.protocol.state is State.OPEN
+
+    @property
     def ending(self) -> str:
         """Why the connection has ended, for the history."""
         protocol = self.protocol
@@ -105,15 +113,11 @@ class Channel(ServerConnection):
         answer = self.answer
         # Control frames have higher opcodes, and no answer of ours.
         if answer is not None and isinstance(event, Frame) and event.opcode < Opcode.CLOSE:
-            if (
-                event.opcode is Opcode.BINARY
-                and event.fin
-                and not self.paused
-                and self.protocol.state is State.OPEN
-            ):
+            if event.opcode is Opcode.BINARY and event.fin and self.free:
                 reply = answer(cast(bytes, event.data))
+                if reply:
+                    self.write(reply)
                 if reply is not None:
-                    self._write(reply)
                     return
             self.answer = None  # this message waits now, and those behind it must not overtake it
         super().process_event(event)
@@ -122,7 +126,8 @@ class Channel(ServerConnection):
         response.headers["Server"] = SERVER
         self._send_response(response)
 
-    def _write(self, content: bytes) -> None:
+    def write(self, content: bytes) -> None:
+        """Sends a message at once; only while it is `free`."""
         length = len(content)
         if length < 126:
             self.transport.write(_SHORT.pack(_FINAL_BINARY, length) + content)

@@ -11,6 +11,8 @@ Laws of this file:
   over, and the end of the old connection means nothing any more. It is the same child if name and
   session are the same, or if it has a token of that name and the old connection answers no ping.
 - Nothing waits between the decoding of a message and the reply's encoding.
+- A pull that may wait is answered when there is something new, and else before the child's next
+  message is.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ from genkidama.messages import (
     Hello,
     Join,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
     Request,
+    Weights,
     decode_request,
     encode,
     size_limit,
@@ -99,6 +103,8 @@ class Connections:
         self._pushed = pushed
         self._ended = ended
         self._open: set[Channel] = set()
+        #: By name: the connections of the children whose pull waits for something new.
+        self._waiting: dict[str, Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def create(self, *args: Any, **options: Any) -> ServerConnection:
@@ -139,8 +145,16 @@ class Connections:
         finally:
             if name and self.children.get(name) is connection:
                 del self.children[name]
+                self._waiting.pop(name, None)
                 self._server.disconnected(name, connection.ending, self._now())
                 self._ended()
+
+    def tell_news(self) -> None:
+        """Answers the pulls that wait, wherever there is something new."""
+        for name, connection in tuple(self._waiting.items()):
+            if connection.free and (reply := self._pulled(name, Pull(wait=True))):
+                del self._waiting[name]
+                connection.write(reply)
 
     def abort_unopened(self) -> None:
         """Drops the connections that are still in their HTTP upgrade."""
@@ -165,13 +179,15 @@ class Connections:
     async def _converse(self, connection: Channel, name: str) -> None:
         """Answers all that follows the hello, but for most pushes, which the channel answers."""
         joined = False
-        answer = partial(self._answer_push, connection, name)
+        answer = partial(self._answer_at_once, connection, name)
         while True:
             connection.answer = answer if joined else None
             frame = await connection.recv()
             connection.answer = None
             if self.children.get(name) is not connection:
                 return  # the child speaks on another connection now
+            if waited := self._let_go(name):
+                await connection.send(waited)
             now = self._now()
             kind: type[Any] | None = None
             reply: Reply
@@ -209,8 +225,8 @@ class Connections:
         if hello.name != name or not self._server.idle(name):
             raise ProtocolError("order", "a second hello on one connection")
 
-    def _answer_push(self, connection: Channel, name: str, frame: bytes) -> bytes | None:
-        """The reply to a push of a child that has joined.
+    def _answer_at_once(self, connection: Channel, name: str, frame: bytes) -> bytes | None:
+        """The reply to a push or a pull of a child that has joined; empty if that comes later.
 
         None for any other message, with nothing changed.
         """
@@ -218,12 +234,29 @@ class Connections:
             message = decode_request(frame)
         except ProtocolError:
             return None
-        if type(message) is not Push or self.children.get(name) is not connection:
+        if type(message) not in (Push, Pull) or self.children.get(name) is not connection:
             return None
+        if waited := self._let_go(name):
+            connection.write(waited)
+        if type(message) is Pull:
+            reply = self._pulled(name, message)
+            if not reply:
+                self._waiting[name] = connection
+            return reply
         now = self._now()
-        reply = self._server.handle(name, message, now)
+        answer = self._server.handle(name, message, now)
         self._pushed(now)
-        return encode(reply)
+        return encode(answer)
+
+    def _pulled(self, name: str, pull: Pull) -> bytes:
+        """The reply to a pull; empty if that may wait, since there is nothing new."""
+        reply = self._server.handle(name, pull, self._now())
+        idle = isinstance(reply, Weights) and reply.vector is None and not reply.stop
+        return b"" if idle and pull.wait else encode(reply)
+
+    def _let_go(self, name: str) -> bytes:
+        """The reply to the child's pull that has waited till now; empty if there is none."""
+        return self._pulled(name, Pull()) if self._waiting.pop(name, None) else b""
 
     async def _make_way(self, hello: Hello, admitted: str) -> None:
         """Frees the name of a machine that lost its power and returns before it was missed.
@@ -245,6 +278,7 @@ class Connections:
     def _take_over(self, name: str, connection: ServerConnection) -> None:
         old = self.children.get(name)
         self.children[name] = connection
+        self._waiting.pop(name, None)
         if old is not None:
             closing = asyncio.create_task(
                 old.close(CloseCode.POLICY_VIOLATION, "the child speaks on another connection")

@@ -116,7 +116,9 @@ class Parent:
         if settings.tokens_file:
             self._connections.admission = Admission(settings.tokens_file, self._log)
         if isinstance(rule := self.server.trials.rule, Experience):
-            self._learner = LearnerProcess(self.server, rule, self.now, self._fail)
+            self._learner = LearnerProcess(
+                self.server, rule, self.now, self._fail, self._connections.tell_news
+            )
         websockets: Server | None = None
         try:
             websockets = await self._bind(context)
@@ -159,6 +161,7 @@ class Parent:
             self.server.tick(self.now())
             await self._records.keep()
             if self.server.stop:
+                self._connections.tell_news()
                 deadline = min(deadline, time.monotonic() + LEAVE_SECONDS)
                 if not self._connections.children or time.monotonic() >= deadline:
                     return

@@ -416,8 +416,8 @@ def test_a_push_over_tls_is_answered_where_it_arrives(
             )
             await child.leave()
 
-    answer = Connections._answer_push
-    monkeypatch.setattr(Connections, "_answer_push", observed)
+    answer = Connections._answer_at_once
+    monkeypatch.setattr(Connections, "_answer_at_once", observed)
     factory = (
         pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else asyncio.new_event_loop
     )
