@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from genkidama.capacity import expected_cores
+from genkidama.doors import check_exposed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.local.directory import prepare_directory, resumable
@@ -46,7 +47,9 @@ _LOOPBACK = "127.0.0.1:0"
 
 #: What a parent on the loopback is told. Only its own children come there. Tokens and certificates,
 #: which the experiment asks of machines in a network, would keep them out.
+#: Nor is there anybody to wait for who cannot be started again.
 _OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", ""]
+_OPEN += ["--set", "parent.linger_seconds=0"]
 
 
 def train(
@@ -210,6 +213,11 @@ class _Cluster:
         # The socket is bound here and inherited. So children may connect before the parent
         # listens, and a parent that is started again is found under the same address.
         self._socket = listening_socket(listen or _LOOPBACK)
+        try:
+            check_exposed(experiment.parent, self._socket.getsockname()[0])
+        except BaseException:
+            self._socket.close()
+            raise
 
     def __enter__(self) -> _Cluster:
         try:

@@ -91,7 +91,8 @@ class _Follower:
 
 
 def _refused(event: Refused) -> str:
-    return f"refused {event.child or 'a connection'}: {event.reason}"
+    others = f" (and {event.count - 1} others)" if event.count > 1 else ""
+    return f"refused {event.child or 'a connection'}: {event.reason}{others}"
 
 
 class Progress(_Follower):

@@ -28,6 +28,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
 
+from genkidama.doors import ENTERING, Doors
 from genkidama.errors import ProtocolError
 from genkidama.messages import (
     HANDSHAKE_LIMIT,
@@ -60,6 +61,9 @@ _CLOSED_FOR: dict[int, str] = {
     # The only internal error that websockets knows of is a ping without a pong.
     CloseCode.INTERNAL_ERROR: "silent",
 }
+
+#: By the status of an HTTP answer, our code for the same.
+_REFUSED_BY: dict[int, str] = {HTTPStatus.UNAUTHORIZED: "token", HTTPStatus.FORBIDDEN: "origin"}
 
 #: RFC 6455 §5.5: a control frame's payload has at most 125 bytes, two of which are the close code.
 _REASON_BYTES = 123
@@ -94,6 +98,10 @@ class Connections:
         self.children: dict[str, ServerConnection] = {}
         #: Knows the tokens; None lets everybody in.
         self.admission: Admission | None = None
+        settings = server.experiment.parent
+        #: Says how many connections there may be.
+        self.doors = Doors(settings.max_children + ENTERING, settings.max_per_address)
+        self._settings = settings
         self._server = server
         self._now = now
         self._pushed = pushed
@@ -103,15 +111,25 @@ class Connections:
 
     def create(self, *args: Any, **options: Any) -> ServerConnection:
         """For websockets' `create_connection`."""
-        return Channel(self._open.add, self._lost, *args, **options)
+        return Channel(self._settings, self._open.add, self._lost, *args, **options)
+
+    def refused(self, address: str, error: ProtocolError) -> None:
+        """A connection from this address does not fit."""
+        self._server.refuse(address, error, self._now())
+
+    def account(self) -> None:
+        """Slows down who says too much. To be called often."""
+        now = asyncio.get_running_loop().time()
+        for connection in tuple(self._open):
+            connection.account(now)
 
     def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         """For websockets' `process_request`."""
         assert isinstance(connection, Channel)
         connection.admitted, response = answer(connection, request, self.admission)
-        if response is not None and response.status_code == HTTPStatus.UNAUTHORIZED:
+        if response is not None and (code := _REFUSED_BY.get(response.status_code)) is not None:
             reason = (response.body or b"").decode().strip()
-            self._server.refuse(_address(connection), ProtocolError("token", reason), self._now())
+            self.refused(_address(connection), ProtocolError(code, reason))
         return response
 
     async def handle(self, connection: ServerConnection) -> None:
@@ -128,6 +146,8 @@ class Connections:
                 await _turn_away(connection, reply)
                 return
             name = hello.name
+            if connection.visit is not None:
+                self.doors.settle(connection.visit)
             self._take_over(name, connection)
             self._pushed(self._now())
             await connection.send(encode(reply))
@@ -135,7 +155,7 @@ class Connections:
         except ProtocolError as error:
             await _turn_away(connection, self._server.refuse(peer, error, self._now()))
         except ConnectionClosed as closed:
-            self._note_closed(name or peer, closed)
+            self._note_closed(name or peer, connection.fault, closed)
         finally:
             if name and self.children.get(name) is connection:
                 del self.children[name]
@@ -252,10 +272,14 @@ class Connections:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def _note_closed(self, child: str, closed: ConnectionClosed) -> None:
-        """Counts what websockets refused on its own."""
+    def _note_closed(
+        self, child: str, fault: ProtocolError | None, closed: ConnectionClosed
+    ) -> None:
+        """Counts what the channel or websockets refused on its own."""
         sent = closed.sent
-        if (
+        if fault is not None:
+            self._server.refuse(child, fault, self._now())
+        elif (
             sent is not None
             and not closed.rcvd_then_sent
             and (code := _CLOSED_FOR.get(sent.code)) is not None
@@ -266,6 +290,8 @@ class Connections:
 
     def _lost(self, connection: Channel, seconds: float) -> None:
         self._open.discard(connection)
+        if connection.visit is not None:
+            self.doors.leave(connection.visit)
         if connection.request is None and seconds >= self.open_seconds:
             error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
             self._server.refuse(_address(connection), error, self._now())
