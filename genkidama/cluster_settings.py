@@ -54,10 +54,10 @@ class ParentSettings(Section, frozen=True):
     """How many children may be connected at once."""
     max_per_address: Natural = 512
     """How many connections one address may have at once; of IPv6, a network of 64 bits."""
-    max_pushes_per_second: Positive = 10_000.0
-    """A child that sends more is read more slowly."""
+    max_pushes_per_second: Positive = 50_000.0
+    """How many messages of one child are read in a second; one that sends more has to wait."""
     max_bytes_per_second: Positive = 1e9
-    """A child that sends more is read more slowly."""
+    """How many bytes of one child are read in a second; one that sends more has to wait."""
     linger_seconds: NotNegative = 60.0
     """When the run is over, stay so long for the children that were cut off, to tell them."""
     max_parameters: Natural = 100_000_000

@@ -122,6 +122,8 @@ class Channel(ServerConnection):
         #: Messages and their bytes since `account` was called.
         self._said = 0
         self._size = 0
+        #: With more than this it is called at once.
+        self._many, self._much = pushes / 4, size / 4
         #: When the first fragment of a message came, and the bytes of it so far.
         self._begun = 0.0
         self._fragmented = 0
@@ -179,7 +181,7 @@ class Channel(ServerConnection):
         """
         pause = max(self._pushes.spend(self._said, now), self._bytes.spend(self._size, now))
         self._said = self._size = 0
-        if pause:
+        if pause and "budget" not in self._holds:
             self._hold("budget")
             self.loop.call_later(min(pause, _LONGEST_PAUSE), self._let, "budget")
 
@@ -210,6 +212,8 @@ class Channel(ServerConnection):
         if event.opcode < Opcode.CLOSE:
             self._said += event.fin
             self._size += len(event.data)
+            if self._said > self._many or self._size > self._much:
+                self.account(self.loop.time())
             answer = self.answer
             if answer is not None:
                 if (

@@ -155,7 +155,7 @@ class Connections:
         except ProtocolError as error:
             await _turn_away(connection, self._server.refuse(peer, error, self._now()))
         except ConnectionClosed as closed:
-            self._note_closed(name or peer, connection.fault, closed)
+            self._note_closed(name or peer, closed)
         finally:
             if name and self.children.get(name) is connection:
                 del self.children[name]
@@ -272,14 +272,10 @@ class Connections:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def _note_closed(
-        self, child: str, fault: ProtocolError | None, closed: ConnectionClosed
-    ) -> None:
-        """Counts what the channel or websockets refused on its own."""
+    def _note_closed(self, child: str, closed: ConnectionClosed) -> None:
+        """Counts what websockets refused on its own."""
         sent = closed.sent
-        if fault is not None:
-            self._server.refuse(child, fault, self._now())
-        elif (
+        if (
             sent is not None
             and not closed.rcvd_then_sent
             and (code := _CLOSED_FOR.get(sent.code)) is not None
@@ -292,7 +288,10 @@ class Connections:
         self._open.discard(connection)
         if connection.visit is not None:
             self.doors.leave(connection.visit)
-        if connection.request is None and seconds >= self.open_seconds:
+        if connection.fault is not None:
+            names = (name for name, each in self.children.items() if each is connection)
+            self.refused(next(names, _address(connection)), connection.fault)
+        elif connection.request is None and seconds >= self.open_seconds:
             error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
             self._server.refuse(_address(connection), error, self._now())
 
