@@ -148,8 +148,8 @@ class Refused(Event, kw_only=True):
     """The refusal's code."""
     reason: str
     """The refusal's reason, shortened if it is long."""
-    count: int = 1
-    """With the same code: this one, and all before it since the last line."""
+    count: int | UnsetType = UNSET
+    """How many with this code the line stands for, if it is more than this one."""
 
 
 class Left(Event, kw_only=True):
@@ -315,7 +315,7 @@ def as_lines(events: Sequence[Event]) -> bytes:
 def _flat(event: Measures) -> dict[str, Any]:
     """Puts the figures beside the other fields. A figure with the name of a field is dropped."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
-    return fields | fields.pop("figures") | fields
+    return dict(fields | fields.pop("figures") | fields)
 
 
 def from_line(line: bytes | str | dict[str, Any]) -> Event | None:

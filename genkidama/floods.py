@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from genkidama.events import Refused
 
-__all__ = ["LONGEST_REASON", "SUMMARY_SECONDS", "Floods", "shortened"]
+__all__ = ["LONGEST_REASON", "SUMMARY_SECONDS", "Floods", "shortened", "times"]
 
 #: Refusals of one code are summed up at most this often.
 SUMMARY_SECONDS = 1.0
@@ -31,7 +33,8 @@ class Floods:
         if held is None and now >= self._quiet_until.get(code, now):
             self._quiet_until[code] = now + SUMMARY_SECONDS
             return [refused]
-        refused.count += held.count if held is not None else 0
+        if held is not None:
+            refused.count = times(held) + 1
         self._held[code] = refused
         return []
 
@@ -44,6 +47,11 @@ class Floods:
             self._quiet_until[refused.code] = now + SUMMARY_SECONDS
             refused.time = now
         return sums
+
+
+def times(refused: Refused) -> int:
+    """How many refusals the event stands for."""
+    return 1 if refused.count is UNSET else refused.count
 
 
 def shortened(reason: str) -> str:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.events import Refused
-from genkidama.floods import LONGEST_REASON, Floods, shortened
+from genkidama.floods import LONGEST_REASON, Floods, shortened, times
 
 
 def refused(code: str = "finite", child: str = "pi", time: float = 0.0) -> Refused:
@@ -15,7 +15,7 @@ def refused(code: str = "finite", child: str = "pi", time: float = 0.0) -> Refus
 
 def test_the_first_of_a_code_is_told_at_once_and_the_rest_summed_up() -> None:
     floods = Floods()
-    assert [event.count for event in floods.add(refused())] == [1]
+    assert [times(event) for event in floods.add(refused())] == [1]
     assert floods.add(refused()) == []
     assert [event.code for event in floods.add(refused("length"))] == ["length"]
     assert floods.add(refused(child="nuc", time=0.5)) == []
@@ -23,7 +23,7 @@ def test_the_first_of_a_code_is_told_at_once_and_the_rest_summed_up() -> None:
     (total,) = floods.settle(1.0)
     assert (total.code, total.child, total.count, total.time) == ("finite", "nuc", 2, 1.0)
     assert floods.add(refused(time=1.5)) == []  # a second after a sum is quiet, too
-    assert [event.count for event in floods.settle(1.6, last=True)] == [1]
+    assert [times(event) for event in floods.settle(1.6, last=True)] == [1]
     assert floods.settle(9.0, last=True) == []
 
 
@@ -42,7 +42,7 @@ def test_all_are_counted_in_few_lines_and_in_order(story: list[tuple[float, str]
         told += floods.settle(now)
         told += floods.add(refused(code, time=now))
     told += floods.settle(now, last=True)
-    assert sum(event.count for event in told) == len(story)
+    assert sum(times(event) for event in told) == len(story)
     assert [event.time for event in told] == sorted(event.time for event in told)
     for code in "abc":
         assert sum(event.code == code for event in told) <= now + 2

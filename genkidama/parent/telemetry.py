@@ -11,7 +11,7 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from genkidama.events import Event, Exchange, Measures, PhaseReported, Refused
-from genkidama.floods import Floods
+from genkidama.floods import Floods, times
 from genkidama.parameter_server import ParameterServer
 
 __all__ = ["EventLog", "describe"]
@@ -56,7 +56,7 @@ class EventLog:
     def _refused(self, events: Iterable[Refused]) -> None:
         for event in events:
             who = {"child": event.child, "code": event.code, "reason": event.reason}
-            many = {"count": event.count} if event.count > 1 else {}
+            many = {"count": times(event)} if times(event) > 1 else {}
             self._logger.warning("refused", **who, **many)
 
 
