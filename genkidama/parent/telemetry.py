@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
+from genkidama.child_record import cut_off
 from genkidama.events import Event, Exchange, Measures, PhaseReported, Refused
 from genkidama.floods import Floods, times
 from genkidama.parameter_server import ParameterServer
@@ -62,4 +63,6 @@ class EventLog:
 
 def describe(server: ParameterServer, now: float) -> str:
     """How a run stands, in a few words for a service manager: `3 children, version 1234, 41 %`."""
-    return server.trials.describe(len(server.connected), now)
+    words = server.trials.describe(len(server.connected), now)
+    missing = len(cut_off(server.children)) if server.stop else 0
+    return f"{words}, over, waits for {missing} cut off" if missing else words

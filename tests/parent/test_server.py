@@ -13,6 +13,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.messages import Weights, Welcome
 from genkidama.parent import Parent, server
+from genkidama.parent.telemetry import describe
 from genkidama.system.checkpoint import CheckpointFolder
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment, history, running
@@ -184,6 +185,16 @@ async def test_a_child_that_was_cut_off_is_told_when_it_returns_that_the_run_is_
     async with asyncio.timeout(server.LEAVE_SECONDS / 2):
         await serving
     await parent.shutdown()
+    # Who comes even later is told by a parent that is started again.
+    async with (
+        running(settings, tmp_path) as again,
+        FakeChild(again.address, "away", session="2") as away,
+    ):
+        await asyncio.sleep(2 * server.HOUSEKEEPING_SECONDS)
+        assert describe(again.server, again.now()).endswith("over, waits for 2 cut off")
+        welcome = await away.hello()
+        assert isinstance(welcome, Welcome)
+        assert welcome.stop == "2 updates done"
 
 
 async def test_a_parent_stays_no_longer_for_a_child_that_was_cut_off_than_it_was_told(
