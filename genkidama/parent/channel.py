@@ -72,7 +72,7 @@ _SLOWEST = 1024.0
 _AHEAD_BYTES = 1 << 16
 
 #: Who broke a rule may take so long to hang up.
-_HANG_UP_SECONDS = 2.0
+_HANG_UP_SECONDS = 1.0
 
 #: A child that says too much is not read for so long at most, so that it can answer pings.
 _LONGEST_PAUSE = 5.0

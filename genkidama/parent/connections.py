@@ -22,11 +22,12 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
+from websockets.server import ServerProtocol
 
 from genkidama.doors import ENTERING, Doors
 from genkidama.errors import ProtocolError
@@ -109,9 +110,12 @@ class Connections:
         self._open: set[Channel] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def create(self, *args: Any, **options: Any) -> ServerConnection:
-        """For websockets' `create_connection`."""
-        return Channel(self._settings, self._open.add, self._lost, *args, **options)
+    def create(self, server: Server, **options: Any) -> Channel:
+        """A connection of websockets' server, with its options and no transport yet."""
+        # Without extensions: weights do not deflate.
+        protocol = ServerProtocol(max_size=HANDSHAKE_LIMIT)
+        made, lost = self._open.add, self._lost
+        return Channel(self._settings, made, lost, protocol, server, **options)
 
     def refused(self, address: str, error: ProtocolError) -> None:
         """A connection from this address does not fit."""

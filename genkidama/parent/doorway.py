@@ -5,16 +5,14 @@ Laws of this file:
   fits; one that does not is closed at once.
 - Some descriptors stay free for checkpoints and the history, however many connections come.
 
-websockets makes its connections, and knows all that happens on them. It leaves to asyncio who may
-open one, and asyncio asks nobody. So this takes the place of asyncio's server in websockets' own:
-it has the methods that are called there, and takes from it what makes a connection.
+websockets knows all that happens on a connection. It leaves to asyncio who may open one, and
+asyncio asks nobody. So this takes the place of asyncio's server in websockets' own, and has the
+methods that are called there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -75,18 +73,15 @@ class Doorway:
         self._taking: list[asyncio.Task[None]] = []
         self._opening: set[asyncio.Task[None]] = set()
 
-    def stand_in(self, server: Server) -> None:
-        """Takes the place of asyncio's server in this one, which has not been started."""
-        create: Any = server.create_server
-        if isinstance(create, functools.partial):  # before websockets 17
-            self._make = create.args[0]
-        else:
-            self._make = inspect.getclosurevars(create).nonlocals["protocol_factory"]
+    def stand_in(self, server: Server, make: Callable[[], Channel]) -> None:
+        """Takes the place of asyncio's server in this one, which does not serve yet.
 
-        async def created() -> asyncio.Server:
-            return cast(asyncio.Server, self)
-
-        server.create_server = created
+        Args:
+            make: makes a connection for it, which has no transport yet.
+        """
+        server.server.close()
+        server.server = cast(asyncio.Server, self)
+        self._make = make
 
     # What websockets calls.
 

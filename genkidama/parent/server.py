@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
+import socket
 import ssl
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -29,7 +31,6 @@ from genkidama.errors import GenkidamaError
 from genkidama.events import Stopped
 from genkidama.experience import Experience
 from genkidama.experiment import Experiment
-from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
@@ -275,28 +276,32 @@ class Parent:
         silence = settings.silence_seconds
         ping = min(_PING_SECONDS, silence / 2)
         connections = self._connections
-        server = serve(
-            connections.handle,
-            create_connection=connections.create,  # type: ignore[arg-type]
-            process_request=connections.admit,
-            server_header=None,  # the connections sign every answer themselves
-            compression=None,  # weights do not deflate
-            open_timeout=connections.open_seconds,
-            ping_interval=ping,
-            ping_timeout=silence - ping,
-            close_timeout=CLOSE_SECONDS,
-            max_size=HANDSHAKE_LIMIT,
-            max_queue=_QUEUE,
-        )
-        Doorway(
+        doorway = Doorway(
             await bind(self.listen, settings),
             connections.doors,
             connections.refused,
             context,
             connections.open_seconds,
             CLOSE_SECONDS,
-        ).stand_in(server)
-        return await server
+        )
+        server = await serve(
+            connections.handle,
+            process_request=connections.admit,
+            server_header=None,  # the connections sign every answer themselves
+            open_timeout=connections.open_seconds,
+            sock=socket.socket(),  # in whose place the doorway comes
+            start_serving=False,
+        )
+        make = partial(
+            connections.create,
+            server,
+            ping_interval=ping,
+            ping_timeout=silence - ping,
+            close_timeout=CLOSE_SECONDS,
+            max_queue=_QUEUE,
+        )
+        doorway.stand_in(server, make)
+        return server
 
     def _pushed(self, now: float) -> None:
         if self._records is None:
