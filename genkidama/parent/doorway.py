@@ -89,7 +89,7 @@ class Doorway:
         return asyncio.get_running_loop()
 
     def is_serving(self) -> bool:
-        return bool(self._taking)
+        return any(not task.cancelling() for task in self._taking)
 
     async def start_serving(self) -> None:
         """Raises an `OSError` if nobody can listen there."""
@@ -100,33 +100,38 @@ class Doorway:
     def close(self) -> None:
         for task in (*self._taking, *self._opening):
             task.cancel()
-        self._taking = []
-        _close(self.sockets)
+        if not self._taking:
+            _close(self.sockets)
 
     async def wait_closed(self) -> None:
-        if self._opening:
-            await asyncio.wait(self._opening)
+        if left := {*self._taking, *self._opening}:
+            await asyncio.wait(left)
+        _close(self.sockets)  # one whose task was never begun
 
     # Inside.
 
     async def _take(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                taken, address = await loop.sock_accept(listening)
-            except OSError:
-                await asyncio.sleep(_RETRY_SECONDS)
-                continue
-            host, port = address[:2] if isinstance(address, tuple) else ("", 0)
-            try:
-                visit = self._doors.enter(host)
-            except ProtocolError as error:
-                taken.close()
-                self._refused(f"{host}:{port}" if host else "unknown", error)
-                continue
-            task = asyncio.create_task(self._open(taken, visit))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+        with listening:
+            while True:
+                try:
+                    taken, address = await loop.sock_accept(listening)
+                except OSError:
+                    await asyncio.sleep(_RETRY_SECONDS)
+                else:
+                    self._receive(taken, address)
+
+    def _receive(self, taken: socket.socket, address: Any) -> None:
+        host, port = address[:2] if isinstance(address, tuple) else ("", 0)
+        try:
+            visit = self._doors.enter(host)
+        except ProtocolError as error:
+            taken.close()
+            self._refused(f"{host}:{port}" if host else "unknown", error)
+            return
+        task = asyncio.create_task(self._open(taken, visit))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
     async def _open(self, taken: socket.socket, visit: Visit) -> None:
         """Makes a connection of it. From then on the connection says when it is gone."""
