@@ -23,7 +23,7 @@ from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
-from genkidama.system.address import listening_socket, local_address
+from genkidama.system.address import listening_socket, local_address, parse_listen
 from genkidama.system.history import Follower
 from genkidama.system.machine import available_bytes, available_cores
 from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS, Run
@@ -150,6 +150,8 @@ def search(
             "(parent.tokens_file, parent.certificate_file) starts none itself; give --nodes 0, "
             "and start `python -m genkidama.child` on each machine, also on this one"
         )
+    if listen is not None and not listen.startswith("fd://"):
+        check_exposed(experiment.parent, parse_listen(listen)["host"])
     run = prepare_directory(experiment, out, resume)
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     cores = _cores(experiment, cores, nodes)
@@ -213,11 +215,6 @@ class _Cluster:
         # The socket is bound here and inherited. So children may connect before the parent
         # listens, and a parent that is started again is found under the same address.
         self._socket = listening_socket(listen or _LOOPBACK)
-        try:
-            check_exposed(experiment.parent, self._socket.getsockname()[0])
-        except BaseException:
-            self._socket.close()
-            raise
 
     def __enter__(self) -> _Cluster:
         try:
