@@ -29,10 +29,6 @@ _COPIED = re.compile(
     rf"({re.escape(EXPERIMENT)}|{CHECKPOINTS}/[\w-]+\.safetensors))\Z"
 )
 
-#: The token is for this cluster alone, whose network Ray trusts as well. A process that is gone is
-#: started again here, or is gone for good.
-_WITHIN_A_CLUSTER = ["--set", "parent.open=true", "--set", "parent.linger_seconds=0"]
-
 #: So much of a log or a history is sent at once.
 _PIECE = 4 << 20
 
@@ -154,7 +150,7 @@ class ParentHost(Host):
         tokens.write_text(f"* {token}\n")
         descriptor = self._socket.fileno()
         command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{descriptor}"]
-        command += ["--out", str(self._run), "--tokens-file", str(tokens), *_WITHIN_A_CLUSTER]
+        command += ["--out", str(self._run), "--tokens-file", str(tokens), "--own-children"]
         return Process("parent", command, self._folder / "parent.log", (descriptor,))
 
     def look(self, history: int, log: int) -> Told:

@@ -47,9 +47,7 @@ _LOOPBACK = "127.0.0.1:0"
 
 #: What a parent on the loopback is told. Only its own children come there. Tokens and certificates,
 #: which the experiment asks of machines in a network, would keep them out.
-#: Nor is there anybody to wait for who cannot be started again.
-_OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", ""]
-_OPEN += ["--set", "parent.linger_seconds=0"]
+_OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", "", "--own-children"]
 
 
 def train(

@@ -150,8 +150,12 @@ class Doorway:
                 self._doors.leave(visit)
 
 
-async def bind(listen: str, settings: ParentSettings) -> list[socket.socket]:
+async def bind(listen: str, settings: ParentSettings | None) -> list[socket.socket]:
     """Sockets for all addresses that `listen` means, not listening yet.
+
+    Args:
+        listen: as `parse_listen` takes it.
+        settings: say whether other machines may come; None if that is answered for.
 
     Raises:
         ConfigurationError: it is no address, or lets other machines in that should not.
@@ -169,7 +173,8 @@ async def bind(listen: str, settings: ParentSettings) -> list[socket.socket]:
         ) from None
     try:
         for each in sockets:
-            if each.family in (socket.AF_INET, socket.AF_INET6):  # others do not leave the machine
+            # Sockets of other families do not leave the machine.
+            if settings is not None and each.family in (socket.AF_INET, socket.AF_INET6):
                 check_exposed(settings, str(each.getsockname()[0]))
     except BaseException:
         _close(sockets)

@@ -88,6 +88,9 @@ class Parent:
         #: The run's directory; None until `startup` has made one.
         self.out = Path(out) if out is not None else None
         self.listen = experiment.parent.listen if listen is None else listen
+        #: Whether nobody comes but the launcher's own children. It answers for the network between
+        #: them, and starts again who is cut off: such a child is not waited for in the end.
+        self.own_children = False
         #: What is decided and known: the trial, its children, the refusals' counts.
         self.server = ParameterServer(experiment, trials=_make_trials(experiment))
         self._log: FilteringBoundLogger = structlog.get_logger()
@@ -175,7 +178,7 @@ class Parent:
 
     def _note_over(self) -> float:
         """Says for whom it stays. The moment is that of the run's end, by the monotonic clock."""
-        linger = self.experiment.parent.linger_seconds
+        linger = self._linger_seconds
         if linger and (missing := cut_off(self.server.children)):
             self._log.info("the run is over", waits_for=missing, seconds=linger)
         return time.monotonic()
@@ -184,8 +187,11 @@ class Parent:
     def _parting_seconds(self) -> float:
         """How long after the run's end there is somebody to be told of it."""
         here = LEAVE_SECONDS if self._connections.children else 0.0
-        away = self.experiment.parent.linger_seconds if cut_off(self.server.children) else 0.0
-        return max(here, away)
+        return max(here, self._linger_seconds if cut_off(self.server.children) else 0.0)
+
+    @property
+    def _linger_seconds(self) -> float:
+        return 0.0 if self.own_children else self.experiment.parent.linger_seconds
 
     def stop(self, reason: str = "stopped") -> None:
         """Lets `serve` return soon. May be called from any thread."""
@@ -277,7 +283,7 @@ class Parent:
         ping = min(_PING_SECONDS, silence / 2)
         connections = self._connections
         doorway = Doorway(
-            await bind(self.listen, settings),
+            await bind(self.listen, None if self.own_children else settings),
             connections.doors,
             connections.refused,
             context,
