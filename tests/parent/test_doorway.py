@@ -132,9 +132,11 @@ async def test_other_machines_come_with_tokens_and_tls_or_not_at_all(
     assert "at 0.0.0.0 without tokens (parent.tokens_file) and TLS" in str(error.value)
     assert "parent.open = true" in str(error.value)
     assert not (tmp_path / "run").exists()
-    opened = parent(open=True)
-    await opened.startup()
-    await opened.shutdown()
+    launched = parent()
+    launched.own_children = True  # the launcher answers for the network
+    for allowed in (parent(open=True), launched):
+        await allowed.startup()
+        await allowed.shutdown()
 
 
 # Descriptors.
