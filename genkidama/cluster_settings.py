@@ -36,7 +36,10 @@ class ParentSettings(Section, frozen=True):
     for the next exchange: `"float16"` takes half the bytes, `"int8"` a quarter, `"int4"` a
     ninth. A search is always exact."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
-    """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
+    """`HOST:PORT`; `0.0.0.0:8765` lets other machines in, which takes tokens and TLS."""
+    open: bool = False
+    """Other machines may come without tokens and TLS: whoever reaches the address may join, and
+    what is said may be read and changed on its way."""
     checkpoint_updates: Count = 0
     """Checkpoint every so many updates; 0 means by time only."""
     checkpoint_seconds: NotNegative = 30.0
@@ -49,6 +52,14 @@ class ParentSettings(Section, frozen=True):
     """Close a connection that has said nothing for so long, and has answered no ping."""
     max_children: Natural = 1024
     """How many children may be connected at once."""
+    max_per_address: Natural = 512
+    """How many connections one address may have at once; of IPv6, a network of 64 bits."""
+    max_pushes_per_second: Positive = 50_000.0
+    """How many messages of one child are read in a second; one that sends more has to wait."""
+    max_bytes_per_second: Positive = 1e9
+    """How many bytes of one child are read in a second; one that sends more has to wait."""
+    linger_seconds: NotNegative = 60.0
+    """When the run is over, stay so long for the children that were cut off, to tell them."""
     max_parameters: Natural = 100_000_000
     """The largest network that is accepted, in numbers; it bounds the size of a message."""
     tokens_file: str = ""

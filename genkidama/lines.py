@@ -35,7 +35,15 @@ _SINCE_2 = {
     "environment": ("lanes",),
     "algorithm": ("entropy_fraction",),
     "optimizer": ("schedule_fraction",),
-    "parent": ("average", "encoding"),
+    "parent": (
+        "average",
+        "encoding",
+        "open",
+        "max_per_address",
+        "max_pushes_per_second",
+        "max_bytes_per_second",
+        "linger_seconds",
+    ),
     "child": ("push",),
     "stop": ("steps",),
 }

@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if find_spec("gymnasium") is not None and experiment.environment.envpool is None:
             check_environment(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
+        parent.own_children = options.own_children
         if options.until_eof:
             stop_at_eof()
         if options.nursery:
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--key-file", metavar="FILE", help="its PEM private key")
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--own-children", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
     return parser
 

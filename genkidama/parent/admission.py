@@ -5,6 +5,7 @@ Laws of this file:
   token was withdrawn cannot return.
 - A tokens file that cannot be used any more changes nothing: the entries read last stay, and the
   log says so once.
+- What comes from a web page is refused: a browser on this machine reaches its loopback.
 - A token is looked for in the `Authorization` header only, and never written anywhere.
 """
 
@@ -98,6 +99,8 @@ def answer(
     if "Upgrade" not in request.headers:  # websockets answers that by 426
         health = request.path.partition("?")[0] == HEALTH
         return ("", connection.respond(HTTPStatus.OK, "ok\n")) if health else (ANY, None)
+    if "Origin" in request.headers:  # only browsers send it, whatever the page in them wants
+        return "", connection.respond(HTTPStatus.FORBIDDEN, "no web page may join a run\n")
     if admission is None:
         return ANY, None
     token = _bearer(request)

@@ -24,12 +24,14 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
+from websockets.server import ServerProtocol
 
+from genkidama.doors import ENTERING, Doors
 from genkidama.errors import ProtocolError
 from genkidama.messages import (
     HANDSHAKE_LIMIT,
@@ -65,6 +67,9 @@ _CLOSED_FOR: dict[int, str] = {
     CloseCode.INTERNAL_ERROR: "silent",
 }
 
+#: By the status of an HTTP answer, our code for the same.
+_REFUSED_BY: dict[int, str] = {HTTPStatus.UNAUTHORIZED: "token", HTTPStatus.FORBIDDEN: "origin"}
+
 #: RFC 6455 §5.5: a control frame's payload has at most 125 bytes, two of which are the close code.
 _REASON_BYTES = 123
 
@@ -98,6 +103,10 @@ class Connections:
         self.children: dict[str, ServerConnection] = {}
         #: Knows the tokens; None lets everybody in.
         self.admission: Admission | None = None
+        settings = server.experiment.parent
+        #: Says how many connections there may be.
+        self.doors = Doors(settings.max_children + ENTERING, settings.max_per_address)
+        self._settings = settings
         self._server = server
         self._now = now
         self._pushed = pushed
@@ -107,17 +116,30 @@ class Connections:
         self._waiting: dict[str, Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def create(self, *args: Any, **options: Any) -> ServerConnection:
-        """For websockets' `create_connection`."""
-        return Channel(self._open.add, self._lost, *args, **options)
+    def create(self, server: Server, **options: Any) -> Channel:
+        """A connection of websockets' server, with its options and no transport yet."""
+        # Without extensions: weights do not deflate.
+        protocol = ServerProtocol(max_size=HANDSHAKE_LIMIT)
+        made, lost = self._open.add, self._lost
+        return Channel(self._settings, made, lost, protocol, server, **options)
+
+    def refused(self, address: str, error: ProtocolError) -> None:
+        """A connection from this address does not fit."""
+        self._server.refuse(address, error, self._now())
+
+    def account(self) -> None:
+        """Slows down who says too much. To be called often."""
+        now = asyncio.get_running_loop().time()
+        for connection in tuple(self._open):
+            connection.account(now)
 
     def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         """For websockets' `process_request`."""
         assert isinstance(connection, Channel)
         connection.admitted, response = answer(connection, request, self.admission)
-        if response is not None and response.status_code == HTTPStatus.UNAUTHORIZED:
+        if response is not None and (code := _REFUSED_BY.get(response.status_code)) is not None:
             reason = (response.body or b"").decode().strip()
-            self._server.refuse(_address(connection), ProtocolError("token", reason), self._now())
+            self.refused(_address(connection), ProtocolError(code, reason))
         return response
 
     async def handle(self, connection: ServerConnection) -> None:
@@ -134,6 +156,8 @@ class Connections:
                 await _turn_away(connection, reply)
                 return
             name = hello.name
+            if connection.visit is not None:
+                self.doors.settle(connection.visit)
             self._take_over(name, connection)
             self._pushed(self._now())
             await connection.send(encode(reply))
@@ -300,7 +324,12 @@ class Connections:
 
     def _lost(self, connection: Channel, seconds: float) -> None:
         self._open.discard(connection)
-        if connection.request is None and seconds >= self.open_seconds:
+        if connection.visit is not None:
+            self.doors.leave(connection.visit)
+        if connection.fault is not None:
+            names = (name for name, each in self.children.items() if each is connection)
+            self.refused(next(names, _address(connection)), connection.fault)
+        elif connection.request is None and seconds >= self.open_seconds:
             error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
             self._server.refuse(_address(connection), error, self._now())
 
