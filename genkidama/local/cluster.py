@@ -23,10 +23,11 @@ from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
+from genkidama.local.results import Run
 from genkidama.system.address import listening_socket, local_address, parse_listen
 from genkidama.system.history import Follower
 from genkidama.system.machine import available_bytes, available_cores
-from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS, Run
+from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS
 
 __all__ = ["check_search", "search", "train"]
 
