@@ -44,7 +44,15 @@ from genkidama.weights import DTYPE
 SERVER_CORE, LOAD_CORE = 0, 1
 SIZE = 3_000
 
-PLAIN = '[parent]\nalpha = 0.5\nmax_children = 2000\n[child]\nexchange = "free"\n'
+PLAIN = """[parent]
+alpha = 0.5
+max_children = 2000
+max_per_address = 2000
+[child]
+exchange = "free"
+"""
+#: A parent lets no more come in at once.
+COMING = 100
 #: Many phases and a small rate, so that no trial ends within the windows: all reports are still in
 #: data collection, for which the rule does the same work.
 SEARCH = (
@@ -127,6 +135,14 @@ async def window(nodes: list[Node], pid: int, seconds: float, vector: np.ndarray
     )
 
 
+async def arrive(port: int, name: str) -> Node:
+    """A node that has said hello, and has joined if there was a trial for it."""
+    address = f"ws://127.0.0.1:{port}"
+    node = Node(await connect(address, compression=None, max_size=None, proxy=None), name)
+    await node.begin()
+    return node
+
+
 async def measure(count: int, options: argparse.Namespace, directory: Path) -> None:
     vector = np.random.default_rng(0).normal(0.0, 0.1, SIZE).astype(DTYPE)
     windows: dict[str, list[Window]] = {"plain": [], "search": []}
@@ -136,17 +152,11 @@ async def measure(count: int, options: argparse.Namespace, directory: Path) -> N
             file, port = directory / f"{kind}-{count}.toml", free_port()
             file.write_text(text, encoding="utf-8")
             parents[kind] = start_parent(file, directory / f"{kind}-{count}", port, SERVER_CORE)
-            nodes[kind] = [
-                Node(
-                    await connect(
-                        f"ws://127.0.0.1:{port}", compression=None, max_size=None, proxy=None
-                    ),
-                    f"node-{index}",
-                )
-                for index in range(count)
-            ]
             began = time.perf_counter()
-            await asyncio.gather(*(node.begin() for node in nodes[kind]))
+            nodes[kind] = []
+            for start in range(0, count, COMING):
+                names = [f"node-{index}" for index in range(start, min(count, start + COMING))]
+                nodes[kind] += await asyncio.gather(*(arrive(port, name) for name in names))
             if kind == "search":
                 handing_out = count / (time.perf_counter() - began)
         for turn in range(options.windows + 1):

@@ -75,7 +75,7 @@ def parent(
     experiment.write_text(Experiment.from_dict(settings).to_toml(), encoding="utf-8")
     address, out = f"{place.address}:{free_port()}", folder / "run"
     command = [sys.executable, "-m", "genkidama.parent", str(experiment)]
-    command += ["--listen", address, "--out", str(out)]
+    command += ["--listen", address, "--out", str(out), "--set", "parent.open=true"]
     process = start([*enter(place), *command], folder / "parent.log")
     try:
         yield f"ws://{address}", process, out

@@ -10,6 +10,7 @@ The rules of the whole are in `genkidama/*.py`. `genkidama.system` touches the m
     experiment = genkidama.Experiment.load("examples/lunarlander/lunarlander.toml")
     run = genkidama.train(experiment, children=2, out="runs/first")
     print(genkidama.evaluate(run).mean)
+    action, _ = run.policy().predict(observation)
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
     from genkidama.experiment import Experiment
     from genkidama.learning.heads import head_for
     from genkidama.learning.networks import ActorCritic, Convolutional, Network
-    from genkidama.local.cluster import train
+    from genkidama.learning.policy import Policy
+    from genkidama.local.cluster import search, train
     from genkidama.local.evaluation import Evaluation, evaluate
+    from genkidama.local.results import Run
     from genkidama.parameter_server import ParameterServer
     from genkidama.parent.server import Parent
     from genkidama.system.checkpoint import Checkpoint
-    from genkidama.system.run import Run
     from genkidama.weights import Signature
 
 #: Public names and their homes. A home is imported when its name is first used: a parent must not
@@ -58,12 +60,14 @@ _HOMES = {
     "Network": "genkidama.learning.networks",
     "ParameterServer": "genkidama.parameter_server",
     "Parent": "genkidama.parent.server",
+    "Policy": "genkidama.learning.policy",
     "ProtocolError": "genkidama.errors",
-    "Run": "genkidama.system.run",
+    "Run": "genkidama.local.results",
     "Signature": "genkidama.weights",
     "blend": "genkidama.averaging",
     "evaluate": "genkidama.local.evaluation",
     "head_for": "genkidama.learning.heads",
+    "search": "genkidama.local.cluster",
     "train": "genkidama.local.cluster",
 }
 
@@ -82,6 +86,7 @@ __all__ = [
     "Network",
     "ParameterServer",
     "Parent",
+    "Policy",
     "ProtocolError",
     "Run",
     "Signature",
@@ -89,6 +94,7 @@ __all__ = [
     "blend",
     "evaluate",
     "head_for",
+    "search",
     "train",
 ]
 

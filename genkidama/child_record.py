@@ -12,7 +12,7 @@ from genkidama.messages import Hello, Push, Weights
 from genkidama.trial import Snapshot, Trial
 from genkidama.weights import Signature
 
-__all__ = ["ChildRecord", "kept", "restored"]
+__all__ = ["ChildRecord", "cut_off", "kept", "restored"]
 
 
 @dataclass
@@ -21,6 +21,8 @@ class ChildRecord:
 
     session: str = ""
     connected: bool = False
+    #: Whether it has said goodbye since its last hello.
+    parted: bool = False
     #: The number of its last counted push in this session.
     sequence: int = 0
     exchanges: int = 0
@@ -56,6 +58,7 @@ class ChildRecord:
             self.session = hello.session
             self.sequence = 0
         self.connected = True
+        self.parted = False
         self.trial = trial
         self.line = agree(hello, encoding)
 
@@ -92,6 +95,15 @@ class ChildRecord:
     def answer(self, weights: Weights, push: Push | None = None) -> Weights:
         """These weights as they travel; `push` as `ParentLine.answer` takes it."""
         return weights if self.line is None else self.line.answer(weights, push)
+
+
+def cut_off(children: dict[str, ChildRecord]) -> list[str]:
+    """The children that took part, are gone without a goodbye, and may come back."""
+    return [
+        name
+        for name, record in children.items()
+        if record.exchanges and not (record.connected or record.parted)
+    ]
 
 
 def kept(records: Mapping[str, ChildRecord]) -> dict[str, Any]:

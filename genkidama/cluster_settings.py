@@ -50,7 +50,10 @@ class ParentSettings(Section, frozen=True):
     quarantine_seconds: NotNegative = 600.0
     """How long that while is."""
     listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
-    """`HOST:PORT`; `0.0.0.0:8765` lets other machines in."""
+    """`HOST:PORT`; `0.0.0.0:8765` lets other machines in, which takes tokens and TLS."""
+    open: bool = False
+    """Other machines may come without tokens and TLS: whoever reaches the address may join, and
+    what is said may be read and changed on its way."""
     checkpoint_updates: Count = 0
     """Checkpoint every so many updates; 0 means by time only."""
     checkpoint_seconds: NotNegative = 30.0
@@ -63,6 +66,14 @@ class ParentSettings(Section, frozen=True):
     """Close a connection that has said nothing for so long, and has answered no ping."""
     max_children: Natural = 1024
     """How many children may be connected at once."""
+    max_per_address: Natural = 512
+    """How many connections one address may have at once; of IPv6, a network of 64 bits."""
+    max_pushes_per_second: Positive = 50_000.0
+    """How many messages of one child are read in a second; one that sends more has to wait."""
+    max_bytes_per_second: Positive = 1e9
+    """How many bytes of one child are read in a second; one that sends more has to wait."""
+    linger_seconds: NotNegative = 60.0
+    """When the run is over, stay so long for the children that were cut off, to tell them."""
     max_parameters: Natural = 100_000_000
     """The largest network that is accepted, in numbers; it bounds the size of a message."""
     signature: Annotated[
@@ -101,7 +112,8 @@ class ChildSettings(Section, frozen=True):
     exchange_seconds: NotNegative = 1.0
     """`free`: exchange every so many seconds; 0 means by steps only."""
     exchange_steps: Count = 0
-    """`free`: exchange every so many steps of the child; 0 means by seconds only."""
+    """`free`: exchange every so many steps of a child of mean speed, and all children equally
+    often, since the parent tells each its own number; 0 means by seconds only."""
     cores: Natural | Literal["auto"] = "auto"
     """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
     as fit into its memory."""

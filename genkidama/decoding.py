@@ -7,6 +7,7 @@ user writes it, the value found there, and what is allowed.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import types
 import typing
@@ -50,7 +51,31 @@ NAME = "letters, digits, '.', '_' and '-', a letter or digit first"
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base of all sections: frozen, and unknown keys are errors."""
+    """The base of all sections: frozen, and unknown keys are errors.
+
+    Raises:
+        ConfigurationError: a value has the wrong type or lies outside its range.
+    """
+
+    def __post_init__(self) -> None:
+        kind = type(self)
+        for name, allowed in _fields(kind):
+            value = getattr(self, name)
+            try:
+                checked = msgspec.convert(value, allowed)
+            except msgspec.ValidationError as error:
+                problem, _, place = str(error).partition(" - at `$")
+                text = f"{problem} - at `$.{name}{place or '`'}"
+                raise ConfigurationError(
+                    _explain({name: value}, kind, kind.__name__, text)
+                ) from None
+            if checked is not value:
+                msgspec.structs.force_setattr(self, name, checked)
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    return [(field.name, field.type) for field in msgspec.structs.fields(kind)]
 
 
 _Settings = TypeVar("_Settings", bound=Section)

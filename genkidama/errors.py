@@ -53,6 +53,8 @@ class ProtocolError(GenkidamaError):
         "full",  # no room for another child
         "trial",  # a push for a trial that the child does not own
         "base",  # a difference to weights that the parent does not know
+        "flood",  # more frames than anybody needs
+        "origin",  # a web page in somebody's browser
         "token",  # no token that the parent knows, or one for another name
     )
 

@@ -147,7 +147,9 @@ class Refused(Event, kw_only=True):
     code: str
     """The refusal's code."""
     reason: str
-    """The refusal's reason."""
+    """The refusal's reason, shortened if it is long."""
+    count: int | UnsetType = UNSET
+    """How many with this code the line stands for, if it is more than this one."""
 
 
 class Left(Event, kw_only=True):
@@ -313,8 +315,7 @@ def as_lines(events: Sequence[Event]) -> bytes:
 def _flat(event: Measures) -> dict[str, Any]:
     """Puts the figures beside the other fields. A figure with the name of a field is dropped."""
     fields: dict[str, Any] = msgspec.to_builtins(event)
-    figures: dict[str, Any] = fields.pop("figures")
-    return fields | figures | fields
+    return dict(fields | fields.pop("figures") | fields)
 
 
 def from_line(line: bytes | str | dict[str, Any]) -> Event | None:

@@ -182,6 +182,9 @@ class Push(Message):
 class Pull(Message):
     """Asks for θ_P between two pushes. Reply: `Weights`, without a vector that the child knows."""
 
+    #: Whether the reply may wait until there is something new, or the child's next message.
+    wait: bool = False
+
 
 class Weights(Message):
     """θ_P after the blend. It has no vector if the parent has none, or the child knows it."""

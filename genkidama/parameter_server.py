@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from msgspec import UNSET
-
 from genkidama.averaging import Contribution
 from genkidama.child_record import ChildRecord, kept, restored
 from genkidama.errors import ProtocolError
-from genkidama.events import Event, Exchange, Joined, Left, Measures, Refused, Stopped
+from genkidama.events import Event, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
+from genkidama.floods import Floods, shortened
 from genkidama.lines import as_known_to
 from genkidama.messages import (
     Goodbye,
@@ -70,6 +69,7 @@ class ParameterServer:
         self.stop = ""
         self._events = self.trials.events
         self._tally = self.trials.tally
+        self._floods = Floods()
 
     # What the shell calls.
 
@@ -98,10 +98,11 @@ class ParameterServer:
 
     def refuse(self, child: str, error: ProtocolError, now: float) -> Refusal:
         """Counts and notes a message that is not allowed, and words the reply."""
-        self.refusals[error.code] += 1
+        code, reason = error.code, shortened(error.reason)
+        self.refusals[code] += 1
         self.trials.rule.refused(child)
-        self._events.append(Refused(time=now, child=child, code=error.code, reason=error.reason))
-        return Refusal(code=error.code, reason=error.reason, final=error.final)
+        self._events += self._floods.add(Refused(time=now, child=child, code=code, reason=reason))
+        return Refusal(code=code, reason=reason, final=error.final)
 
     def disconnected(self, child: str, reason: str, now: float) -> None:
         """The child's connection is gone. It may come back under the same name."""
@@ -124,6 +125,11 @@ class ParameterServer:
     def tick(self, now: float) -> None:
         """Lets time-bound stop conditions come true while nobody pushes."""
         self._check_stop(now)
+        self.settle(now)
+
+    def settle(self, now: float, last: bool = False) -> None:
+        """Notes how often was refused what was not told each time."""
+        self._events += self._floods.settle(now, last)
 
     def take_events(self) -> list[Event]:
         """What happened since the last call, oldest first."""
@@ -186,6 +192,7 @@ class ParameterServer:
         trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
         record = self.children.setdefault(name, ChildRecord())
         record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
+        record.parted = bool(self.stop)  # then this tells it
         self.joined.discard(name)
         protocol = message.protocol
         if trial is None:
@@ -243,7 +250,7 @@ class ParameterServer:
         if message.sequence > record.sequence and not (self.stop or trial.stop):
             left_out = self._apply(child, message, vector, trial, now)
             self._count(child, record, trial, message, left_out, now)
-            self.trials.pushed(trial, now)
+            self.trials.pushed(trial, now, child, message.steps)
             self._check_stop(now)
         return record.answer(self._weights(child, trial, now, answer=True), message)
 
@@ -284,20 +291,8 @@ class ParameterServer:
         record.count(message, left_out=left_out is not None)
         every = self.experiment.parent.history_every
         if left_out is not None or not tally.exchanges % every:
-            self._events.append(
-                Exchange(
-                    time=now,
-                    child=child,
-                    version=trial.version,
-                    update=tally.updates,
-                    staleness=version - message.version,
-                    episodes=trial.episodes,
-                    steps=trial.steps,
-                    mean_return=trial.mean_return,
-                    trial=trial.label,
-                    left_out=left_out or UNSET,
-                )
-            )
+            staleness = version - message.version
+            self._events.append(trial.exchanged(child, tally.updates, staleness, left_out, now))
         if message.measures and not record.exchanges % every:
             # Every n-th of each child: otherwise children that push in turns would be left out.
             self._events.append(
@@ -311,7 +306,8 @@ class ParameterServer:
             )
 
     def _leave(self, child: str, message: Leave, now: float) -> Reply:
-        trial = self._record(child)[1]
+        record, trial = self._record(child)
+        record.parted = True
         self.trials.left(child, trial, message.failed, message.reason, now)
         self._check_stop(now)
         self.disconnected(child, message.reason or "left", now)
@@ -330,7 +326,7 @@ class ParameterServer:
             progress=self.trials.progress(trial, now),
             stop=self.stop or trial.stop,
             next=bool(trial.stop) and not self.stop,
-            steps=self.trials.rule.share(child, len(self.joined)),
+            steps=self.trials.share(child, len(self.joined)),
             vector=trial.vector if self.trials.shared or not answer else None,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from genkidama.averaging import Blend, Rule
 from genkidama.events import Event
 from genkidama.experiment import Experiment
+from genkidama.rules.arrivals import Arrivals
 from genkidama.rules.table import RULES, make_rule, pushes
 from genkidama.trial import Tally, Trial
 
@@ -32,6 +33,8 @@ class PlainRun:
         self.tally = Tally()
         self.events: list[Event] = []
         self._stop = experiment.stop
+        told = experiment.child
+        self._arrivals = Arrivals(told.exchange_steps if told.exchange == "free" else 0)
 
     @property
     def version(self) -> int:
@@ -46,8 +49,11 @@ class PlainRun:
     def joined(self, trial: Trial, now: float) -> None:
         pass
 
-    def pushed(self, trial: Trial, now: float) -> None:
-        pass
+    def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
+        self._arrivals.note(child, steps, now)
+
+    def share(self, child: str, children: int) -> int:
+        return self.rule.share(child, children) or self._arrivals.share(child)
 
     def diverged(self, trial: Trial, now: float) -> None:
         pass
@@ -56,7 +62,7 @@ class PlainRun:
         pass
 
     def vanished(self, child: str, now: float) -> None:
-        pass
+        self._arrivals.forget(child)
 
     def progress(self, trial: Trial, now: float) -> float:
         """How much of the strictest countable stop condition is used up."""

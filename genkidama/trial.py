@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from genkidama.averaging import Contribution, Rule, blend
 from genkidama.errors import ProtocolError
-from genkidama.events import Event
+from genkidama.events import Event, Exchange
 from genkidama.weights import Signature, Vector
 
 __all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
@@ -125,6 +125,23 @@ class Trial:
     def mean_return(self) -> float | None:
         """Mean return of the last `window` episodes, or of all so far; None before the first."""
         return self._sum / len(self.returns) if self.returns else None
+
+    def exchanged(
+        self, child: str, update: float, staleness: int, left_out: str | None, now: float
+    ) -> Exchange:
+        """The event that a push was applied, or left out."""
+        return Exchange(
+            time=now,
+            child=child,
+            version=self.version,
+            update=update,
+            staleness=staleness,
+            episodes=self.episodes,
+            steps=self.steps,
+            mean_return=self.mean_return,
+            trial=self.label,
+            left_out=left_out or UNSET,
+        )
 
     def snapshot(
         self,
@@ -279,8 +296,12 @@ class Trials(Protocol):
     def joined(self, trial: Trial, now: float) -> None:
         """A child takes part in this trial from now on."""
 
-    def pushed(self, trial: Trial, now: float) -> None:
-        """A push to this trial has been applied and counted."""
+    def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
+        """A child's push to this trial, of so many steps, has been applied and counted."""
+
+    def share(self, child: str, children: int) -> int:
+        """How many steps the child's next push should bring, while so many take part; 0 leaves it
+        to the child."""
 
     def diverged(self, trial: Trial, now: float) -> None:
         """A push brings NaN or infinity. If trials are shared, the push is refused instead."""

@@ -89,6 +89,7 @@ class Ours:
         file.write_text(self._experiment.to_toml())
         command = [sys.executable, "-m", "genkidama.parent", str(file), "--until-eof"]
         command += ["--listen", f"0.0.0.0:{self._port}", "--out", str(self._out)]
+        command += ["--set", "parent.open=true", "--set", "parent.linger_seconds=0"]
         self._parent = self._machines.start_beside(command, "parent")
         machines = range(len(self._machines.shares))
         is_late = DISTURBANCES[condition.disturbance].late

@@ -19,7 +19,15 @@ import torch
 from genkidama.child.collector import Collector, Kit, make_collector, make_places
 from genkidama.child.memory import SharedMemory
 from genkidama.child.outbox import Outbox
-from genkidama.child.process import GONE, READY, RECYCLED, Line, MemoryGuard, live
+from genkidama.child.process import (
+    GONE,
+    READY,
+    RECYCLED,
+    GatheringLine,
+    Line,
+    MemoryGuard,
+    live,
+)
 from genkidama.experiment import Experiment
 from genkidama.learning.experience import columns_of
 from genkidama.learning.model import Model
@@ -73,6 +81,8 @@ class Actor:
         self._experiment = experiment
         self._memory = memory
         self._line = line
+        element = memory.semaphore[index : index + 1]
+        self._records = GatheringLine(line.pipe, memory.stop, element, "block")
         self._sequence = np.random.SeedSequence(seed)
         self._places = make_places(experiment)
         gradient = torch.from_numpy(memory.gradients[index])
@@ -87,7 +97,7 @@ class Actor:
             columns_of(self.model),
             self.model.observation_shape,
             experiment.algorithm.gamma,
-            Line(line.pipe, memory.stop, memory.semaphore[index : index + 1]),
+            self._records,
         )
         self.collector: Collector
 
@@ -135,7 +145,7 @@ class Actor:
         self._outbox.play(lanes)
         child = self._sequence.spawn(1)[0]
         draws = np.random.default_rng(child)
-        kit = Kit(self.model, self._outbox, self._line, draws, True, self.renew)
+        kit = Kit(self.model, self._outbox, self._records, draws, True, self.renew)
         self.collector = make_collector(experiment, self._places, kit)
         self.collector.reset(int(child.generate_state(1)[0]) % 2**31)
 

@@ -17,7 +17,7 @@ from genkidama.child.crew import Crew, Member
 from genkidama.child.nurseries import CORES
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.child.outbox import Outboxes, rows_of_a_block
-from genkidama.child.process import BLOCK, RECORD
+from genkidama.child.process import BLOCK, FAILED, RECORD
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Actors"]
@@ -25,9 +25,13 @@ __all__ = ["Actors"]
 #: What a core's process calls first.
 _ACTOR = "genkidama.child.actor:run_actor"
 
-#: Newer weights are asked for so long after an answer, or as long as that answer took: over a slow
-#: link they would come late anyway.
-_PULL_SECONDS = 0.03
+#: Newer weights are asked for once in the time of so many rows at most, with a push or by itself.
+#: To be woken by the answer costs a slow machine as much CPU as ten steps, and so does asking, but
+#: not with a push.
+_ROWS_WITH_PUSH, _ROWS_ALONE = 64, 256
+
+#: How much of a child's pace is that of the last push.
+_PACE_SHARE = 0.2
 
 #: After an exchange that came to nothing, as without a parent, the next is tried so much later.
 _RETRY_SECONDS = 0.2
@@ -39,8 +43,14 @@ class _ActorCrew(Crew):
     outboxes: Outboxes
     #: Whether an exchange is under way, or has come to nothing.
     unanswered = False
+    #: Whether newer weights are asked for, and not given yet.
+    _pulling = False
+    #: When they were asked for last.
     _asked = 0.0
-    _wait = _PULL_SECONDS
+    #: When the last push was answered.
+    _answered = 0.0
+    #: Seconds of a row; 0 until two pushes are answered.
+    _pace = 0.0
 
     def _heard(self, member: Member, record: bytes) -> None:
         if not record:
@@ -48,30 +58,61 @@ class _ActorCrew(Crew):
             if self.outboxes.has_room(member.index):
                 self.release()
             return
-        kind, _, number = RECORD.unpack_from(record)
-        if kind == BLOCK:
-            self.outboxes.given(member.index, number)
-            self._wake.set()
-        else:
+        if record[0] == FAILED:
             super()._heard(member, record)
+            return
+        for start in range(0, len(record), RECORD.size):
+            part = record[start : start + RECORD.size]
+            kind, _, number = RECORD.unpack(part)
+            if kind == BLOCK:
+                self.outboxes.given(member.index, number)
+                self._wake.set()
+            else:
+                super()._heard(member, part)
 
     async def due(self) -> None:
         if self.unanswered:
             await asyncio.sleep(_RETRY_SECONDS)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._wait):
-                while self._fatal is None and not self.outboxes.ready:
-                    self._wake.clear()
+        while self._fatal is None and not self.outboxes.ready:
+            left = None if self._pulling else self._until(_ROWS_ALONE)
+            if left is not None and left <= 0.0:
+                break
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
                     await self._wake.wait()
         if self._fatal is not None:
             raise self._fatal
         self.unanswered = True
+
+    def pulling(self) -> None:
+        """Newer weights are asked for. Nothing waits for the answer."""
+        self.unanswered = False
+        self._pulling = True
         self._asked = time.monotonic()
 
-    def answered(self) -> None:
-        """The exchange is over, and has come to something."""
+    @property
+    def asks(self) -> bool:
+        """Whether newer weights are to be asked for with the push that is being sent."""
+        return self._until(_ROWS_WITH_PUSH) <= 0.0
+
+    def _until(self, rows: int) -> float:
+        """Seconds until so many rows' time has passed since they were asked for last."""
+        return self._asked + rows * self._pace - time.monotonic()
+
+    def pulled(self) -> None:
+        """The answer is there."""
+        self._pulling = False
+        self._wake.set()
+
+    def answered(self, rows: int) -> None:
+        """A push of so many rows is answered."""
         self.unanswered = False
-        self._wait = max(_PULL_SECONDS, time.monotonic() - self._asked)
+        now = time.monotonic()
+        if rows and self._answered:
+            pace = (now - self._answered) / rows
+            self._pace += (_PACE_SHARE if self._pace else 1.0) * (pace - self._pace)
+        self._answered = now
 
     def release(self) -> None:
         """Wakes the processes that wait. One that still has no block waits again."""
@@ -103,8 +144,23 @@ class Actors(CoreOrchestrator):
 
     def answered(self, steps: int) -> None:
         """The push is answered, and its blocks are free. The next should bring so many steps."""
-        self._outboxes.acknowledge()
-        self._actors.answered()
+        self._actors.answered(self._outboxes.acknowledge())
+        self.memory.share[0] = steps
+
+    @property
+    def asks(self) -> bool:
+        """Whether θ_P is to be asked for with the push that is being sent."""
+        return self._actors.asks
+
+    def pulling(self) -> None:
+        """θ_P is asked for. The answer may wait until there is a newer one."""
+        self._actors.pulling()
+
+    def pulled(self, weights: Vector | None, steps: int) -> None:
+        """The answer: θ_P, or None if it is no newer. A push may be under way."""
+        if weights is not None:
+            self._take(weights)
+        self._actors.pulled()
         self.memory.share[0] = steps
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
@@ -112,9 +168,8 @@ class Actors(CoreOrchestrator):
         self._take(parent)
 
     def reset(self, weights: Vector) -> None:
-        """θ_C ← θ_P, after a pull or after a push that was refused, which is dropped."""
-        self._outboxes.acknowledge()
-        self._actors.answered()
+        """θ_C ← θ_P, after a push that was refused, which is dropped."""
+        self._actors.answered(self._outboxes.acknowledge())
         self._take(weights)
 
     def _take(self, weights: Vector) -> None:

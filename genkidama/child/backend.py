@@ -13,7 +13,7 @@ from genkidama.experiment import Experiment
 from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import Signature, Vector
 
-__all__ = ["Backend", "GradientBackend", "Work", "make_backend", "tell_answered"]
+__all__ = ["Backend", "GradientBackend", "NewsBackend", "Work", "make_backend", "tell_answered"]
 
 #: The module and the class of each backend that has a name.
 _BUILT_IN = {
@@ -136,6 +136,24 @@ class GradientBackend(Backend, Protocol):
 
         They belong to the weights that the last exchange left. None if none has been found.
         """
+        ...
+
+
+class NewsBackend(Backend, Protocol):
+    """A backend that goes on while it waits for newer weights of the parent's.
+
+    If its `snapshot` is None, θ_P is asked for, and the exchange is over before there is an answer.
+    """
+
+    #: Whether θ_P is to be asked for with the push that is being made.
+    asks: bool
+
+    def pulling(self) -> None:
+        """θ_P is asked for. The answer may wait until there is a newer one."""
+        ...
+
+    def pulled(self, weights: Vector | None, steps: int) -> None:
+        """The answer: θ_P, or None if it is no newer, and as for `tell_answered`."""
         ...
 
 

@@ -337,8 +337,9 @@ async def _then_true(work: Coroutine[Any, Any, None]) -> bool:
 
 async def _cancel(task: asyncio.Future[Any]) -> None:
     """Cancels the task and waits until it has ended; its error, if any, stays in it."""
-    task.cancel()
-    await asyncio.wait((task,))
+    if not task.done():  # to wait for nothing would take a turn of the loop
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 def _machine_name() -> str:

@@ -302,8 +302,11 @@ class ManyLanes:
             rewards[:, t] = earned = np.asarray(earned, np.float64)
             self._returns += earned
             self._unsaid += count
-            for lane, observation in enumerate(seen):
-                current[lane] = observation
+            if isinstance(seen, np.ndarray):
+                current[:] = seen
+            else:
+                for lane, observation in enumerate(seen):
+                    current[lane] = observation
             for lane, final in finals.items():
                 if terminated[lane]:
                     was_terminated[lane, t] = 1.0

@@ -24,8 +24,9 @@ import structlog
 from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import uplink
-from genkidama.child.backend import Backend, GradientBackend, tell_answered
+from genkidama.child.backend import Backend, GradientBackend, NewsBackend, tell_answered
 from genkidama.child.explanations import Complaints
+from genkidama.child.news import News
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
 from genkidama.decisions import Blend, Decision, Refused, Renamed, Reset, Wait
 from genkidama.messages import Join, Pull, Request
@@ -56,6 +57,7 @@ class Conversation:
         self._entered = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._ended = ended
+        self._news = News(session, ended)
         self._complaints = Complaints(uplink)
 
     @property
@@ -155,12 +157,17 @@ class Conversation:
             return False
         try:
             vector = backend.snapshot()
+            news: NewsBackend | None = backend if hasattr(backend, "pulled") else None  # type: ignore[assignment]
             request: Request
-            if vector is None:
-                request = Pull()
-            else:
+            if vector is not None:
                 request = self.session.push(vector, gradient)
-            decision = await self._ask(connection, request)
+                news = news if news is not None and news.asks else None
+            elif news is not None:
+                await self._news.pull(connection, news)
+                return True
+            else:
+                request = Pull()
+            decision = await self._ask(connection, request, news)
             if isinstance(decision, Join):
                 decision = await self._ask(connection, decision)
         except (*FAILURES, Refused) as error:
@@ -190,7 +197,7 @@ class Conversation:
             self._gather(backend)
             await self._push(backend, self._gradient(backend))
         if self._connection is not None and self.joined:
-            await ask(self._connection, self.session.leave())
+            await self._news.ask(self._connection, self.session.leave())
 
     async def close(self) -> None:
         """Ends the connection, if there is one."""
@@ -255,9 +262,12 @@ class Conversation:
         self._entered.set()
         return decision
 
-    async def _ask(self, connection: ClientConnection, request: Request) -> Decision:
+    async def _ask(
+        self, connection: ClientConnection, request: Request, news: NewsBackend | None = None
+    ) -> Decision:
         """What the session decides about the reply."""
-        decision = self.session.hear(request, await ask(connection, request))
+        reply = await self._news.ask(connection, request, news)
+        decision = self.session.hear(request, reply)
         if self.session.over is not None:
             self._ended()
         return decision
@@ -302,6 +312,7 @@ class Conversation:
         self._connection = None
         self.joined = False
         self._entered.clear()
+        self._news.forget()
 
     def _lose(self, connection: ClientConnection, reason: str) -> None:
         if self._connection is connection:

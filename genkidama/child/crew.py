@@ -85,6 +85,8 @@ class Crew:
         self._name = name
         self._fork = fork
         self._free = experiment.child.exchange == "free"
+        #: `free`: an exchange is due after so many steps, if the parent says nothing else.
+        self.exchange_steps = experiment.child.exchange_steps
         #: What it takes for an exchange to be due.
         self._counts = UPDATE if experiment.child.exchange == "update" else EPISODE
         self._members: dict[int, Member] = {}
@@ -212,7 +214,7 @@ class Crew:
                 self._work.returns.append(value)
             elif kind == UPDATE:
                 self.updates[member.index] = value
-            if self._free and 0 < self._experiment.child.exchange_steps <= self._work.steps:
+            if self._free and 0 < self.exchange_steps <= self._work.steps:
                 self._wake.set()
         elif kind == FAILED:
             member.failure = record[RECORD.size :].decode(errors="replace")

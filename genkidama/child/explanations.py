@@ -98,7 +98,10 @@ def explain(error: BaseException, uplink: Uplink) -> str:
         case ConnectionResetError() if uplink.secure:
             return f"{parent} ends the connection: if that parent has no certificate, use ws://"
         case websockets.InvalidMessage() if not uplink.secure:
-            return f"{parent} gives no HTTP answer: if that parent has a certificate, use wss://"
+            return (
+                f"{parent} gives no HTTP answer: if that parent has a certificate, use wss://; "
+                "or it has no room for another connection"
+            )
         case ConnectionRefusedError():
             return (
                 f"nobody listens at {parent}: is the parent started, and are host and port right?"

@@ -248,6 +248,9 @@ class CoreOrchestrator:
     def set_progress(self, progress: float) -> None:
         self._weights.set_progress(progress)
 
+    def answered(self, steps: int) -> None:
+        self._crew.exchange_steps = steps or self.experiment.child.exchange_steps
+
     def release(self) -> None:
         self._crew.release()
 

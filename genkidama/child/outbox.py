@@ -77,7 +77,7 @@ class Outbox:
     def begin(self, goes_on: bool) -> Rows:
         """The rows that the next batch is written to; waits until there are any."""
         while self._sizes[self._next]:
-            self._line.pause()
+            self._line.pause("block")
         columns = self._columns
         block = self._blocks[self._next]
         return Rows(
@@ -184,9 +184,12 @@ class Outboxes:
             self._push = np.concatenate(found or [empty]).reshape(-1)
         return self._push
 
-    def acknowledge(self) -> None:
-        """The push is answered: its blocks are their cores' again."""
+    def acknowledge(self) -> int:
+        """The push is answered: its blocks are their cores' again. Returns how many rows it had."""
+        rows = 0
         for core, block in self._sending:
+            rows += int(self._sizes[core, block])
             self._sizes[core, block] = 0
         self._sending.clear()
         self._push = None
+        return rows

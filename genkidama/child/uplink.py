@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from genkidama.child.credentials import make_context, pinned
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.messages import HANDSHAKE_LIMIT, Reply, Request, decode_reply, encode, size_limit
+from genkidama.system.link import retransmit_soon
 from genkidama.tokens import is_loopback
 
 __all__ = ["BACKOFF_SECONDS", "FAILURES", "REPLY_SECONDS", "Uplink", "ask", "make_room"]
@@ -103,9 +104,11 @@ class Uplink:
         except (websockets.InvalidURI, ValueError) as error:
             raise _no_address(self.parent, error) from None
         try:
-            return await opening
+            connection = await opening
         except UnicodeError as error:  # what Python's IDNA codec says of a host like "a..b"
             raise _no_address(self.parent, error) from None
+        retransmit_soon(connection.transport)
+        return connection
 
 
 async def ask(connection: ClientConnection, request: Request) -> Reply:

@@ -20,7 +20,8 @@ from genkidama.launch.node import GRACE_SECONDS, ParentHost, Told, files
 from genkidama.launch.part import Part
 from genkidama.launch.places import head_of, nodes_of, on_node
 from genkidama.local.processes import MOST_LOSSES, failure
-from genkidama.system.run import HISTORY, SETTINGS, Run
+from genkidama.local.results import Run
+from genkidama.system.run import HISTORY, SETTINGS
 
 __all__ = ["Driver"]
 

@@ -150,7 +150,7 @@ class ParentHost(Host):
         tokens.write_text(f"* {token}\n")
         descriptor = self._socket.fileno()
         command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{descriptor}"]
-        command += ["--out", str(self._run), "--tokens-file", str(tokens)]
+        command += ["--out", str(self._run), "--tokens-file", str(tokens), "--own-children"]
         return Process("parent", command, self._folder / "parent.log", (descriptor,))
 
     def look(self, history: int, log: int) -> Told:

@@ -14,7 +14,7 @@ from genkidama.launch.part import Part
 from genkidama.launch.places import connected, find_ray, layout, nodes_of, on_node
 from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
-from genkidama.system.run import Run
+from genkidama.local.results import Run
 
 __all__ = ["launch"]
 

@@ -17,8 +17,15 @@ Array = npt.NDArray[Any]
 
 #: One step of every lane: the observations to go on from, the rewards, which lanes terminated,
 #: which were truncated, and the last observation of each episode that ended. Where an episode
-#: ended, the observation to go on from is the first of the next one.
-Step: TypeAlias = tuple[list[Array], list[SupportsFloat], list[bool], list[bool], dict[int, Array]]
+#: ended, the observation to go on from is the first of the next one. A vectorized form gives arrays
+#: where the others give lists.
+Step: TypeAlias = tuple[
+    list[Array] | Array,
+    list[SupportsFloat] | Array,
+    list[bool] | Array,
+    list[bool] | Array,
+    dict[int, Array],
+]
 
 
 class Lanes(Protocol):
@@ -30,7 +37,7 @@ class Lanes(Protocol):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
 
-    def reset(self, seed: int) -> list[Array]:
+    def reset(self, seed: int) -> list[Array] | Array:
         """The first observations. Each lane has a seed of its own, which follows from this one."""
         ...
 
@@ -120,23 +127,17 @@ class _Vectorized:
         self._environments = environments
         self._dtype = environments.action_space.dtype
 
-    def reset(self, seed: int) -> list[Array]:
-        return list(self._environments.reset(seed=_first_seed(seed, self.count))[0])
+    def reset(self, seed: int) -> Array:
+        observations: Array = self._environments.reset(seed=_first_seed(seed, self.count))[0]
+        return observations
 
     def step(self, actions: list[Any]) -> Step:
         observations, rewards, terminated, truncated, infos = self._environments.step(
             np.asarray(actions, self._dtype)
         )
-        terminations, truncations = terminated.tolist(), truncated.tolist()
-        finals: dict[int, Array] = {}
-        if True in terminations or True in truncations:
-            last = infos["final_obs"]
-            finals = {
-                lane: last[lane]
-                for lane in range(self.count)
-                if terminations[lane] or truncations[lane]
-            }
-        return list(observations), rewards.tolist(), terminations, truncations, finals
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        finals = {lane: infos["final_obs"][lane] for lane in ended}
+        return observations, rewards, terminated, truncated, finals
 
     def close(self) -> None:
         self._environments.close()

@@ -30,12 +30,12 @@ from genkidama.learning.perceptron import Perceptrons
 from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import STATISTICS, Signature
 
-__all__ = ["Model", "Spaces"]
+__all__ = ["CUT", "Model", "Spaces"]
 
 Array = npt.NDArray[Any]
 
 #: Normalized observations are cut to this many standard deviations.
-_CUT = 10.0
+CUT = 10.0
 
 
 class Spaces(Protocol):
@@ -170,7 +170,7 @@ class Model:
         )
 
         def normalize(observations: Array) -> Array:
-            result: Array = np.clip((observations - mean) / deviation, -_CUT, _CUT)
+            result: Array = np.clip((observations - mean) / deviation, -CUT, CUT)
             return result.astype(np.float32, copy=False)
 
         return normalize
@@ -226,5 +226,5 @@ def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Spac
         and space.dtype is not None
         and not np.issubdtype(space.dtype, np.floating)
     ):
-        return gymnasium.spaces.Box(-_CUT, _CUT, space.shape)
+        return gymnasium.spaces.Box(-CUT, CUT, space.shape)
     return space

@@ -16,17 +16,19 @@ from typing import Any
 import msgspec
 
 from genkidama.capacity import expected_cores
+from genkidama.doors import check_exposed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
-from genkidama.system.address import listening_socket, local_address
+from genkidama.local.results import Run
+from genkidama.system.address import listening_socket, local_address, parse_listen
 from genkidama.system.aside import Aside
 from genkidama.system.history import Follower
 from genkidama.system.machine import available_bytes, available_cores
-from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS, Run
+from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS
 
 __all__ = ["check_search", "search", "train"]
 
@@ -47,7 +49,7 @@ _LOOPBACK = "127.0.0.1:0"
 
 #: What a parent on the loopback is told. Only its own children come there. Tokens and certificates,
 #: which the experiment asks of machines in a network, would keep them out.
-_OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", ""]
+_OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", "", "--own-children"]
 
 
 def train(
@@ -148,6 +150,8 @@ def search(
             "(parent.tokens_file, parent.certificate_file) starts none itself; give --nodes 0, "
             "and start `python -m genkidama.child` on each machine, also on this one"
         )
+    if listen is not None and not listen.startswith("fd://"):
+        check_exposed(experiment.parent, parse_listen(listen)["host"])
     run = prepare_directory(experiment, out, resume)
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     cores = _cores(experiment, cores, nodes)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.system.run import CHECKPOINTS, SETTINGS, TRIALS, Run, new_directory
+from genkidama.local.results import Run
+from genkidama.system.run import CHECKPOINTS, SETTINGS, TRIALS, new_directory
 
 __all__ = ["prepare_directory", "resumable"]
 

@@ -162,7 +162,7 @@ def evaluate(
         checkpoint.experiment.environment.id,
     )
     if run is not None:
-        run.record_evaluation(evaluation.to_dict(), time.time())
+        run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
     return evaluation
 
 

@@ -27,6 +27,7 @@ from genkidama.events import (
     from_line,
 )
 from genkidama.experiment import Experiment
+from genkidama.floods import times
 from genkidama.formats import bar, duration, rate
 from genkidama.tuning.records import SearchRecord, best_trial
 
@@ -92,7 +93,8 @@ class _Follower:
 
 
 def _refused(event: Refused) -> str:
-    return f"refused {event.child or 'a connection'}: {event.reason}"
+    others = f" (and {times(event) - 1} others)" if times(event) > 1 else ""
+    return f"refused {event.child or 'a connection'}: {event.reason}{others}"
 
 
 class Progress(_Follower):

@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.aside is not None:
             parent.aside = aside(options.aside)
+        parent.own_children = options.own_children
         if options.until_eof:
             stop_at_eof()
         if options.nursery:
@@ -92,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--key-file", metavar="FILE", help="its PEM private key")
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--aside", type=int, help=argparse.SUPPRESS)  # a descriptor
+    parser.add_argument("--own-children", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
     return parser
 

@@ -5,6 +5,7 @@ Laws of this file:
   token was withdrawn cannot return.
 - A tokens file that cannot be used any more changes nothing: the entries read last stay, and the
   log says so once.
+- What comes from a web page is refused: a browser on this machine reaches its loopback.
 - A token is looked for in the `Authorization` header only, and never written anywhere.
 """
 
@@ -103,6 +104,8 @@ def answer(
         if getattr(request, "method", "GET") == "HEAD":  # websockets 16 knows of GET alone
             healthy.body = b""
         return "", healthy
+    if "Origin" in request.headers:  # only browsers send it, whatever the page in them wants
+        return "", connection.respond(HTTPStatus.FORBIDDEN, "no web page may join a run\n")
     if admission is None:
         return ANY, None
     token = _bearer(request)

@@ -1,4 +1,4 @@
-"""One websocket connection, with a short way for what nearly all messages are: a push.
+"""One websocket connection, with a short way for what nearly all messages are: pushes and pulls.
 
 websockets hands a message to the coroutine that awaits `recv`: a queue, a future and a task switch,
 and on the way back a context manager and a copy of the frame. All that costs more than the blend of
@@ -7,10 +7,18 @@ it is answered inside the callback in which it arrives, and its reply is written
 it is. Whatever is not so simple goes the ordinary way: other messages, fragments, a child that does
 not read, bytes that are no message.
 
-This is the one file of the parent that knows how websockets works inside: `process_event`,
-`paused`, `state`, `transport` and `protocol` of its asyncio connection, and `send_response`,
-`state`, `max_message_size` and the close frames of its protocol. A child's end of the line looks
-after itself.
+A peer that keeps no rule costs little here: what is kept for it is bounded, and who floods or jams
+a connection loses it.
+- Pings, and fragments that are hardly any, are counted as they are parsed.
+- A reply that is not taken ends the connection: a ping could not, since it would wait behind it.
+  Meanwhile hardly anything is read.
+- What a frame has brought is let go as soon as it is answered, and with the connection all is let
+  go, without waiting for the garbage collector.
+
+This file and `doorway.py` are those of the parent that know how websockets works inside:
+`process_event`, `paused`, `state`, `transport`, `recv_messages` and `protocol` of its asyncio
+connection; `recv_frame`, `send_response`, `fail`, `state`, `max_message_size`, the parser and the
+close frames of its protocol. A child's end of the line looks after itself.
 """
 
 from __future__ import annotations
@@ -18,20 +26,26 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 from websockets.asyncio.server import ServerConnection
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import Event, State
 
 import genkidama
+from genkidama.cluster_settings import ParentSettings
+from genkidama.doors import Budget, Visit
+from genkidama.errors import ProtocolError
 from genkidama.messages import PROTOCOL
+from genkidama.system.link import retransmit_soon
 from genkidama.tokens import ANY
 
 __all__ = ["SERVER", "Answer", "Channel"]
 
-#: Gives the reply to a message, or None if the message must go the ordinary way.
+#: Gives the reply to a message, empty if that comes later, or None if the message must go the
+#: ordinary way.
 Answer: TypeAlias = Callable[[bytes], bytes | None]
 
 #: The software that answers: the header `Server` of every HTTP answer.
@@ -46,17 +60,38 @@ _LONG = struct.Struct("!BBQ")
 #: Up to here, joining head and content costs less than a second write.
 _JOINED_BYTES = 1 << 16
 
+#: Control frames a second, and at once. A ping every few seconds is plenty.
+_CONTROLS = (10.0, 100.0)
+
+#: A fragment of fewer bytes is hardly any. A message may have 4,096 fragments.
+_FRAGMENT_BYTES = 1024
+_FRAGMENTS = (100.0, 4096.0)
+
+#: A message in fragments, and a reply, must get on by so many bytes a second.
+_SLOWEST = 1024.0
+
+#: While a reply is not taken, so much of the next message is read.
+_AHEAD_BYTES = 1 << 16
+
+#: Who broke a rule may take so long to hang up.
+_HANG_UP_SECONDS = 1.0
+
+#: A child that says too much is not read for so long at most, so that it can answer pings.
+_LONGEST_PAUSE = 5.0
+
 
 class Channel(ServerConnection):
-    """A connection whose pushes are answered at once while `answer` is set.
+    """A connection whose pushes and pulls are answered at once while `answer` is set.
 
     Args:
+        settings: its limits.
         made: called when the connection is accepted, before the HTTP upgrade.
         lost: called when it is gone, with the seconds that it has lived.
     """
 
     def __init__(
         self,
+        settings: ParentSettings,
         made: Callable[[Channel], None],
         lost: Callable[[Channel, float], None],
         *args: Any,
@@ -67,20 +102,91 @@ class Channel(ServerConnection):
         self.answer: Answer | None = None
         #: The name that the connection's token is for, `*` for any.
         self.admitted = ANY
+        #: How it is counted at the door, where this is set.
+        self.visit: Visit | None = None
+        #: Whether it has a transport, or had one.
+        self.made = False
+        #: Why we have ended it, if it broke a rule that websockets does not know.
+        self.fault: ProtocolError | None = None
         self._send_response = self.protocol.send_response
         # It also answers what the protocol's parser refuses.
         self.protocol.send_response = self._sign_response  # type: ignore[method-assign]
+        self._receive_frame = self.protocol.recv_frame
+        self.protocol.recv_frame = self._check_frame  # type: ignore[method-assign]
         self._made = made
         self._lost = lost
-        self._since = self.loop.time()
+        self._since = now = self.loop.time()
+        self._controls = Budget(*_CONTROLS, now)
+        self._fragments = Budget(*_FRAGMENTS, now)
+        pushes, size = settings.max_pushes_per_second, settings.max_bytes_per_second
+        self._pushes = Budget(pushes, pushes, now)
+        self._bytes = Budget(size, size, now)
+        #: Messages and their bytes since `account` was called.
+        self._said = 0
+        self._size = 0
+        #: With more than this it is called at once.
+        self._many, self._much = pushes / 4, size / 4
+        #: When the first fragment of a message came, and the bytes of it so far.
+        self._begun = 0.0
+        self._fragmented = 0
+        #: Why nothing is read at present.
+        self._holds: set[str] = set()
+        self._patience = settings.silence_seconds
+        self._unsent = 0
+        self._watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        retransmit_soon(transport)
+        self.made = True
+        self.recv_messages.pause = partial(self._hold, "queue")
+        self.recv_messages.resume = partial(self._let, "queue")
         self._made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._watch is not None:
+            self._watch.cancel()
         self._lost(self, self.loop.time() - self._since)
+        # What is left would wait for the garbage collector, with the last push in it.
+        self.answer = None
+        protocol: Any = self.protocol
+        if protocol.parser_exc is not None:
+            protocol.parser_exc.__traceback__ = None
+        protocol.parser = None
+        protocol.reader.buffer.clear()
+        del protocol.send_response, protocol.recv_frame, self._send_response, self._receive_frame
+        self.recv_messages.pause = self.recv_messages.resume = _nothing
+        self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.paused and len(self.protocol.reader.buffer) > _AHEAD_BYTES:
+            self._hold("reply")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._watch = self.loop.call_later(self._patience, self._look)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        self._let("reply")
+
+    def account(self, now: float) -> None:
+        """Reads a child that has said too much no further for a while. To be called often.
+
+        Args:
+            now: seconds of the loop's clock.
+        """
+        pause = max(self._pushes.spend(self._said, now), self._bytes.spend(self._size, now))
+        self._said = self._size = 0
+        if pause and "budget" not in self._holds:
+            self._hold("budget")
+            self.loop.call_later(min(pause, _LONGEST_PAUSE), self._let, "budget")
 
     def set_limit(self, size: int) -> None:
         """From now on, a message may have so many bytes; a longer one ends the connection."""
@@ -90,6 +196,11 @@ class Channel(ServerConnection):
         """Drops the connection if it is still in its HTTP upgrade."""
         if self.state is State.CONNECTING:
             self.transport.abort()
+
+    @property
+    def free(self) -> bool:
+        """Whether the connection is open, and the child reads what it is sent."""
+        return not self.paused and self.protocol.state is State.OPEN
 
     @property
     def ending(self) -> str:
@@ -102,27 +213,84 @@ class Channel(ServerConnection):
         return "connection lost"
 
     def process_event(self, event: Event) -> None:
-        answer = self.answer
+        if not isinstance(event, Frame):
+            super().process_event(event)
+            return
         # Control frames have higher opcodes, and no answer of ours.
-        if answer is not None and isinstance(event, Frame) and event.opcode < Opcode.CLOSE:
-            if (
-                event.opcode is Opcode.BINARY
-                and event.fin
-                and not self.paused
-                and self.protocol.state is State.OPEN
-            ):
-                reply = answer(cast(bytes, event.data))
-                if reply is not None:
-                    self._write(reply)
+        if event.opcode < Opcode.CLOSE:
+            self._said += event.fin
+            self._size += len(event.data)
+            if self._said > self._many or self._size > self._much:
+                self.account(self.loop.time())
+            answer = self.answer
+            if answer is not None:
+                if event.opcode is Opcode.BINARY and event.fin and self.free:
+                    reply = answer(cast(bytes, event.data))
+                    if reply is not None:
+                        event.data = b""  # the parser keeps the frame until the next one
+                        if reply:
+                            self.write(reply)
+                        return
+                self.answer = None  # this message waits, and those behind must not overtake it
+        super().process_event(Frame(event.opcode, event.data, event.fin))
+        event.data = b""
+
+    def _check_frame(self, frame: Frame) -> None:
+        """Each frame comes by here as it is parsed, with many more behind it perhaps."""
+        if frame.opcode is not Opcode.BINARY or not frame.fin:  # nearly all are whole messages
+            now = self.loop.time()
+            if frame.opcode >= Opcode.CLOSE:
+                if self._controls.spend(1, now):
+                    self._give_up("flood", "pings without end")
                     return
-            self.answer = None  # this message waits now, and those behind it must not overtake it
-        super().process_event(event)
+            elif not self._gets_on(frame, now):
+                return
+        self._receive_frame(frame)
+
+    def _gets_on(self, frame: Frame, now: float) -> bool:
+        """Whether a message in fragments comes fast enough, and not in crumbs."""
+        if frame.opcode is not Opcode.CONT:
+            self._begun = now
+            self._fragmented = 0
+        self._fragmented += len(frame.data)
+        if len(frame.data) < _FRAGMENT_BYTES and self._fragments.spend(1, now):
+            self._give_up("flood", "fragments without end")
+        elif now - self._begun > self._patience + self._fragmented / _SLOWEST:
+            self._give_up("silent", f"a message that has not come within {now - self._begun:.0f} s")
+        return self.fault is None
+
+    def _look(self) -> None:
+        """A reply waits to be taken. Ends the connection if it does not get on."""
+        unsent = self.transport.get_write_buffer_size()
+        if self._unsent - unsent < _SLOWEST * self._patience:
+            self.fault = ProtocolError("silent", f"took no reply for {self._patience:g} s")
+            self.transport.abort()
+        else:
+            self._unsent = unsent
+            self._watch = self.loop.call_later(self._patience, self._look)
+
+    def _give_up(self, code: str, reason: str) -> None:
+        """Ends the connection, in the middle of what its peer has sent."""
+        self.fault = ProtocolError(code, reason)
+        self.protocol.fail(CloseCode.POLICY_VIOLATION, reason)
+        self.loop.call_later(_HANG_UP_SECONDS, self.transport.abort)
+
+    def _hold(self, why: str) -> None:
+        self._holds.add(why)
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _let(self, why: str) -> None:
+        self._holds.discard(why)
+        if not self._holds and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def _sign_response(self, response: Response) -> None:
         response.headers["Server"] = SERVER
         self._send_response(response)
 
-    def _write(self, content: bytes) -> None:
+    def write(self, content: bytes) -> None:
+        """Sends a message at once; only while it is `free`."""
         length = len(content)
         if length < 126:
             self.transport.write(_SHORT.pack(_FINAL_BINARY, length) + content)
@@ -131,3 +299,7 @@ class Channel(ServerConnection):
         else:
             self.transport.write(_LONG.pack(_FINAL_BINARY, 127, length))
             self.transport.write(content)
+
+
+def _nothing() -> None:
+    pass

@@ -11,6 +11,8 @@ Laws of this file:
   over, and the end of the old connection means nothing any more. It is the same child if name and
   session are the same, or if it has a token of that name and the old connection answers no ping.
 - Nothing waits between the decoding of a message and the reply's encoding.
+- A pull that may wait is answered when there is something new, and else before the child's next
+  message is.
 """
 
 from __future__ import annotations
@@ -22,22 +24,26 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
+from websockets.server import ServerProtocol
 
+from genkidama.doors import ENTERING, Doors
 from genkidama.errors import ProtocolError
 from genkidama.messages import (
     HANDSHAKE_LIMIT,
     Hello,
     Join,
     Leave,
+    Pull,
     Push,
     Refusal,
     Reply,
     Request,
+    Weights,
     decode_request,
     encode,
     size_limit,
@@ -60,6 +66,9 @@ _CLOSED_FOR: dict[int, str] = {
     # The only internal error that websockets knows of is a ping without a pong.
     CloseCode.INTERNAL_ERROR: "silent",
 }
+
+#: By the status of an HTTP answer, our code for the same.
+_REFUSED_BY: dict[int, str] = {HTTPStatus.UNAUTHORIZED: "token", HTTPStatus.FORBIDDEN: "origin"}
 
 #: RFC 6455 §5.5: a control frame's payload has at most 125 bytes, two of which are the close code.
 _REASON_BYTES = 123
@@ -94,24 +103,43 @@ class Connections:
         self.children: dict[str, ServerConnection] = {}
         #: Knows the tokens; None lets everybody in.
         self.admission: Admission | None = None
+        settings = server.experiment.parent
+        #: Says how many connections there may be.
+        self.doors = Doors(settings.max_children + ENTERING, settings.max_per_address)
+        self._settings = settings
         self._server = server
         self._now = now
         self._pushed = pushed
         self._ended = ended
         self._open: set[Channel] = set()
+        #: By name: the connections of the children whose pull waits for something new.
+        self._waiting: dict[str, Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def create(self, *args: Any, **options: Any) -> ServerConnection:
-        """For websockets' `create_connection`."""
-        return Channel(self._open.add, self._lost, *args, **options)
+    def create(self, server: Server, **options: Any) -> Channel:
+        """A connection of websockets' server, with its options and no transport yet."""
+        # Without extensions: weights do not deflate.
+        protocol = ServerProtocol(max_size=HANDSHAKE_LIMIT)
+        made, lost = self._open.add, self._lost
+        return Channel(self._settings, made, lost, protocol, server, **options)
+
+    def refused(self, address: str, error: ProtocolError) -> None:
+        """A connection from this address does not fit."""
+        self._server.refuse(address, error, self._now())
+
+    def account(self) -> None:
+        """Slows down who says too much. To be called often."""
+        now = asyncio.get_running_loop().time()
+        for connection in tuple(self._open):
+            connection.account(now)
 
     def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         """For websockets' `process_request`."""
         assert isinstance(connection, Channel)
         connection.admitted, response = answer(connection, request, self.admission)
-        if response is not None and response.status_code == HTTPStatus.UNAUTHORIZED:
+        if response is not None and (code := _REFUSED_BY.get(response.status_code)) is not None:
             reason = (response.body or b"").decode().strip()
-            self._server.refuse(_address(connection), ProtocolError("token", reason), self._now())
+            self.refused(_address(connection), ProtocolError(code, reason))
         return response
 
     async def handle(self, connection: ServerConnection) -> None:
@@ -128,6 +156,8 @@ class Connections:
                 await _turn_away(connection, reply)
                 return
             name = hello.name
+            if connection.visit is not None:
+                self.doors.settle(connection.visit)
             self._take_over(name, connection)
             self._pushed(self._now())
             await connection.send(encode(reply))
@@ -139,8 +169,16 @@ class Connections:
         finally:
             if name and self.children.get(name) is connection:
                 del self.children[name]
+                self._waiting.pop(name, None)
                 self._server.disconnected(name, connection.ending, self._now())
                 self._ended()
+
+    def tell_news(self) -> None:
+        """Answers the pulls that wait, wherever there is something new."""
+        for name, connection in tuple(self._waiting.items()):
+            if connection.free and (reply := self._pulled(name, Pull(wait=True))):
+                del self._waiting[name]
+                connection.write(reply)
 
     def abort_unopened(self) -> None:
         """Drops the connections that are still in their HTTP upgrade."""
@@ -165,13 +203,15 @@ class Connections:
     async def _converse(self, connection: Channel, name: str) -> None:
         """Answers all that follows the hello, but for most pushes, which the channel answers."""
         joined = False
-        answer = partial(self._answer_push, connection, name)
+        answer = partial(self._answer_at_once, connection, name)
         while True:
             connection.answer = answer if joined else None
             frame = await connection.recv()
             connection.answer = None
             if self.children.get(name) is not connection:
                 return  # the child speaks on another connection now
+            if waited := self._let_go(name):
+                await connection.send(waited)
             now = self._now()
             kind: type[Any] | None = None
             reply: Reply
@@ -209,8 +249,8 @@ class Connections:
         if hello.name != name or not self._server.idle(name):
             raise ProtocolError("order", "a second hello on one connection")
 
-    def _answer_push(self, connection: Channel, name: str, frame: bytes) -> bytes | None:
-        """The reply to a push of a child that has joined.
+    def _answer_at_once(self, connection: Channel, name: str, frame: bytes) -> bytes | None:
+        """The reply to a push or a pull of a child that has joined; empty if that comes later.
 
         None for any other message, with nothing changed.
         """
@@ -218,12 +258,29 @@ class Connections:
             message = decode_request(frame)
         except ProtocolError:
             return None
-        if type(message) is not Push or self.children.get(name) is not connection:
+        if type(message) not in (Push, Pull) or self.children.get(name) is not connection:
             return None
+        if waited := self._let_go(name):
+            connection.write(waited)
+        if type(message) is Pull:
+            reply = self._pulled(name, message)
+            if not reply:
+                self._waiting[name] = connection
+            return reply
         now = self._now()
-        reply = self._server.handle(name, message, now)
+        answer = self._server.handle(name, message, now)
         self._pushed(now)
-        return encode(reply)
+        return encode(answer)
+
+    def _pulled(self, name: str, pull: Pull) -> bytes:
+        """The reply to a pull; empty if that may wait, since there is nothing new."""
+        reply = self._server.handle(name, pull, self._now())
+        idle = isinstance(reply, Weights) and reply.vector is None and not reply.stop
+        return b"" if idle and pull.wait else encode(reply)
+
+    def _let_go(self, name: str) -> bytes:
+        """The reply to the child's pull that has waited till now; empty if there is none."""
+        return self._pulled(name, Pull()) if self._waiting.pop(name, None) else b""
 
     async def _make_way(self, hello: Hello, admitted: str) -> None:
         """Frees the name of a machine that lost its power and returns before it was missed.
@@ -245,6 +302,7 @@ class Connections:
     def _take_over(self, name: str, connection: ServerConnection) -> None:
         old = self.children.get(name)
         self.children[name] = connection
+        self._waiting.pop(name, None)
         if old is not None:
             closing = asyncio.create_task(
                 old.close(CloseCode.POLICY_VIOLATION, "the child speaks on another connection")
@@ -266,7 +324,12 @@ class Connections:
 
     def _lost(self, connection: Channel, seconds: float) -> None:
         self._open.discard(connection)
-        if connection.request is None and seconds >= self.open_seconds:
+        if connection.visit is not None:
+            self.doors.leave(connection.visit)
+        if connection.fault is not None:
+            names = (name for name, each in self.children.items() if each is connection)
+            self.refused(next(names, _address(connection)), connection.fault)
+        elif connection.request is None and seconds >= self.open_seconds:
             error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
             self._server.refuse(_address(connection), error, self._now())
 

@@ -63,6 +63,7 @@ class LearnerProcess:
         rule: its rule, which has the batches and is told what was learned.
         now: the parent's clock, in seconds.
         failed: called with the reason when learning cannot go on.
+        learned: called when θ_P is a newer one.
     """
 
     def __init__(
@@ -71,12 +72,14 @@ class LearnerProcess:
         rule: Experience,
         now: Callable[[], float],
         failed: Callable[[GenkidamaError], None],
+        learned: Callable[[], None] = lambda: None,
     ) -> None:
         self._server = server
         self._experiment = server.experiment
         self._rule = rule
         self._now = now
         self._failed = failed
+        self._learned = learned
         self._memory: LearnerMemory | None = None
         self._idle = False
         self._ending = False
@@ -217,6 +220,7 @@ class LearnerProcess:
                 )
             )
         self.feed()
+        self._learned()
 
     def _lost(self) -> None:
         asyncio.get_running_loop().remove_reader(self._control.fileno())

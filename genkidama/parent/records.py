@@ -155,8 +155,7 @@ class Records:
             await self._keeper.finish(self._now())
         except EnvironmentFailure as error:
             failure = error
-        self._take_events()
-        self._events.close()
+        self._take_events(last=True)
         try:
             self._look(at_once=True)
             self._history.flush()
@@ -181,10 +180,12 @@ class Records:
         study = Study(server.experiment, out, resumes=(out / EXPERIMENT).exists())
         return TrialKeeper(server, server.trials, study, out, self._complain, self._now)
 
-    def _take_events(self, *own: Event) -> None:
+    def _take_events(self, *own: Event, last: bool = False) -> None:
+        if last:
+            self._server.settle(self._now(), last)
         events = [*self._server.take_events(), *own]
         self._history.add(events)
-        self._events.report(events, self._now())
+        self._events.report(events, self._now(), last)
         server = self._server
         beta = server.experiment.child.beta
         self._events.advise(server.trials.rule.diagnose(beta, len(server.joined)))

@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import math
 import signal
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -25,20 +27,21 @@ from structlog.typing import FilteringBoundLogger
 from websockets.asyncio.server import Server, serve
 from websockets.frames import CloseCode
 
-from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.child_record import cut_off
+from genkidama.errors import GenkidamaError
 from genkidama.events import Stopped
 from genkidama.experience import Experience
 from genkidama.experiment import Experiment
-from genkidama.messages import HANDSHAKE_LIMIT
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, make_context
 from genkidama.parent.connections import Connections
+from genkidama.parent.doorway import Doorway, bind, make_room
 from genkidama.parent.learner import LearnerProcess
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.telemetry import describe
 from genkidama.plain_run import PlainRun
 from genkidama.rules.table import check_push, make_rule
-from genkidama.system.address import explain, parse_listen
+from genkidama.system.address import explain
 from genkidama.system.machine import loop_factory, on_signals
 from genkidama.system.plugs import is_plug, load_plug
 from genkidama.system.systemd import Notify, supervised
@@ -86,6 +89,9 @@ class Parent:
         #: The run's directory; None until `startup` has made one.
         self.out = Path(out) if out is not None else None
         self.listen = experiment.parent.listen if listen is None else listen
+        #: Whether nobody comes but the launcher's own children. It answers for the network between
+        #: them, and starts again who is cut off: such a child is not waited for in the end.
+        self.own_children = False
         #: What is decided and known: the trial, its children, the refusals' counts.
         self.server = ParameterServer(experiment, trials=_make_trials(experiment))
         self._log: FilteringBoundLogger = structlog.get_logger()
@@ -108,7 +114,8 @@ class Parent:
         If it raises, nothing is left open.
 
         Raises:
-            ConfigurationError: `listen` is no address; certificate, key or tokens cannot be used;
+            ConfigurationError: `listen` is no address, or lets other machines in without tokens and
+                TLS; certificate, key or tokens cannot be used;
                 the directory holds a run of another kind, network or rule.
             EnvironmentFailure: the port is in use, the directory cannot be written, the learner
                 of `parent.rule = "experience"` cannot start, ….
@@ -119,9 +126,12 @@ class Parent:
         if settings.tokens_file:
             self._connections.admission = Admission(settings.tokens_file, self._log)
         if isinstance(rule := self.server.trials.rule, Experience):
-            self._learner = LearnerProcess(self.server, rule, self.now, self._fail)
+            self._learner = LearnerProcess(
+                self.server, rule, self.now, self._fail, self._connections.tell_news
+            )
         websockets: Server | None = None
         try:
+            make_room(self._connections.doors, self._log)
             websockets = await self._bind(context)
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
@@ -155,20 +165,39 @@ class Parent:
             GenkidamaError: the learner of `parent.rule = "experience"` cannot go on.
         """
         assert self._records is not None, "the parent is not started"
-        deadline = math.inf
+        over = math.inf
         while not self._stopped:
             if self._failure is not None:
                 raise self._failure
             self.server.tick(self.now())
+            self._connections.account()
             await self._records.keep()
             if self.server.stop:
-                deadline = min(deadline, time.monotonic() + LEAVE_SECONDS)
-                if not self._connections.children or time.monotonic() >= deadline:
+                self._connections.tell_news()
+                over = self._note_over() if over == math.inf else over
+                if time.monotonic() >= over + self._parting_seconds:
                     return
             with suppress(TimeoutError):
                 async with asyncio.timeout(HOUSEKEEPING_SECONDS):
                     await self._wake.wait()
             self._wake.clear()
+
+    def _note_over(self) -> float:
+        """Says for whom it stays. The moment is that of the run's end, by the monotonic clock."""
+        linger = self._linger_seconds
+        if linger and (missing := cut_off(self.server.children)):
+            self._log.info("the run is over", waits_for=missing, seconds=linger)
+        return time.monotonic()
+
+    @property
+    def _parting_seconds(self) -> float:
+        """How long after the run's end there is somebody to be told of it."""
+        here = LEAVE_SECONDS if self._connections.children else 0.0
+        return max(here, self._linger_seconds if cut_off(self.server.children) else 0.0)
+
+    @property
+    def _linger_seconds(self) -> float:
+        return 0.0 if self.own_children else self.experiment.parent.linger_seconds
 
     def stop(self, reason: str = "stopped") -> None:
         """Lets `serve` return soon. May be called from any thread."""
@@ -254,31 +283,37 @@ class Parent:
             signal.signal(each, signal.SIG_DFL)
 
     async def _bind(self, context: ssl.SSLContext | None) -> Server:
-        silence = self.experiment.parent.silence_seconds
+        """websockets' server, behind a doorway of ours."""
+        settings = self.experiment.parent
+        silence = settings.silence_seconds
         ping = min(_PING_SECONDS, silence / 2)
-        try:
-            return await serve(
-                self._connections.handle,
-                **parse_listen(self.listen),
-                create_connection=self._connections.create,  # type: ignore[arg-type]
-                process_request=self._connections.admit,
-                server_header=None,  # the connections sign every answer themselves
-                start_serving=False,
-                ssl=context,
-                compression=None,  # weights do not deflate
-                open_timeout=self._connections.open_seconds,
-                ping_interval=ping,
-                ping_timeout=silence - ping,
-                close_timeout=CLOSE_SECONDS,
-                max_size=HANDSHAKE_LIMIT,
-                max_queue=_QUEUE,
-            )
-        except OSError as error:
-            raise explain(self.listen, error) from None
-        except UnicodeError as error:  # what Python's IDNA codec says of a host like "a..b"
-            raise EnvironmentFailure(
-                f"cannot listen on {self.listen}: no valid host name: {error}"
-            ) from None
+        connections = self._connections
+        doorway = Doorway(
+            await bind(self.listen, None if self.own_children else settings),
+            connections.doors,
+            connections.refused,
+            context,
+            connections.open_seconds,
+            CLOSE_SECONDS,
+        )
+        server = await serve(
+            connections.handle,
+            process_request=connections.admit,
+            server_header=None,  # the connections sign every answer themselves
+            open_timeout=connections.open_seconds,
+            sock=socket.socket(),  # in whose place the doorway comes
+            start_serving=False,
+        )
+        make = partial(
+            connections.create,
+            server,
+            ping_interval=ping,
+            ping_timeout=silence - ping,
+            close_timeout=CLOSE_SECONDS,
+            max_queue=_QUEUE,
+        )
+        doorway.stand_in(server, make)
+        return server
 
     def _pushed(self, now: float) -> None:
         if self._records is None:

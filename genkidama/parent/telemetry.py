@@ -10,45 +10,42 @@ from collections.abc import Iterable
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
+from genkidama.child_record import cut_off
 from genkidama.events import Event, Exchange, Measures, PhaseReported, Refused
+from genkidama.floods import Floods, times
 from genkidama.parameter_server import ParameterServer
 
-__all__ = ["SUMMARY_SECONDS", "EventLog", "describe"]
-
-#: Refusals of one kind are summed up at most this often: a child gone mad must not fill a disk.
-SUMMARY_SECONDS = 1.0
+__all__ = ["EventLog", "describe"]
 
 
 class EventLog:
     """Logs the events of a run, but for exchanges, measures and reports: they are too many to read.
 
-    The first refusal of a kind is logged at once; further ones are counted and summed up.
+    Pushes that the rule leaves out are told like refusals, which come summed up.
     """
 
     def __init__(self, logger: FilteringBoundLogger) -> None:
         self._logger = logger
-        self._quiet_until: dict[str, float] = {}
-        self._held: dict[str, int] = {}
-        self._last: dict[str, tuple[str, str]] = {}
+        self._left_out = Floods()
         self._said: set[str] = set()
 
-    def report(self, events: Iterable[Event], now: float) -> None:
-        """Logs what is worth a line, and the summaries that are due at `now` (seconds)."""
+    def report(self, events: Iterable[Event], now: float, last: bool = False) -> None:
+        """Logs what is worth a line, and the sums that are due at `now` (seconds), or are left."""
         for event in events:
             match event:
                 case Exchange(left_out=str(code)):
-                    self._refused(event, code, "the parent's rule leaves this push out", now)
+                    words = "the parent's rule leaves this push out"
+                    left_out = Refused(time=event.time, child=event.child, code=code, reason=words)
+                    self._refused(self._left_out.add(left_out))
                 case Exchange() | Measures() | PhaseReported():
                     pass
                 case Refused():
-                    self._refused(event, event.code, event.reason, now)
+                    self._refused([event])
                 case _:
                     fields = msgspec.to_builtins(event)
                     del fields["time"]
                     self._logger.info(fields.pop("event"), **fields)
-        for code in [code for code in self._held if now >= self._quiet_until[code]]:
-            self._summarize(code)
-            self._quiet_until[code] = now + SUMMARY_SECONDS
+        self._refused(self._left_out.settle(now, last))
 
     def advise(self, sentences: Iterable[str]) -> None:
         """Logs each of these sentences, unless it was logged before."""
@@ -57,30 +54,15 @@ class EventLog:
                 self._said.add(sentence)
                 self._logger.warning("settings", reason=sentence)
 
-    def close(self) -> None:
-        """Logs the summaries that were not due yet."""
-        for code in list(self._held):
-            self._summarize(code)
-
-    def _refused(self, event: Exchange | Refused, code: str, reason: str, now: float) -> None:
-        if now >= self._quiet_until.get(code, now) and code not in self._held:
-            self._quiet_until[code] = now + SUMMARY_SECONDS
-            self._logger.warning("refused", child=event.child, code=code, reason=reason)
-        else:
-            self._held[code] = self._held.get(code, 0) + 1
-            self._last[code] = (event.child, reason)
-
-    def _summarize(self, code: str) -> None:
-        child, reason = self._last.pop(code)
-        self._logger.warning(
-            "refused",
-            code=code,
-            count=self._held.pop(code),
-            last_child=child,
-            last_reason=reason,
-        )
+    def _refused(self, events: Iterable[Refused]) -> None:
+        for event in events:
+            who = {"child": event.child, "code": event.code, "reason": event.reason}
+            many = {"count": times(event)} if times(event) > 1 else {}
+            self._logger.warning("refused", **who, **many)
 
 
 def describe(server: ParameterServer, now: float) -> str:
     """How a run stands, in a few words for a service manager: `3 children, version 1234, 41 %`."""
-    return server.trials.describe(len(server.connected), now)
+    words = server.trials.describe(len(server.connected), now)
+    missing = len(cut_off(server.children)) if server.stop else 0
+    return f"{words}, over, waits for {missing} cut off" if missing else words

@@ -12,11 +12,11 @@ logs/, children/   what the processes said, and the children's own state (runs o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -92,7 +92,7 @@ class Run:
     path: Path
 
     @classmethod
-    def open(cls, path: str | Path) -> Run:
+    def open(cls, path: str | Path) -> Self:
         """An existing run.
 
         Raises:
@@ -114,9 +114,9 @@ class Run:
         return sorted((self.path / CHECKPOINTS).glob("version-*.safetensors"))
 
     @property
-    def trials(self) -> list[Run]:
+    def trials(self) -> list[Self]:
         """Of a search: its trials that have weights, by number."""
-        return [Run(path) for path in sorted((self.path / TRIALS).glob("[0-9]*"))]
+        return [type(self)(path) for path in sorted((self.path / TRIALS).glob("[0-9]*"))]
 
     @property
     def best(self) -> Path | None:
@@ -174,17 +174,25 @@ class Run:
         found: dict[str, Any] = msgspec.json.decode(text)
         return found
 
-    def record_evaluation(self, evaluation: dict[str, Any], now: float) -> None:
-        """Writes `evaluation.json` and a line of history.
+    def record_evaluation(
+        self, evaluation: dict[str, Any], returns: Sequence[float], now: float
+    ) -> None:
+        """Writes `evaluation.json`, which has the returns, and a line of history, which has not.
 
         Args:
             evaluation: as `Evaluation.to_dict` gives it.
+            returns: of the episodes.
             now: Unix seconds.
 
         Raises:
             EnvironmentFailure: they cannot be written.
         """
-        text = msgspec.json.format(msgspec.json.encode(evaluation)) + b"\n"
+        whole = {**evaluation, "returns": [round(value, 3) for value in returns]}
+        lines = (
+            b"  " + msgspec.json.encode(key) + b": " + msgspec.json.encode(value)
+            for key, value in whole.items()
+        )
+        text = b"{\n" + b",\n".join(lines) + b"\n}\n"
         write_atomically(self.path / _EVALUATION, text)
         event = Evaluated(time=now, mean_return=evaluation["mean"], **evaluation)
         path = self.path / HISTORY

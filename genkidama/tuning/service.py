@@ -175,7 +175,10 @@ class Search:
         if isinstance(trial, SearchTrial):
             trial.hear(now)
 
-    def pushed(self, trial: Trial, now: float) -> None:
+    def share(self, child: str, children: int) -> int:
+        return 0
+
+    def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
         """The owner has pushed: the phases that this completes are over."""
         if isinstance(trial, SearchTrial):
             trial.hear(now)

@@ -12,6 +12,7 @@ from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
+import pytest
 
 from genkidama.child.actors import Actors, _ActorCrew
 from genkidama.child.backend import make_backend
@@ -59,7 +60,7 @@ async def pushed(backend: Actors) -> np.ndarray:
                 rows = vector.reshape(-1, COLUMNS.count)
                 assert COLUMNS.problem(rows) == ""
                 return rows
-            backend.answered(0)
+            backend.pulling()
             backend.release()
 
 
@@ -129,10 +130,37 @@ async def test_between_pushes_newer_weights_are_asked_for() -> None:
         async with asyncio.timeout(30):
             while asked < 3:
                 await backend.due()
-                if backend.snapshot() is None:
-                    asked += 1
-                answer(backend)
+                if backend.snapshot() is not None:
+                    answer(backend)
+                    continue
+                asked += 1
+                backend.pulling()
+                with pytest.raises(TimeoutError):  # one that stands is enough
+                    await asyncio.wait_for(backend.due(), 0.02)
+                vector = np.full(backend.signature.size, float(asked), np.float32)
+                backend.pulled(vector, 64)
+                assert (backend.memory.weights == asked).all()
         os.kill(pid, signal.SIGCONT)
+
+
+async def test_news_that_come_while_a_push_is_under_way_leave_it_as_it_is() -> None:
+    async with begun(acting()) as backend:
+        first = (await pushed(backend)).copy()
+        backend.pulled(np.full(backend.signature.size, 0.5, np.float32), 64)
+        assert (await pushed(backend)).tobytes() == first.tobytes()
+        assert (backend.memory.weights == 0.5).all()
+
+
+async def test_a_slow_core_is_not_kept_from_its_steps_by_news() -> None:
+    crew = _ActorCrew(acting(), "core", "pi", None)  # type: ignore[arg-type]
+    assert crew.asks, "at first"
+    crew.answered(0)
+    await asyncio.sleep(0.01)
+    crew.answered(1)  # 10 ms a row
+    crew.pulling()
+    assert not crew.asks
+    assert 0.6 < crew._until(64) < 2.0
+    assert 2.5 < crew._until(256) < 6.0
 
 
 async def test_a_push_that_is_refused_is_dropped() -> None:

@@ -85,7 +85,8 @@ async def test_wss_where_there_is_no_certificate_and_ws_where_there_is_one(
         where = url(parent.address)
         assert (
             await why_not(where)
-            == f"{where} gives no HTTP answer: if that parent has a certificate, use wss://"
+            == f"{where} gives no HTTP answer: if that parent has a certificate, use wss://; "
+            "or it has no room for another connection"
         )
 
 
@@ -127,7 +128,8 @@ async def test_somebody_else_listens_there() -> None:
     async with speaking(b"SSH-2.0-OpenSSH\r\n") as where:
         assert (
             await why_not(where)
-            == f"{where} gives no HTTP answer: if that parent has a certificate, use wss://"
+            == f"{where} gives no HTTP answer: if that parent has a certificate, use wss://; "
+            "or it has no room for another connection"
         )
 
 

@@ -271,6 +271,11 @@ async def test_a_free_exchange_is_due_after_so_many_steps() -> None:
             async with asyncio.timeout(30):
                 await orchestrator.due()
             assert orchestrator.take_work().steps >= 200
+        for told, least in ((2000, 2000), (0, 200)):
+            orchestrator.answered(told)
+            async with asyncio.timeout(30):
+                await orchestrator.due()
+            assert least <= orchestrator.take_work().steps
 
 
 async def test_a_reset_forgets_the_optimizers_state() -> None:

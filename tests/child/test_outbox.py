@@ -38,7 +38,8 @@ class Told(Line):
         assert kind == BLOCK
         self._heard(self._index, RECORD.unpack(RECORD.pack(kind, episode_return, steps))[2])
 
-    def pause(self) -> None:
+    def pause(self, after: str = "episode") -> None:
+        assert after == "block"
         raise Waits
 
 

@@ -14,12 +14,14 @@ import pytest
 from genkidama.capacity import GROWTH_BYTES
 from genkidama.child import process
 from genkidama.child.process import (
+    BLOCK,
     EPISODE,
     FAILED,
     GONE,
     RECORD,
     RECYCLED,
     Ended,
+    GatheringLine,
     Line,
     MemoryGuard,
     live,
@@ -56,6 +58,21 @@ def test_a_record_is_sent_as_it_was_reported(yard: Yard) -> None:
     line.check()
     line.report(EPISODE, -1.5, 7)
     assert RECORD.unpack(yard.ours.recv_bytes()) == (EPISODE, -1.5, 7)
+
+
+def test_what_is_gathered_is_said_with_the_next_block_alone(yard: Yard) -> None:
+    line = GatheringLine(yard.theirs, yard.stop, yard.element, "block")
+    line.report(EPISODE, -1.5, 7)
+    line.pause("episode")  # it waits for blocks alone
+    assert not yard.ours.poll()
+    line.report(BLOCK, 0.0, 3)
+    said = yard.ours.recv_bytes()
+    assert list(RECORD.iter_unpack(said)) == [(EPISODE, -1.5, 7), (BLOCK, 0.0, 3)]
+    line.report(BLOCK, 0.0, 4)
+    assert list(RECORD.iter_unpack(yard.ours.recv_bytes())) == [(BLOCK, 0.0, 4)]
+    yard.stop[0] = True
+    with pytest.raises(Ended):
+        line.report(EPISODE)
 
 
 def test_nothing_is_reported_once_the_process_should_end(yard: Yard) -> None:

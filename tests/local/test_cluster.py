@@ -92,6 +92,13 @@ def test_what_an_experiment_asks_of_machines_in_a_network_keeps_out_no_child_of_
         )
 
 
+def test_a_search_lets_other_machines_in_with_tokens_and_tls_or_not_at_all(tmp_path: Path) -> None:
+    space = {"space": {"optimizer.learning_rate": [0.1]}, "phase_steps": 1}
+    with pytest.raises(ConfigurationError, match=r"at 0\.0\.0\.0 without .*parent\.open = true"):
+        search(constant(search=space), nodes=1, listen="0.0.0.0:0", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

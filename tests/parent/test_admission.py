@@ -334,7 +334,7 @@ async def test_tokens_that_cannot_be_read_at_the_start_are_the_users_mistake(
 async def test_a_parent_that_everybody_may_join_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], listen: str, warned: bool
 ) -> None:
-    async with running(constant(), tmp_path / "run", listen):
+    async with running(constant(parent={"open": warned}), tmp_path / "run", listen):
         pass
     said = warnings(capsys.readouterr().err, "no tokens")
     assert len(said) == warned
@@ -430,8 +430,8 @@ def test_a_push_over_tls_is_answered_where_it_arrives(
             )
             await child.leave()
 
-    answer = Connections._answer_push
-    monkeypatch.setattr(Connections, "_answer_push", observed)
+    answer = Connections._answer_at_once
+    monkeypatch.setattr(Connections, "_answer_at_once", observed)
     factory = (
         pytest.importorskip("uvloop").new_event_loop if loop == "uvloop" else asyncio.new_event_loop
     )
@@ -557,3 +557,18 @@ async def test_a_certificate_that_cannot_be_used_leaves_nothing_behind(
         with pytest.raises(ConfigurationError, match="needs both"):
             await parent.startup()
     assert not (tmp_path / "run").exists()
+
+
+# What a web page asks for.
+
+
+async def test_a_web_page_in_somebodys_browser_cannot_join(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path) as parent:
+        host, port = parent.address
+        for origin in ("https://example.org", "null", f"http://{host}:{port}"):
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(f"ws://{host}:{port}", origin=origin)
+            assert refused.value.response.status_code == 403
+        assert parent.server.refusals == {"origin": 3}
+        status, _, body = await get(parent.address, "GET /healthz HTTP/1.1\r\nOrigin: null")
+        assert (status, body) == (200, "ok\n")

@@ -30,7 +30,7 @@ from genkidama.parent import Parent
 from genkidama.parent.connections import Connections
 from genkidama.weights import Signature
 from tests.parent.fake_child import SIGNATURE, FakeChild, vector
-from tests.parent.parents import experiment, running, until
+from tests.parent.parents import events, experiment, running, until
 
 # What children do who keep the rules.
 
@@ -226,6 +226,22 @@ async def test_a_long_reason_is_cut_between_characters(parent: Parent) -> None:
         assert code == 1008
         assert reason
         assert reason.endswith("ü")
+
+
+async def test_refused_joins_do_not_fill_the_history(parent: Parent) -> None:
+    """A join may hold names of nearly a megabyte, and its refusal names one of them."""
+    other = Signature.of([("ü" * 400_000, (3, 2))])
+    async with untouched(parent):
+        for _ in range(20):
+            async with FakeChild(parent.address, signature=other) as child:
+                await child.hello()
+                assert isinstance(reply := await child.join(), Refusal)
+                assert len(reply.reason) < 500
+    parent.stop()
+    await parent.shutdown()
+    assert sum(event.get("count", 1) for event in events(parent.out, "refused")) == 20
+    assert parent.out is not None
+    assert (parent.out / "history.jsonl").stat().st_size < 10_000
 
 
 async def test_a_push_before_the_join(parent: Parent) -> None:

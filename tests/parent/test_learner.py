@@ -17,7 +17,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experience import Columns, Experience
 from genkidama.experiment import Experiment
 from genkidama.local.nursery import SharedNursery
-from genkidama.messages import Pull, Refusal, Weights
+from genkidama.messages import Goodbye, Leave, Pull, Refusal, Weights, encode
 from genkidama.parent import Parent
 from genkidama.parent import learner as module
 from genkidama.system.checkpoint import CheckpointFolder
@@ -98,6 +98,45 @@ async def test_what_is_pushed_is_learned_and_the_next_answer_has_it(tmp_path: Pa
     assert [line["batches"] for line in found] == [1, 2, 3, 4, 5, 6]
     assert found[0]["backend"] == "learner"
     assert {"kl", "lag", "rate", "steps", "too_many", "too_old", "updates"} <= found[0].keys()
+
+
+async def test_a_pull_that_may_wait_is_answered_when_there_is_something_new(tmp_path: Path) -> None:
+    async with (
+        running(experiment(stop={"steps": 20}), tmp_path) as parent,
+        child_of(parent) as waiting,
+        child_of(parent, "other") as other,
+    ):
+        first = (await waiting.enter()).vector
+        await other.enter()
+        await waiting.connection.send(encode(Pull(wait=True)))
+        await other.pushed(rows())
+        news = await waiting.hear()
+        assert isinstance(news, Weights) and news.vector is not None and first is not None
+        assert news.vector.tobytes() != first.tobytes()
+        await waiting.connection.send(encode(Pull(wait=True)))
+        await waiting.connection.send(encode(Pull(wait=True)))
+        older = await waiting.hear()
+        assert isinstance(older, Weights) and older.vector is None and not older.stop
+        # The second one waits still, and so hears of the end.
+        await other.pushed(rows())
+        over = await waiting.hear()
+        while isinstance(over, Weights) and not over.stop:  # the learner may have been sooner
+            over = await waiting.ask(Pull(wait=True))
+        assert isinstance(over, Weights) and over.stop == "20 steps done"
+
+
+async def test_what_comes_next_is_answered_behind_the_pull_that_waits(tmp_path: Path) -> None:
+    async with running(experiment(batch=64), tmp_path) as parent, child_of(parent) as child:
+        await child.enter()
+        await child.connection.send(encode(Pull(wait=True)))
+        pulled = await child.push(rows())
+        assert isinstance(pulled, Weights) and (pulled.version, pulled.vector) == (0, None)
+        answered = await child.hear()
+        assert isinstance(answered, Weights) and answered.version == 1
+        await child.connection.send(encode(Pull(wait=True)))
+        await child.connection.send(encode(Leave()))
+        assert isinstance(await child.hear(), Weights)
+        assert isinstance(await child.hear(), Goodbye)
 
 
 #: What a child may say instead of rows, and what it is told.

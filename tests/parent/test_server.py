@@ -11,10 +11,9 @@ import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.messages import (
-    Weights,
-)
+from genkidama.messages import Weights, Welcome
 from genkidama.parent import Parent, server
+from genkidama.parent.telemetry import describe
 from genkidama.system.checkpoint import CheckpointFolder
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment, history, running
@@ -157,3 +156,60 @@ async def test_an_inherited_socket_of_another_kind(tmp_path: Path) -> None:
         pytest.raises(EnvironmentFailure, match="no stream socket"),
     ):
         await start(tmp_path, f"fd://{datagrams.fileno()}")
+
+
+# Children that are away when the run ends.
+
+
+async def test_a_child_that_was_cut_off_is_told_when_it_returns_that_the_run_is_over(
+    tmp_path: Path,
+) -> None:
+    settings = experiment(stop={"updates": 2}, parent={"linger_seconds": 30})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address, "away") as away:
+        await away.enter()
+        await away.pushed(1.0)
+        away.connection.transport.abort()
+    async with FakeChild(parent.address, "here") as here:
+        await here.enter()
+        await here.push(2.0)
+        await here.leave()
+    await asyncio.sleep(2 * server.HOUSEKEEPING_SECONDS)
+    assert not serving.done()
+    async with FakeChild(parent.address, "away") as away:
+        welcome = await away.hello()
+        assert isinstance(welcome, Welcome)
+        assert welcome.stop == "2 updates done"
+    async with asyncio.timeout(server.LEAVE_SECONDS / 2):
+        await serving
+    await parent.shutdown()
+    # Who comes even later is told by a parent that is started again.
+    async with (
+        running(settings, tmp_path) as again,
+        FakeChild(again.address, "away", session="2") as away,
+    ):
+        await asyncio.sleep(2 * server.HOUSEKEEPING_SECONDS)
+        assert describe(again.server, again.now()).endswith("over, waits for 2 cut off")
+        welcome = await away.hello()
+        assert isinstance(welcome, Welcome)
+        assert welcome.stop == "2 updates done"
+
+
+async def test_a_parent_stays_no_longer_for_a_child_that_was_cut_off_than_it_was_told(
+    tmp_path: Path,
+) -> None:
+    settings = experiment(stop={"updates": 1}, parent={"linger_seconds": 0.5})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    loop = asyncio.get_running_loop()
+    begun, serving = loop.time(), asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address, "away") as away:
+        await away.enter()
+        await away.push(1.0)
+        away.connection.transport.abort()
+    async with asyncio.timeout(server.LEAVE_SECONDS / 2):
+        await serving
+    assert loop.time() - begun >= 0.5
+    await parent.shutdown()

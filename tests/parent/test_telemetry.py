@@ -69,35 +69,16 @@ def test_measures_are_not_logged(log: EventLog, capture: CapturingLogger, backen
     assert [line["event"] for line in lines(capture)] == ["join"]
 
 
-def test_the_first_refusal_of_a_code_is_logged_and_the_rest_summed_up(
+def test_a_refusal_is_logged_with_how_many_it_stands_for(
     log: EventLog, capture: CapturingLogger
 ) -> None:
-    log.report([refused(), refused(), refused("length"), refused(child="nuc")], 0.0)
-    log.report([refused(child="nuc")], 0.5)
-    assert [(line["code"], line.get("count")) for line in lines(capture)] == [
-        ("finite", None),
-        ("length", None),
+    log.report(
+        [refused(), Refused(time=1.0, child="nuc", code="length", reason="no", count=7)], 1.0
+    )
+    assert lines(capture) == [
+        {"event": "refused", "child": "pi", "code": "finite", "reason": "pi did it"},
+        {"event": "refused", "child": "nuc", "code": "length", "reason": "no", "count": 7},
     ]
-    log.report([], 1.0)
-    assert lines(capture)[2] == {
-        "event": "refused",
-        "code": "finite",
-        "count": 3,
-        "last_child": "nuc",
-        "last_reason": "nuc did it",
-    }
-    log.report([refused()], 1.5)  # a second after a summary is quiet, too
-    assert len(capture.calls) == 3
-    log.close()
-    assert lines(capture)[3]["count"] == 1
-
-
-def test_after_a_quiet_second_a_refusal_is_logged_at_once_again(
-    log: EventLog, capture: CapturingLogger
-) -> None:
-    for moment in (0.0, 1.0, 2.0):
-        log.report([refused()], moment)
-    assert [line.get("count") for line in lines(capture)] == [None, None, None]
 
 
 def test_advice_is_given_once(log: EventLog, capture: CapturingLogger) -> None:
@@ -128,8 +109,9 @@ def test_pushes_that_the_rule_leaves_out_are_told_like_refusals(
         left_out="stale",
     )
     log.report([exchange, exchange, exchange], 0.0)
-    log.close()
-    words = {"code": "stale", "reason": "the parent's rule leaves this push out"}
-    first, rest = lines(capture)
-    assert first == {"event": "refused", "child": "pi", **words}
-    assert (rest["count"], rest["last_child"], rest["code"]) == (2, "pi", "stale")
+    log.report([], 0.5, last=True)
+    words = {"child": "pi", "code": "stale", "reason": "the parent's rule leaves this push out"}
+    assert lines(capture) == [
+        {"event": "refused", **words},
+        {"event": "refused", **words, "count": 2},
+    ]

@@ -69,10 +69,11 @@ def evaluation(mean: float) -> dict[str, Any]:
 @pytest.mark.parametrize("mean", [21.5, float("nan")])
 def test_an_evaluation_is_written_twice(tmp_path: Path, mean: float) -> None:
     run = Run(tmp_path)
-    run.record_evaluation(evaluation(mean), now=5.0)
+    run.record_evaluation(evaluation(mean), [mean, 1 / 3], now=5.0)
     plain = json.loads(msgspec.json.encode(evaluation(mean)))  # a NaN as null
-    assert run.evaluation == plain
-    assert json.loads((tmp_path / "evaluation.json").read_text()) == plain
+    shown = {**plain, "returns": [plain["mean"], 0.333]}
+    assert run.evaluation == shown
+    assert json.loads((tmp_path / "evaluation.json").read_text()) == shown
     (line,) = run.history()
     assert line == {"time": 5.0, "event": "evaluation", **plain, "mean_return": plain["mean"]}
     assert list(line) == ["time", "event", *plain, "mean_return"]
@@ -107,6 +108,6 @@ def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         EnvironmentFailure, match=r"history.jsonl: cannot be written: Is a directory"
     ):
-        Run(tmp_path).record_evaluation(evaluation(1.0), now=0.0)
+        Run(tmp_path).record_evaluation(evaluation(1.0), [], now=0.0)
     with pytest.raises(EnvironmentFailure, match=r"evaluation.json: cannot be written"):
-        Run(tmp_path / "nowhere").record_evaluation(evaluation(1.0), now=0.0)
+        Run(tmp_path / "nowhere").record_evaluation(evaluation(1.0), [], now=0.0)

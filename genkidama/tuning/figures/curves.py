@@ -9,19 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from genkidama.figures.style import BLUE, GREEN, GREY, INK, ORANGE, RED, evenly, jitter
 from genkidama.hypertrick.rule import Verdict
-from genkidama.tuning.figures.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    RED,
-    evenly,
-    jitter,
-    limit,
-    scores,
-)
+from genkidama.tuning.figures.scale import limit, scores
 from genkidama.tuning.findings import Findings
 from genkidama.tuning.records import PhaseRecord, TrialRecord
 from genkidama.tuning.wording import show

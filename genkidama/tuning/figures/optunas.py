@@ -21,7 +21,7 @@ from matplotlib.ticker import NullFormatter
 from optuna.importance import BaseImportanceEvaluator
 from optuna.trial import TrialState, create_trial
 
-from genkidama.tuning.figures.style import limit
+from genkidama.tuning.figures.scale import limit
 from genkidama.tuning.findings import Findings
 from genkidama.tuning.importance import Importances
 

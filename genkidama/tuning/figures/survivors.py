@@ -12,9 +12,10 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from genkidama.figures.style import INK, RED, evenly, jitter, key, plain
 from genkidama.hypertrick.rule import Verdict
 from genkidama.hypertrick.space import Dimension
-from genkidama.tuning.figures.style import INK, RED, evenly, floor, jitter, key, plain, scores
+from genkidama.tuning.figures.scale import floor, scores
 from genkidama.tuning.findings import Findings
 from genkidama.tuning.importance import Importances
 from genkidama.tuning.records import PhaseRecord, TrialRecord

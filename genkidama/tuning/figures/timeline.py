@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from genkidama.tuning.figures.style import BLUE, GREEN, INK, RED, SKY, evenly, key, plain
+from genkidama.figures.style import BLUE, GREEN, INK, RED, SKY, evenly, key, plain
 from genkidama.tuning.findings import Findings, Span
 from genkidama.tuning.wording import percent
 

@@ -11,8 +11,8 @@ import optuna
 import pytest
 from matplotlib.axes import Axes
 
+from genkidama.figures.style import STYLE
 from genkidama.tuning.figures.optunas import best_score, importances, settings
-from genkidama.tuning.figures.style import STYLE
 from genkidama.tuning.findings import Findings, read
 from genkidama.tuning.importance import Importances
 from tests.tuning.studies import SPACE, make_study

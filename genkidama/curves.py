@@ -1,0 +1,80 @@
+"""What a history says of learning, as columns; and many curves as one with a band. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["AXES", "COLUMNS", "Band", "band", "columns"]
+
+Numbers = npt.NDArray[np.float64]
+
+#: What a curve may be drawn over: column and label.
+AXES = {
+    "steps": "environment steps",
+    "seconds": "seconds since the first child joined",
+    "episodes": "episodes",
+    "updates": "updates (exchanges a child)",
+}
+
+#: Of a curve: one row an exchange.
+COLUMNS = (*AXES, "mean_return", "staleness", "child")
+
+#: A band is drawn through so many points.
+_POINTS = 200
+
+
+class Band(NamedTuple):
+    """Several curves as one."""
+
+    #: (k,): where.
+    x: Numbers
+    #: (k,): their median there, and the quartiles.
+    median: Numbers
+    low: Numbers
+    high: Numbers
+
+
+def columns(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The exchanges of a plain run's history as columns, by the names of `COLUMNS`.
+
+    `mean_return` is that of the last `stop.window` training episodes, and None before the first has
+    ended. `seconds` count from the first join, over all resumptions of the run.
+    """
+    result: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    began: float | None = None
+    for line in lines:
+        kind = line.get("event")
+        if kind == "join" and began is None:
+            began = line["time"]
+        if kind != "exchange" or "trial" in line:
+            continue
+        row = {
+            "steps": line["steps"],
+            "seconds": line["time"] - (line["time"] if began is None else began),
+            "episodes": line["episodes"],
+            "updates": line["update"],
+            "mean_return": line["mean_return"],
+            "staleness": line["staleness"],
+            "child": line["child"],
+        }
+        for name, value in row.items():
+            result[name].append(value)
+    return result
+
+
+def band(curves: Sequence[tuple[Numbers, Numbers]]) -> Band:
+    """Median and quartiles of several curves, as far as all of them reach.
+
+    Args:
+        curves: of each x, which never falls, and y; both (n,), without NaN, n at least 1.
+    """
+    first = max(float(x[0]) for x, _ in curves)
+    last = min(float(x[-1]) for x, _ in curves)
+    grid = np.linspace(first, max(first, last), _POINTS)
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])
+    low, median, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
+    return Band(grid, median, low, high)

@@ -1,0 +1,158 @@
+"""Who may come in, and how much each may say: limits, as counts and rates. Pure.
+
+Laws of this file:
+- Nobody is waited for. A connection that does not fit is refused at once, and may come again.
+- What one address does leaves room for all others.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from dataclasses import dataclass
+
+from genkidama.cluster_settings import ParentSettings
+from genkidama.errors import ConfigurationError, ProtocolError
+from genkidama.tokens import is_loopback
+
+__all__ = ["ENTERING", "ENTERING_OF_ONE", "Budget", "Doors", "Visit", "check_exposed", "place_of"]
+
+#: So many connections may be between their first byte and their hello, in all and from one address.
+ENTERING = 512
+ENTERING_OF_ONE = 128
+
+#: The bits of an IPv6 address that name a network; its owner chooses the rest.
+_NETWORK_BITS = 64
+
+
+@dataclass(eq=False)
+class Visit:
+    """One connection, from its first byte on."""
+
+    #: From where it comes, as `place_of` says it.
+    place: str
+    #: Whether it has yet to say hello.
+    entering: bool = True
+    gone: bool = False
+
+
+class Doors:
+    """Counts the connections, and says which may come in.
+
+    Args:
+        limit: how many may be open at once.
+        limit_of_one: how many of these may come from one place.
+    """
+
+    def __init__(self, limit: int, limit_of_one: int) -> None:
+        self.limit = limit
+        self._limit_of_one = limit_of_one
+        self._open: Counter[str] = Counter()
+        self._entering: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        """How many connections are open."""
+        return self._open.total()
+
+    def enter(self, host: str) -> Visit:
+        """A connection from this address comes.
+
+        Raises:
+            ProtocolError: it does not fit.
+        """
+        place = place_of(host)
+        for count, limit, what in (
+            (self._open.total(), self.limit, "connections are open"),
+            (self._open[place], self._limit_of_one, f"connections of {place} are open"),
+            (self._entering.total(), ENTERING, "connections have not said hello yet"),
+            (self._entering[place], ENTERING_OF_ONE, f"of {place} have not said hello yet"),
+        ):
+            if count >= limit:
+                raise ProtocolError("full", f"{limit} {what}; it may come again")
+        self._open[place] += 1
+        self._entering[place] += 1
+        return Visit(place)
+
+    def settle(self, visit: Visit) -> None:
+        """It has said hello, and was welcome."""
+        if visit.entering:
+            visit.entering = False
+            _take_one(self._entering, visit.place)
+
+    def leave(self, visit: Visit) -> None:
+        """It is gone. Nothing happens the second time."""
+        if not visit.gone:
+            self.settle(visit)
+            visit.gone = True
+            _take_one(self._open, visit.place)
+
+
+class Budget:
+    """So much a second, and so much more at once.
+
+    Args:
+        rate: what is earned a second.
+        burst: what may be owed.
+        now: seconds, never going back.
+    """
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._owed = 0.0
+        self._since = now
+
+    def spend(self, amount: float, now: float) -> float:
+        """Spends what was used since the last call.
+
+        Returns:
+            After how many seconds that will have been allowed; 0 if it is.
+        """
+        earned = self._rate * (now - self._since)
+        self._since = now
+        self._owed = max(0.0, self._owed + amount - earned)
+        return max(0.0, (self._owed - self._burst) / self._rate)
+
+
+def place_of(host: str) -> str:
+    """What one machine can choose no more of: an IPv4 address, or the network of an IPv6 one."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address), _NETWORK_BITS), strict=False))
+    return host
+
+
+def check_exposed(settings: ParentSettings, host: str) -> None:
+    """Checks that only those come in that should: beyond this machine that takes TLS and tokens.
+
+    Args:
+        host: where the parent listens, as an address or a name.
+
+    Raises:
+        ConfigurationError: one of the two is missing, and `parent.open` does not allow it.
+    """
+    missing = [
+        what
+        for what, given in (
+            ("tokens (parent.tokens_file)", settings.tokens_file),
+            ("TLS (parent.certificate_file, parent.key_file)", settings.certificate_file),
+        )
+        if not given
+    ]
+    if missing and not settings.open and not is_loopback(host):
+        raise ConfigurationError(
+            f"the parent would let other machines in at {host} without {' and '.join(missing)}; "
+            "docs/security.md makes them in five minutes, "
+            "and parent.open = true does without them in a network that you trust"
+        )
+
+
+def _take_one(counter: Counter[str], place: str) -> None:
+    counter[place] -= 1
+    if not counter[place]:
+        del counter[place]

@@ -1,0 +1,1 @@
+"""Figures of runs: they read what lies on disk, and draw it with Matplotlib."""

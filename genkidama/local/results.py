@@ -1,0 +1,107 @@
+"""A run as one's own scripts see it: its policy, its curve, its figures."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from genkidama.curves import columns
+from genkidama.errors import EnvironmentFailure
+from genkidama.system import run as runs
+
+if TYPE_CHECKING:
+    import pandas
+
+    from genkidama.learning.policy import Policy
+
+__all__ = ["Run"]
+
+
+class Run(runs.Run):
+    """A run directory, running or ended, with what can be made of it.
+
+    Args:
+        path: the directory.
+    """
+
+    def policy(self, *, best: bool = True, seed: int = 0) -> Policy:
+        """The trained policy, ready to act.
+
+        Args:
+            best: takes the best checkpoint by mean training return, as `evaluate` does; the newest
+                if there is none yet, or if this is false.
+            seed: of the sampled actions.
+
+        Raises:
+            ConfigurationError: there is no checkpoint yet, or its environment cannot be made here.
+        """
+        from genkidama.learning.policy import Policy
+
+        path = self.load(best=best).path
+        assert path is not None
+        return Policy.load(path, seed)
+
+    def curve(self) -> pandas.DataFrame:
+        """The learning curve: a row an exchange, with the columns of `genkidama.curves`.
+
+        Raises:
+            EnvironmentFailure: pandas is not installed.
+        """
+        return _pandas().DataFrame(columns(self.history()))
+
+    def frame(self) -> pandas.DataFrame:
+        """The whole history: a row a line, a column a field (docs/history.md).
+
+        Raises:
+            EnvironmentFailure: pandas is not installed.
+        """
+        return _pandas().DataFrame(list(self.history()))
+
+    def plot(self, folder: str | Path | None = None, over: str = "steps") -> list[Path]:
+        """Draws the run, as `genkidama plot` does, and returns the files.
+
+        Args:
+            folder: where to; `figures/` in the run's directory if absent.
+            over: `"steps"`, `"seconds"`, `"episodes"` or `"updates"`.
+
+        Raises:
+            ConfigurationError: Matplotlib is not installed, or no episode has ended yet.
+            EnvironmentFailure: the files cannot be written.
+        """
+        from genkidama.figures.runs import draw_runs
+
+        return draw_runs([self], self.path / "figures" if folder is None else Path(folder), over)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: where it is, how far it came, how good it is."""
+        found = columns(self.history())
+        evaluation = self.evaluation
+        rows: dict[str, Any] = {"directory": self.path}
+        if found["steps"]:
+            rows["environment steps"] = f"{found['steps'][-1]:,}"
+            rows["episodes"] = f"{found['episodes'][-1]:,}"
+            rows["children"] = len(set(found["child"]))
+            last = found["mean_return"][-1]
+            rows["mean training return"] = "–" if last is None else f"{last:.1f}"
+        if evaluation is not None:
+            rows["evaluated"] = (
+                f"{evaluation['mean']:.1f} ± {evaluation['std']:.1f} "
+                f"over {evaluation['episodes']} episodes"
+            )
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"
+            for name, value in rows.items()
+        )
+        return f"<table>{cells}</table>"
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise EnvironmentFailure(
+            "this needs pandas: pip install 'genkidama[figures]'; "
+            "without it, run.history() gives the lines as dictionaries"
+        ) from None
+    return pandas

@@ -1,0 +1,223 @@
+"""The parent's door: takes connections from its sockets, and lets in what fits.
+
+Laws of this file:
+- Each connection is counted from its first byte on, before TLS. `genkidama.doors` says whether it
+  fits; one that does not is closed at once.
+- Some descriptors stay free for checkpoints and the history, however many connections come.
+
+websockets knows all that happens on a connection. It leaves to asyncio who may open one, and
+asyncio asks nobody. So this takes the place of asyncio's server in websockets' own, and has the
+methods that are called there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, cast
+
+from structlog.typing import FilteringBoundLogger
+from websockets.asyncio.server import Server
+
+from genkidama.cluster_settings import ParentSettings
+from genkidama.doors import Doors, Visit, check_exposed
+from genkidama.errors import EnvironmentFailure, ProtocolError
+from genkidama.parent.channel import Channel
+from genkidama.system.address import explain, parse_listen
+from genkidama.system.descriptors import room_for
+
+__all__ = ["Doorway", "bind", "make_room"]
+
+#: Connections that the kernel keeps until they are taken.
+_BACKLOG = 256
+
+#: After an error in taking one, as in a moment without descriptors, the next is waited for so long.
+_RETRY_SECONDS = 0.1
+
+
+class Doorway:
+    """What websockets takes for asyncio's server.
+
+    Args:
+        sockets: bound, and not listening yet.
+        doors: says who may come in.
+        refused: called with the address of one that may not, and why.
+        context: for TLS, or None.
+        open_seconds: TLS may take so long to begin.
+        close_seconds: TLS may take so long to end.
+    """
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        doors: Doors,
+        refused: Callable[[str, ProtocolError], None],
+        context: ssl.SSLContext | None,
+        open_seconds: float,
+        close_seconds: float,
+    ) -> None:
+        self.sockets = tuple(sockets)
+        self._doors = doors
+        self._refused = refused
+        self._options: dict[str, Any] = {}
+        if context is not None:
+            self._options = {
+                "ssl": context,
+                "ssl_handshake_timeout": open_seconds,
+                "ssl_shutdown_timeout": close_seconds,
+            }
+        self._make: Callable[[], Channel]
+        self._taking: list[asyncio.Task[None]] = []
+        self._opening: set[asyncio.Task[None]] = set()
+
+    def stand_in(self, server: Server, make: Callable[[], Channel]) -> None:
+        """Takes the place of asyncio's server in this one, which does not serve yet.
+
+        Args:
+            make: makes a connection for it, which has no transport yet.
+        """
+        server.server.close()
+        server.server = cast(asyncio.Server, self)
+        self._make = make
+
+    # What websockets calls.
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    def is_serving(self) -> bool:
+        return any(not task.cancelling() for task in self._taking)
+
+    async def start_serving(self) -> None:
+        """Raises an `OSError` if nobody can listen there."""
+        for each in self.sockets:
+            each.listen(_BACKLOG)
+        self._taking = [asyncio.create_task(self._take(each)) for each in self.sockets]
+
+    def close(self) -> None:
+        for task in (*self._taking, *self._opening):
+            task.cancel()
+        if not self._taking:
+            _close(self.sockets)
+
+    async def wait_closed(self) -> None:
+        if left := {*self._taking, *self._opening}:
+            await asyncio.wait(left)
+        _close(self.sockets)  # one whose task was never begun
+
+    # Inside.
+
+    async def _take(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                try:
+                    taken, address = await loop.sock_accept(listening)
+                except OSError:
+                    await asyncio.sleep(_RETRY_SECONDS)
+                else:
+                    self._receive(taken, address)
+
+    def _receive(self, taken: socket.socket, address: Any) -> None:
+        host, port = address[:2] if isinstance(address, tuple) else ("", 0)
+        try:
+            visit = self._doors.enter(host)
+        except ProtocolError as error:
+            taken.close()
+            self._refused(f"{host}:{port}" if host else "unknown", error)
+            return
+        task = asyncio.create_task(self._open(taken, visit))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, taken: socket.socket, visit: Visit) -> None:
+        """Makes a connection of it. From then on the connection says when it is gone."""
+        with suppress(OSError):  # a socket of another family has no such option
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        channel = self._make()
+        channel.visit = visit
+        try:
+            loop = asyncio.get_running_loop()
+            # The protocol is told of the transport, or lives no further.
+            await loop.connect_accepted_socket(lambda: channel, taken, **self._options)
+        except (OSError, ssl.SSLError, TimeoutError):
+            taken.close()
+        finally:
+            if not channel.made:
+                self._doors.leave(visit)
+
+
+async def bind(listen: str, settings: ParentSettings | None) -> list[socket.socket]:
+    """Sockets for all addresses that `listen` means, not listening yet.
+
+    Args:
+        listen: as `parse_listen` takes it.
+        settings: say whether other machines may come; None if that is answered for.
+
+    Raises:
+        ConfigurationError: it is no address, or lets other machines in that should not.
+        EnvironmentFailure: nobody can listen there.
+    """
+    binding = parse_listen(listen)
+    try:
+        given = "sock" in binding
+        sockets = [binding["sock"]] if given else await _bind(binding["host"], binding["port"])
+    except OSError as error:
+        raise explain(listen, error) from None
+    except UnicodeError as error:  # what Python's IDNA codec says of a host like "a..b"
+        raise EnvironmentFailure(
+            f"cannot listen on {listen}: no valid host name: {error}"
+        ) from None
+    try:
+        for each in sockets:
+            # Sockets of other families do not leave the machine.
+            if settings is not None and each.family in (socket.AF_INET, socket.AF_INET6):
+                check_exposed(settings, str(each.getsockname()[0]))
+    except BaseException:
+        _close(sockets)
+        raise
+    return sockets
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            each = socket.socket(family, kind, protocol)
+            sockets.append(each)
+            each.setblocking(False)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            each.bind(address)
+    except BaseException:
+        _close(sockets)
+        raise
+    return sockets
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+
+
+def make_room(doors: Doors, log: FilteringBoundLogger) -> None:
+    """Lets no more connections in than there are descriptors for.
+
+    Raises:
+        EnvironmentFailure: there are none for a single one.
+    """
+    room = room_for(doors.limit)
+    way_out = "raise the limit: ulimit -n, or LimitNOFILE of a unit"
+    if room < 1:
+        raise EnvironmentFailure(
+            f"this process may not open enough files for a single connection; {way_out}"
+        )
+    if room < doors.limit:
+        log.warning("few connections", limit=room, wanted=doors.limit, way_out=way_out)
+        doors.limit = room
