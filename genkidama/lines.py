@@ -36,7 +36,7 @@ _SINCE_2 = {
     "algorithm": ("entropy_fraction",),
     "optimizer": ("schedule_fraction",),
     "parent": ("average", "encoding"),
-    "child": ("push",),
+    "child": ("push", "hang_seconds"),
     "stop": ("steps",),
 }
 

@@ -28,7 +28,7 @@ from genkidama.capacity import (
 )
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
-from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.memory import Layout, SharedMemory, mark_of
 from genkidama.child.nurseries import CORES
 from genkidama.child.shared_weights import SharedWeights
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -42,9 +42,6 @@ __all__ = ["CoreOrchestrator"]
 
 #: What a core costs is measured for no longer than this: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
-
-#: Cores that are being started, and those that live, end within this time, if the nursery is warm.
-_WARM_SECONDS = 1.2
 
 #: What the processes that this module starts call first.
 _DESCRIBE = "genkidama.child.core_nursery:describe"
@@ -206,7 +203,10 @@ class CoreOrchestrator:
         await self._crew.begin(self.cores, version, self.memory.semaphore)
 
     def _make_crew(self) -> Crew:
-        return Crew(self.experiment, "core", self.name, self._fork)
+        return Crew(self.experiment, "core", self.name, self._fork, self._trace)
+
+    def _trace(self, index: int) -> int:
+        return mark_of(self.memory, index)
 
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         return CORES.start(
@@ -255,9 +255,9 @@ class CoreOrchestrator:
         if self._memory is not None:
             self._memory.stop[0] = True
         ending = asyncio.ensure_future(self._crew.shutdown())
-        await asyncio.wait((ending,), timeout=_WARM_SECONDS)
+        await asyncio.wait((ending,), timeout=0.1)
         while not ending.done():
-            # The nursery was killed just before, and a core waits for a new one to import torch.
+            # If the nursery was killed just before, a core waits for a new one to import torch.
             self._abandon(self._nursery)
             await asyncio.wait((ending,), timeout=0.1)
         await ending

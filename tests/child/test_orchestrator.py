@@ -338,7 +338,7 @@ async def test_a_large_network_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> No
     )
     async with begun(settings, cores=1) as orchestrator:
         pids = orchestrator.pids
-        while orchestrator.memory.clock[0] < 30:  # this core looks at its memory every 8 batches
+        while orchestrator.memory.clock[0] < 30:  # this core looks at its memory all the time
             await turn(orchestrator)
         assert orchestrator.pids == pids
 

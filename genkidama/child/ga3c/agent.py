@@ -44,9 +44,8 @@ __all__ = ["Agent", "run_agent"]
 
 Array = npt.NDArray[Any]
 
-#: How many steps pass between two looks at the memory: the agent has used all of its slots by the
-#: first one, and they are part of what it resides in.
-_LOOK_STEPS = 4096
+#: How often it asks its guard.
+_LOOK_STEPS = 64
 
 
 class Agent:
@@ -223,4 +222,5 @@ def run_agent(
     own = slice(index, index + 1)
     element = slots.semaphore[own] if experiment.child.exchange == "episode" else None
     line = Line(pipe, slots.stop[own], element)
-    live(pipe, lambda: Agent(index, experiment, slots, ends, line, seed).run())
+    among = experiment.ga3c.max_agents
+    live(pipe, lambda: Agent(index, experiment, slots, ends, line, seed).run(), among)
