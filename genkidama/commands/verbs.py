@@ -42,6 +42,7 @@ def _train(options: argparse.Namespace) -> int:
             resume=options.resume,
             episodes=0,
             watch=progress,
+            say=progress.say,
         )
     _finish(run, experiment, options, progress, before)
     return 0
@@ -76,6 +77,7 @@ def _search(options: argparse.Namespace) -> int:
             out=options.out,
             resume=options.resume,
             watch=progress,
+            say=progress.say,
         )
     print(_findings(run, None if options.no_figures else run.path / "figures"))
     return 0
