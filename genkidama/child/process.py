@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import numpy.typing as npt
 
 from genkidama.capacity import GROWTH_BYTES, SETTLING_BYTES, allowance
-from genkidama.errors import ConfigurationError
+from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.formats import megabytes
 from genkidama.system.limits import limit_growth, own_bytes
 from genkidama.system.machine import available_bytes
@@ -172,9 +172,11 @@ def live(pipe: Connection, life: Callable[[], int], among: int = 1) -> NoReturn:
     try:
         code = life()
     except Exception as error:  # the user's environment or network may raise anything
-        if not isinstance(error, ConfigurationError):
+        if not isinstance(error, GenkidamaError):
             traceback.print_exc()
         words = f"{type(error).__name__}: {error}"
+        if isinstance(error, EnvironmentFailure):
+            words = str(error)
         if isinstance(error, MemoryError) and allowed is not None:
             words = f"it took more than {megabytes(allowed)}: {words}"
         reason = words.encode()[:_LONGEST_REASON]

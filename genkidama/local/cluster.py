@@ -250,7 +250,7 @@ class _Cluster:
     def _childs_command(self, name: str) -> list[str]:
         url = f"ws://{local_address(self._socket)}"
         command = ["genkidama.child", "--parent", url, "--name", name]
-        command += ["--state", str(self._path / CHILDREN)]
+        command += ["--allow", "*", "--state", str(self._path / CHILDREN)]
         command += self._nurserys_option()
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 

@@ -96,6 +96,18 @@ async def test_a_core_that_is_slow_in_the_middle_of_a_batch_does_not_hang() -> N
     assert not others
 
 
+async def test_a_core_whose_environment_gives_no_number_is_replaced_before_it_spoils_the_weights(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    others, episodes = await lived(
+        PATIENCE,
+        environment={"id": "tests.tiny:Faulty", "options": {"fault": "nan", "after": 3}},
+        child={"exchange": "free", "exchange_seconds": 0.05},
+    )
+    assert others and episodes >= 3
+    assert "the environment gave NaN or infinity as a reward" in capsys.readouterr().err
+
+
 async def test_a_core_that_eats_memory_at_once_gets_no_more_and_says_so(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

@@ -36,6 +36,7 @@ from genkidama.child.process import (
     MemoryGuard,
     live,
 )
+from genkidama.child.sanity import check_numbers
 from genkidama.experiment import Experiment
 from genkidama.learning.actions import converter
 from genkidama.learning.lanes import make_lanes
@@ -173,6 +174,8 @@ class Agent:
     def _submit(self, i: int, steps: int, bootstrap: float, cut: bool) -> None:
         """Gives the full slot to the trainers."""
         slots, slot = self._slots, self._full[i]
+        rows = slice(slot * self._length, slot * self._length + steps)
+        check_numbers(slots.rewards[rows], slots.observations[rows])
         slots.lengths[slot] = steps
         slots.bootstraps[slot] = bootstrap
         slots.cut[slot] = cut
