@@ -150,7 +150,8 @@ class CoreOrchestrator:
                     self._describer.join()
                     code = f" with exit code {self._describer.exitcode}"
                 self._describer = None
-                raise _Died(
+                kind = EnvironmentFailure if tight else _Died
+                raise kind(
                     f"the process that builds the network died{code}{tight}; "
                     f"try `python -c 'import torch'` on this machine, "
                     f"and the environment {self.experiment.environment.id!r} by itself"
