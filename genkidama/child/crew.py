@@ -191,7 +191,7 @@ class Crew:
         try:
             while member.line.poll():
                 record = member.line.recv_bytes()
-                self._watch.heard(member.index, waits=not record)
+                self._watch.heard(member.index, not record and self._semaphore.lit(member.index))
                 self._heard(member, record)
         except (EOFError, OSError):
             self._lost(member)

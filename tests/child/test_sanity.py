@@ -5,7 +5,7 @@ from __future__ import annotations
 import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.child.sanity import check_numbers, may_be_none
@@ -14,6 +14,7 @@ from genkidama.errors import EnvironmentFailure
 NONE = (float("nan"), float("inf"), -float("inf"))
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=20),
     st.integers(0, 19),

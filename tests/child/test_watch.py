@@ -68,7 +68,7 @@ async def lived(seconds: float, **sections: Any) -> tuple[list[int], int]:
 
 
 @pytest.mark.usefixtures("_quick")
-@pytest.mark.parametrize("exchange", ["episode", "free"])
+@pytest.mark.parametrize("exchange", ["episode", pytest.param("free", marks=pytest.mark.slow)])
 async def test_a_core_whose_environment_hangs_is_replaced_and_that_is_said(
     exchange: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -172,6 +172,7 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
     }
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     environment = {"id": "tests.tiny:Faulty", "options": {"fault": "sleep"}}
     run = untrained(tmp_path / "run", small(environment=environment))

@@ -67,6 +67,7 @@ def test_what_a_nursery_forked_and_the_nursery_end_with_their_program_and_leave_
     until(lambda: not Path(folder).exists(), "the folder's end", 10.0)
 
 
+@pytest.mark.slow
 def test_a_nursery_that_hangs_while_it_is_born_ends_with_its_program() -> None:
     program, _ = started(NURSERY, "hang")
     nursery = until(lambda: psutil.Process(program.pid).children(), "a nursery", 20.0)[-1]
