@@ -39,6 +39,10 @@ class Role(Section, frozen=True):
     """PEM certificates of the authority that signed the parent's certificate; empty means those
     that this machine trusts."""
 
+    allow: tuple[str, ...] = ()
+    """Modules of your own that the parent may have this child import, as `["my_module"]`, for an
+    environment or a network; `["*"]` allows every module, and so any code."""
+
     @classmethod
     def load(cls, path: str | Path) -> Role:
         """Reads a child's TOML; errors as `Experiment.load`."""

@@ -19,6 +19,8 @@ from genkidama.capacity import expected_cores
 from genkidama.doors import check_exposed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.local.attendance import Attended
+from genkidama.local.complaints import Complaints
 from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
@@ -43,6 +45,9 @@ _PARENT_GRACE = 2.0
 #: When all children have left, the parent's final checkpoint may take so long.
 _PARTING_SECONDS = 60.0
 
+#: The reasons of a parent that was told to stop, though its run is not over.
+_SIGNALS = ("SIGTERM", "SIGINT")
+
 #: A free port that only this machine reaches.
 _LOOPBACK = "127.0.0.1:0"
 
@@ -60,6 +65,7 @@ def train(
     resume: str | Path | None = None,
     episodes: int = 500,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Trains until the experiment's stop condition, then evaluates. Blocks.
 
@@ -72,6 +78,7 @@ def train(
         resume: a run directory to go on with, instead of `out`.
         episodes: length of the final evaluation; 0 for none.
         watch: is called with each new line of the history, about four times a second.
+        say: is called with a line about each process that dies or complains.
 
     Returns:
         The run; `run.evaluation` is its final evaluation.
@@ -97,7 +104,7 @@ def train(
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = _cores(experiment, cores, children)
     with resumable(run, "train"), _Cluster(run, experiment, names, cores) as cluster:
-        cluster.wait(watch)
+        cluster.wait(watch, say)
     if episodes:
         evaluate(run, episodes=episodes, seed=experiment.seed)
     return run
@@ -112,6 +119,7 @@ def search(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Searches for hyperparameters until `[search]` says that it is over. Blocks.
 
@@ -125,6 +133,7 @@ def search(
         out: the run directory; a new one under `runs/` if absent.
         resume: a run directory with a search to go on with, instead of `out`.
         watch: is called with each new line of the history, about four times a second.
+        say: is called with a line about each process that dies or complains.
 
     Returns:
         The run; its `trials` are runs of their own. `genkidama.tuning.report` tells what they
@@ -155,7 +164,7 @@ def search(
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     cores = _cores(experiment, cores, nodes)
     with resumable(run, "search"), _Cluster(run, experiment, names, cores, listen) as cluster:
-        cluster.wait(watch)
+        cluster.wait(watch, say)
     return run
 
 
@@ -208,6 +217,9 @@ class _Cluster:
         self._cores = cores
         self._alone = listen is None
         self._history = Follower(run.path / HISTORY)
+        #: Why the parent has stopped, as it says itself.
+        self._reason = ""
+        self._steps = 0
         self._children: list[Process] = []
         self._parent: Process | None = None
         self._nursery: SharedNursery | None = None
@@ -242,48 +254,88 @@ class _Cluster:
     def _childs_command(self, name: str) -> list[str]:
         url = f"ws://{local_address(self._socket)}"
         command = ["genkidama.child", "--parent", url, "--name", name]
-        command += ["--state", str(self._path / CHILDREN)]
+        command += ["--allow", "*", "--state", str(self._path / CHILDREN)]
         command += self._nurserys_option()
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 
     def _nurserys_option(self) -> list[str]:
         return [] if self._nursery is None else ["--nursery", self._nursery.address]
 
-    def wait(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
+    def wait(
+        self,
+        watch: Callable[[dict[str, Any]], None] | None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         """Returns when the run is over.
 
         Args:
             watch: is called with each new line of the history.
+            say: is called with a line about each process that dies or complains.
 
         Raises:
-            GenkidamaError: what the parent or a child ended with.
+            GenkidamaError: what the parent ended with, or the first child when no child is left.
         """
         parent = self._parent
         assert parent is not None
+        say = say or (lambda line: None)
+        children = [Attended(child, say) for child in self._children]
+        complaints = Complaints([child.log for child in self._children])
         patience = math.inf
-        while parent.code != 0:
-            for process in (parent, *self._children):
-                _look_after(process)
-            if patience == math.inf and self._deserted:
-                patience = time.monotonic() + _PARTING_SECONDS
-            if time.monotonic() > patience:
+        while True:
+            ended = parent.code == 0
+            self._tell(watch, children)
+            if ended and self._reason not in _SIGNALS:
+                break
+            now = time.monotonic()
+            self._look_after(parent, say)
+            for child in children:
+                child.look(now)
+            for line in complaints.read(now):
+                say(line)
+            failures = [child.failure for child in children if child.failure is not None]
+            if failures and len(failures) == len(children):
+                raise failures[0]
+            gone = [child for child in children if child.done or child.failure is not None]
+            if patience == math.inf and children and len(gone) == len(children):
+                patience = now + _PARTING_SECONDS
+            if now > patience:
                 raise EnvironmentFailure("all children were stopped, though the run is not over")
-            self._tell(watch)
             parent.wait(_LOOK_SECONDS)
         deadline = time.monotonic() + _CHILD_GRACE
-        for child in self._children:
-            child.wait(deadline - time.monotonic())
-        self._tell(watch)
+        for process in self._children:
+            process.wait(deadline - time.monotonic())
+        self._tell(watch, children)
 
-    @property
-    def _deserted(self) -> bool:
-        """Whether all children have gone in order."""
-        return bool(self._children) and all(child.code == 0 for child in self._children)
+    def _look_after(self, parent: Process, say: Callable[[str], None]) -> None:
+        """Starts the parent again if it was killed, or told by others to stop.
 
-    def _tell(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
-        for line in self._history.read():
+        Raises:
+            GenkidamaError: what it has ended with.
+        """
+        code = parent.code
+        if code is None:
+            return
+        if code > 0:
+            raise failure(code, parent.error())
+        what = "was killed" if code else f"was stopped by {self._reason}"
+        self._reason = ""
+        parent.restart()
+        say(f"the parent {what}, and is started again")
+
+    def _tell(
+        self, watch: Callable[[dict[str, Any]], None] | None, children: list[Attended]
+    ) -> None:
+        for text in self._history.read():
+            line = msgspec.json.decode(text)
+            if line["event"] == "stop":
+                self._reason = line["reason"]
+            elif line["event"] == "exchange" and line["steps"] > self._steps:
+                self._steps = line["steps"]
+                for child in children:
+                    if child.name == line["child"]:
+                        child.trained()
             if watch is not None:
-                watch(msgspec.json.decode(line))
+                watch(line)
 
     def __exit__(self, *_: object) -> None:
         for child in self._children:
@@ -300,16 +352,3 @@ class _Cluster:
             self._parent.end(_PARENT_GRACE)
             self._parent.close()
         self._socket.close()
-
-
-def _look_after(process: Process) -> None:
-    """Starts it again if it was killed. One that has ended well is done.
-
-    Raises:
-        GenkidamaError: what it has ended with.
-    """
-    code = process.code
-    if code is not None and code < 0:
-        process.restart()
-    elif code:
-        raise failure(code, process.error())
