@@ -5,6 +5,8 @@ Only what a verb needs is imported, after it is known which one is meant.
 
 from __future__ import annotations
 
+from genkidama.system import interruptible  # isort: skip  # before all else
+
 import argparse
 import signal
 import sys
@@ -21,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 (this machine cannot), 2 (the user's mistake), 130 (interrupted).
     """
+    interruptible.heed()
     options = make_parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _terminated)
     try:

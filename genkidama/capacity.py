@@ -13,6 +13,8 @@ __all__ = [
     "CORE_BYTES",
     "GROWTH_BYTES",
     "RESERVE_BYTES",
+    "SETTLING_BYTES",
+    "allowance",
     "cores_that_fit",
     "expected_cores",
 ]
@@ -30,6 +32,12 @@ CORE_BYTES = 15_000_000
 #: episode. Each core gets all of this room: cores start together, leak alike, and come to the limit
 #: together. (Four of them were at 14.4, 14.4, 14.5 and 14.6 MiB after a minute.)
 GROWTH_BYTES = 24 << 20
+
+#: In its first seconds a core may grow by so much: libraries and environments fill their caches.
+SETTLING_BYTES = 8 * GROWTH_BYTES
+
+#: A process is never allowed less than this beside what it began with.
+_LEAST_ALLOWED = 256 << 20
 
 #: What stays free. The kernel counts pages of files as available. But a child learns nothing if its
 #: libraries are read from an SD card again and again, and its cores use about 45 MB of them. The
@@ -57,3 +65,18 @@ def expected_cores(available: int | None, at_most: int) -> int:
     return cores_that_fit(
         available, CORE_BYTES + GROWTH_BYTES, at_most, CHILD_BYTES + RESERVE_BYTES
     )
+
+
+def allowance(available: int | None, among: int) -> int | None:
+    """How many bytes more a process may take before the kernel gives it none.
+
+    That is twice its share of what is free, and half of that at most. So one process that eats
+    memory at once, before it can notice that it leaks, takes nobody else's away.
+
+    Args:
+        available: bytes that are free; None if the system does not say, and then there is no limit.
+        among: how many such processes there are, at least 1.
+    """
+    if available is None:
+        return None
+    return max(_LEAST_ALLOWED, min(available // 2, 2 * available // among))

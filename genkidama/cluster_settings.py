@@ -117,6 +117,9 @@ class ChildSettings(Section, frozen=True):
     cores: Natural | Literal["auto"] = "auto"
     """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
     as fit into its memory."""
+    hang_seconds: NotNegative = 30.0
+    """A core that does nothing for so long, and for four times as long as any of them ever did,
+    hangs, and another takes its place; 0 means that none ever does."""
 
 
 class GA3CSettings(Section, frozen=True):

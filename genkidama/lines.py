@@ -50,7 +50,7 @@ _SINCE_2 = {
         "max_bytes_per_second",
         "linger_seconds",
     ),
-    "child": ("push",),
+    "child": ("push", "hang_seconds"),
     "stop": ("steps",),
 }
 

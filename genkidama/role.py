@@ -45,6 +45,10 @@ class Role(Section, frozen=True):
     """SHA-256 of the parent's certificate: this child trusts that one and no other, whatever its
     names, its dates and its authority."""
 
+    allow: tuple[str, ...] = ()
+    """Modules of your own that the parent may have this child import, as `["my_module"]`, for an
+    environment or a network; `["*"]` allows every module, and so any code."""
+
     @classmethod
     def load(cls, path: str | Path) -> Role:
         """Reads a child's TOML; errors as `Experiment.load`."""

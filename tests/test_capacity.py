@@ -11,6 +11,7 @@ from genkidama.capacity import (
     CORE_BYTES,
     GROWTH_BYTES,
     RESERVE_BYTES,
+    allowance,
     cores_that_fit,
     expected_cores,
 )
@@ -80,3 +81,12 @@ def test_what_is_expected_is_what_a_child_that_costs_as_much_will_find() -> None
             available - CHILD_BYTES, CORE_BYTES + GROWTH_BYTES, 4, RESERVE_BYTES
         )
         assert expected_cores(available, 4) == measured
+
+
+@given(sizes, st.integers(1, 64))
+def test_what_one_process_is_allowed_leaves_half_of_what_is_free(free: int, among: int) -> None:
+    allowed = allowance(free, among)
+    assert allowed is not None
+    assert allowed == 256 << 20 or allowed <= free / 2
+    assert allowed >= min(free // 2, 2 * free // among)  # and is twice its share, if that is less
+    assert allowance(None, among) is None

@@ -359,6 +359,8 @@ class Machines:
             name,
             "--cores",
             1,
+            "--allow",
+            "tests.tiny",
         )
 
     def exchanges(self, run: str, child: str = "") -> list[dict[str, Any]]:

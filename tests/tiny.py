@@ -22,7 +22,8 @@ class Faulty(gymnasium.Env[Observation, int]):
     Args:
         length: steps of an episode; 0 lets it go on for ever.
         fault: `"raise"` an exception of two lines, `"kill"` the process, `"sleep"` for a minute,
-            `"print"` a line to standard output, `"nan"` as a reward.
+            `"slow"` down to ten steps a second, `"eat"` memory, `"print"` a line to standard
+            output, `"nan"` as a reward.
         where: `"construct"`, `"reset"` or `"step"`.
         after: how many episodes go well before.
     """
@@ -61,6 +62,10 @@ class Faulty(gymnasium.Env[Observation, int]):
                 os.kill(os.getpid(), signal.SIGKILL)
             case "sleep":
                 time.sleep(60.0)
+            case "slow":
+                time.sleep(0.1)
+            case "eat":
+                self._eaten = [np.empty(1 << 23) for _ in range(1 << 10)]  # 64 GB
             case "print":
                 print("hello from the environment")
             case "nan":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from genkidama.system import interruptible  # isort: skip  # noqa: F401  # before all else
+
 import argparse
 import sys
 
@@ -55,11 +57,18 @@ def main(argv: list[str] | None = None) -> int:
         metavar="HEX",
         help="SHA-256 of the parent's certificate, which is then trusted, and no other",
     )
+    parser.add_argument(
+        "--allow",
+        metavar="MODULE",
+        action="append",
+        help="a module of your own that the parent may have this child import; repeatable, "
+        "'*' for all (default: none)",
+    )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
     options = parser.parse_args(argv)
     try:
-        keys = ("parent", "name", "cores", "state", "token_file", "ca_file", "fingerprint")
+        keys = ("parent", "name", "cores", "state", "token_file", "ca_file", "fingerprint", "allow")
         given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
         if not options.file and not options.parent:
             raise ConfigurationError(

@@ -35,9 +35,6 @@ from genkidama.system.machine import forget_peak
 
 __all__ = ["Actor", "part_of", "run_actor"]
 
-#: How many blocks pass between two looks at the memory.
-_LOOK_BLOCKS = 128
-
 #: Lanes stay as they are unless so many times more, or less, are wanted.
 _MISFIT = 2.0
 
@@ -106,16 +103,14 @@ class Actor:
         guard = MemoryGuard()
         try:
             self._line.report(READY)
-            blocks = 0
             while True:
                 self._line.check()
-                blocks += 1
-                if not blocks % _LOOK_BLOCKS and guard.leaks():
-                    return RECYCLED
                 share = int(self._memory.share[0])
                 lanes, length = part_of(self._experiment, self._cores, share, self._lanes)
                 self.play(lanes)
                 self.collector.collect(length)
+                if guard.leaks():
+                    return RECYCLED
         except GONE:
             return 0
         finally:
@@ -184,4 +179,4 @@ def run_actor(
         line = Line(pipe, memory.stop, None)
         return Actor(index, experiment, memory, line, seed).run()
 
-    live(pipe, life)
+    live(pipe, life, len(memory.semaphore))

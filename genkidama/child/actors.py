@@ -13,7 +13,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from genkidama.child.crew import Crew, Member
+from genkidama.child.crew import Crew
+from genkidama.child.member import Member
 from genkidama.child.nurseries import CORES
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.child.outbox import Outboxes, rows_of_a_block
@@ -116,16 +117,14 @@ class _ActorCrew(Crew):
 
     def release(self) -> None:
         """Wakes the processes that wait. One that still has no block waits again."""
-        for index in self._semaphore.release():
-            with suppress(OSError, KeyError):
-                self._members[index].line.send_bytes(b"")
+        self._release_all()
 
 
 class Actors(CoreOrchestrator):
     """A child's actors. See `Backend` for what each method promises; arguments as there."""
 
     def _make_crew(self) -> Crew:
-        self._actors = _ActorCrew(self.experiment, "core", self.name, self._fork)
+        self._actors = _ActorCrew(self.experiment, "core", self.name, self._fork, self._trace)
         return self._actors
 
     async def startup(self) -> Signature:

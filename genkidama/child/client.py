@@ -16,10 +16,9 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,9 +34,10 @@ from genkidama.child.uplink import FAILURES, Uplink
 from genkidama.decisions import Begin
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.permission import ANYTHING, check_imports
 from genkidama.role import Role
 from genkidama.session import Session
-from genkidama.system.machine import available_cores, loop_factory, on_signals
+from genkidama.system.machine import available_cores, loop_factory, machine_name, on_signals
 from genkidama.system.systemd import supervised
 from genkidama.weights import Signature
 
@@ -71,6 +71,8 @@ class Child:
         ca_file: PEM certificates of the authority that signed the parent's; None means the
             system's.
         fingerprint: SHA-256 of the parent's certificate, instead of an authority.
+        allow: modules that the parent may have it import; `*` for all. A program that embeds a
+            child allows all, unless it says otherwise, and `python -m genkidama.child` none.
 
     `await child.serve()` trains until the parent says that the run is over or `stop()` is called.
     """
@@ -85,13 +87,16 @@ class Child:
         token: str = "",
         ca_file: str | None = None,
         fingerprint: str = "",
+        allow: Sequence[str] = (ANYTHING,),
     ) -> None:
-        word = secrets.token_hex(8)
-        self._session = Session(name or _machine_name(), word, numbered=not name, parent=parent)
+        self._session = Session(
+            name or machine_name(), secrets.token_hex(8), numbered=not name, parent=parent
+        )
         self._stopping = asyncio.Event()
         self._told_to_stop = False
         uplink = Uplink(parent, token=token, ca_file=ca_file, fingerprint=fingerprint)
         self._conversation = Conversation(uplink, self._session, self._stopping.set)
+        self._allow = tuple(allow)
         self._own = OwnState(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
         self._using = 0
@@ -115,6 +120,7 @@ class Child:
             token=read_token(role),
             ca_file=role.ca_file,
             fingerprint=role.fingerprint,
+            allow=role.allow,
         )
 
     @property
@@ -231,6 +237,7 @@ class Child:
 
     async def _build(self) -> None:
         assert self.experiment is not None
+        check_imports(self.experiment.to_dict(), self._allow)
         experiment = self._as_told(self.experiment)
         cores = experiment.child.cores
         self._using = available_cores() if cores == "auto" else cores
@@ -340,12 +347,3 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
     if not task.done():  # to wait for nothing would take a turn of the loop
         task.cancel()
         await asyncio.wait((task,))
-
-
-def _machine_name() -> str:
-    host = socket.gethostname().partition(".")[0]
-    name = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-"
-        for letter in host
-    )
-    return name.strip("-_")[:48] or "child"

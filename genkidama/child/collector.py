@@ -23,6 +23,7 @@ import torch
 
 from genkidama.child.process import EPISODE, PROGRESS, REPORT_STEPS, Line
 from genkidama.child.replay import Rows
+from genkidama.child.sanity import check_numbers, may_be_none
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.heads import samples_of_lanes
@@ -161,6 +162,7 @@ class OneLane:
         self._renew = kit.renew
         self._algorithm = experiment.algorithm
         self._environment = environment
+        self._fractions = may_be_none(environment.observation_space)
         self._model = model
         self._share = kit.share
         self._line = kit.line
@@ -225,6 +227,7 @@ class OneLane:
         if length:
             cuts.append(t - 1)
             following.append(observation)
+        check_numbers(rewards[:t], *((observations[:t], *following) if self._fractions else ()))
         log_mu = self._noted.log_mu(rows, t)
         self._share.end(t, cuts, following, np.nan if log_mu is None else log_mu)
         self._observation = observation
@@ -263,6 +266,7 @@ class ManyLanes:
         model = kit.model
         self._renew = kit.renew
         self._lanes = lanes
+        self._fractions = may_be_none(lanes.observation_space)
         self._length = experiment.algorithm.batch_size // count
         self._model = model
         self._share = kit.share
@@ -320,6 +324,7 @@ class ManyLanes:
         order = sorted(cuts)
         following = [cuts[position] for position in order]
         steps = count * length
+        check_numbers(rewards, *((observations, *following) if self._fractions else ()))
         log_mu = self._noted.log_mu(rows, steps)
         self._share.end(steps, order, following, np.nan if log_mu is None else log_mu)
         if self._unsaid >= REPORT_STEPS:

@@ -46,9 +46,6 @@ __all__ = ["SingleCore", "run_core"]
 
 Array = npt.NDArray[Any]
 
-#: How many batches pass between two looks at the memory.
-_LOOK_BATCHES = 128
-
 #: A rehearsal plays no longer than this.
 _REHEARSAL_SECONDS = 0.1
 
@@ -126,14 +123,12 @@ class SingleCore:
             self._line.report(READY)
             self._line.pause("start")
             self.pull()
-            batches = 0
             while True:
                 self._line.check()
-                batches += 1
-                if not batches % _LOOK_BATCHES and guard.leaks():
-                    return RECYCLED
                 batch = self.collector.collect()
                 self.learn(batch)
+                if guard.leaks():
+                    return RECYCLED
                 self._since_pull += batch.steps
                 waits = batch.ended and not self.algorithm.across_episodes
                 if waits:
@@ -265,4 +260,4 @@ def run_core(
         line = Line(pipe, memory.stop, element, after)
         return SingleCore(index, experiment, memory, line, seed).run()
 
-    live(pipe, life)
+    live(pipe, life, len(memory.semaphore))

@@ -123,7 +123,8 @@ def describe(experiment: Experiment, line: Connection) -> None:
     cost = None
     with suppress(Exception):  # cores will meet the same error and report it
         cost = _rehearse(experiment, layout)
-    line.send(cost)
+    with suppress(OSError):  # nobody waits for it any more
+        line.send(cost)
 
 
 def _rehearse(experiment: Experiment, layout: Layout) -> int | None:

@@ -7,8 +7,9 @@ Laws of this file:
 - With `"episode"` it is due when every element of the semaphore vector is lit and an episode has
   ended since the last exchange. Where all wait and none has ended, as at the start, the crew lets
   them go on by itself. With `"update"` the same holds of updates.
-- A process that dies is replaced, its element lit meanwhile. A process that dies again and again
-  before it has done anything ends the child, with the reason that it gave.
+- A process that dies, or hangs and is killed, is replaced, its element lit meanwhile; the more
+  often, the later. One that dies again and again before it has done anything ends the child, with
+  the reason that it gave.
 - At any time at most one process of an index lives, so each part of the shared memory that an index
   owns has one writer.
 """
@@ -16,33 +17,27 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
+from genkidama.child.health import Falls
+from genkidama.child.member import Fork, Member, bear
 from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.child.semaphore import SemaphoreVector
+from genkidama.child.watch import Trace, Watch
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.system.forkserver import end
 
-__all__ = ["Crew", "Fork", "Member"]
-
-#: Starts the process of an index, given the process' end of its line and the seed of its random
-#: numbers. It is called in threads, several at once. EOFError and OSError mean that it could not be
-#: started this time.
-Fork: TypeAlias = Callable[[int, Connection, tuple[int, ...]], ForkServerProcess]
+__all__ = ["Crew"]
 
 #: A process that has died so many times, with no record of work in between, will never live.
 _FATAL_DEATHS = 3
@@ -57,18 +52,6 @@ _GRACE_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-@dataclass
-class Member:
-    """The crew's side of one process."""
-
-    index: int
-    process: ForkServerProcess
-    line: Connection
-    #: Deaths since the process last did anything.
-    deaths: int = 0
-    failure: str = ""
-
-
 class Crew:
     """The processes 0 … count−1. One asyncio loop makes all calls, `begin` before all others.
 
@@ -77,9 +60,12 @@ class Crew:
         noun: what one of the processes is called in messages: `"core"`, `"agent"`.
         name: the child's name; it makes its processes' random numbers differ from other children's.
         fork: starts a process.
+        trace: shows whether a process that says nothing works.
     """
 
-    def __init__(self, experiment: Experiment, noun: str, name: str, fork: Fork) -> None:
+    def __init__(
+        self, experiment: Experiment, noun: str, name: str, fork: Fork, trace: Trace | None = None
+    ) -> None:
         self._experiment = experiment
         self._noun = noun
         self._name = name
@@ -102,8 +88,12 @@ class Crew:
         self._wake = asyncio.Event()
         self._fatal: Exception | None = None
         self._ending = False
+        #: Set when nobody who has died should wait any longer.
+        self._no_rest = asyncio.Event()
         #: By index: its last start or dismissal, under way or over.
         self._changes: dict[int, asyncio.Task[None]] = {}
+        self._watch = Watch(experiment.child.hang_seconds, trace, self._hung)
+        self._falls = Falls()
 
     @property
     def pids(self) -> list[int]:
@@ -126,6 +116,7 @@ class Crew:
         for index in range(count):
             self._semaphore.enter(index)
         self._semaphore.release()  # none waits yet, so none is woken: at the start all wait for all
+        self._watch.begin()
         await self._start_all(range(count))
 
     async def resize(self, count: int) -> list[int]:
@@ -144,12 +135,13 @@ class Crew:
         """
         # Starts and dismissals that are under way come first. From here to the new count nothing
         # else runs.
+        least = min(count, self._count)
         while changes := [
-            task
-            for index, task in self._changes.items()
-            if index >= min(count, self._count) and not task.done()
+            task for index, task in self._changes.items() if index >= least and not task.done()
         ]:
+            self._no_rest.set()
             await asyncio.wait(changes)
+        self._no_rest.clear()
         if self._ending:
             return []
         before, self._count = self._count, count
@@ -171,23 +163,28 @@ class Crew:
         self._changes[index] = asyncio.get_running_loop().create_task(change)
         return self._changes[index]
 
-    async def _start(self, index: int, deaths: int = 0, failure: str = "") -> None:
+    async def _start(
+        self, index: int, deaths: int = 0, failure: str = "", rest: float = 0.0
+    ) -> None:
+        if rest:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._no_rest.wait(), rest)
+            if self._ending or index >= self._count:
+                return
         self._births += 1
         name = zlib.crc32(self._name.encode())
         seed = (self._experiment.seed, name, index, self._births, self._version)
-        ours, theirs = multiprocessing.Pipe()
         try:
-            with theirs:
-                process = await asyncio.to_thread(self._fork, index, theirs, seed)
+            member = await bear(self._fork, index, seed, deaths, failure)
         except (EOFError, OSError) as error:
             # The nursery has been killed. The next attempt starts another one.
-            ours.close()
             await asyncio.sleep(_RETRY_SECONDS)
             reason = f"it cannot be started: {type(error).__name__}"
             self._replace(index, deaths + 1, failure, reason)
             return
-        member = self._members[index] = Member(index, process, ours, deaths, failure)
-        asyncio.get_running_loop().add_reader(ours.fileno(), self._listen, member)
+        self._members[index] = member
+        asyncio.get_running_loop().add_reader(member.line.fileno(), self._listen, member)
+        self._watch.ages.born(index)
         if self._ending:
             self._hang_up(member)
 
@@ -195,7 +192,9 @@ class Crew:
         """A process has said something, or is gone."""
         try:
             while member.line.poll():
-                self._heard(member, member.line.recv_bytes())
+                record = member.line.recv_bytes()
+                self._watch.heard(member.index, not record and self._semaphore.lit(member.index))
+                self._heard(member, record)
         except (EOFError, OSError):
             self._lost(member)
 
@@ -227,43 +226,41 @@ class Crew:
         code = member.process.exitcode
         deaths = 0 if code == RECYCLED else member.deaths + 1
         if code != RECYCLED:
+            reason = member.failure or "killed"
             log.warning(
-                f"{self._noun} lost",
-                **{self._noun: member.index},
-                exit_code=code,
-                reason=member.failure or "killed",
+                f"{self._noun} lost", **{self._noun: member.index}, exit_code=code, reason=reason
             )
         del self._members[member.index]
         if self._semaphore.all_lit:
             self._wake.set()
         self._replace(member.index, deaths, member.failure, member.failure or f"exit code {code}")
 
+    def _hung(self, index: int, seconds: float) -> None:
+        if (member := self._members.get(index)) is not None:
+            way_out = "if it needs so long, raise child.hang_seconds"
+            member.failure = f"it hung: it did nothing for {seconds:.0f} s; {way_out}"
+            member.process.kill()  # the end of its line tells the rest
+
     def _hang_up(self, member: Member) -> None:
         """Nobody listens to it or waits for it any more."""
+        self._watch.ages.gone(member.index)
         asyncio.get_running_loop().remove_reader(member.line.fileno())
         member.line.close()
         self._semaphore.light(member.index)
 
     def _replace(self, index: int, deaths: int, failure: str, reason: str) -> None:
-        """Starts a process again, unless it has died too often.
+        """Starts a process again that has died so many times in a row, unless that is too often.
 
-        Args:
-            index: of the process.
-            deaths: how many times in a row it has died.
-            failure: the reason that it gave itself.
-            reason: of its last death.
+        Its last life ended for this `reason`, and one of them gave this `failure` itself.
         """
         if self._ending or index >= self._count:
             return
         if deaths >= _FATAL_DEATHS:
-            name = f"{self._noun} {index}"
-            self.fail(
-                EnvironmentFailure(
-                    f"{name} died {deaths} times without ending an episode: {reason}"
-                )
-            )
+            often = f"{self._noun} {index} died {deaths} times without ending an episode"
+            self.fail(EnvironmentFailure(f"{often}: {reason}"))
             return
-        self._change(index, self._start(index, deaths, failure))
+        rest = self._falls.fall(index, time.monotonic()) if deaths else 0.0
+        self._change(index, self._start(index, deaths, failure, rest))
 
     def _dismiss(self, index: int) -> None:
         if index in self._members:
@@ -324,9 +321,12 @@ class Crew:
     def release(self) -> None:
         """Lets the processes that wait at the semaphore go on."""
         self._played = False
-        if self._free:
-            return
+        if not self._free:
+            self._release_all()
+
+    def _release_all(self) -> None:
         for index in self._semaphore.release():
+            self._watch.ages.wake(index)
             # One that has just died needs no waking: the reader of its line lights its element.
             with suppress(OSError, KeyError):
                 self._members[index].line.send_bytes(b"")
@@ -338,6 +338,8 @@ class Crew:
         at a flag, is to be told before.
         """
         self._ending = True
+        self._no_rest.set()
+        self._watch.end()
         deadline = time.monotonic() + _GRACE_SECONDS
         for member in self._members.values():
             if not member.line.closed:

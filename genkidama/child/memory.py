@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +11,12 @@ import numpy.typing as npt
 
 from genkidama.system.memory import Block
 
-__all__ = ["Layout", "SharedMemory"]
+__all__ = ["Layout", "SharedMemory", "mark_of"]
 
 Array = npt.NDArray[Any]
+
+#: So many bytes of a core's rows are looked at, where it writes them.
+_WINDOW = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -90,3 +94,16 @@ class SharedMemory(Block):
     progress: Array
     #: Whether the cores should end: bool (1,).
     stop: Array
+
+
+def mark_of(memory: SharedMemory, index: int) -> int:
+    """A number that changes when a core makes a step or finds a gradient.
+
+    It may stay the same over a step that changes nothing, which happens now and then.
+    """
+    rows = memory.replay[index]
+    count = max(1, _WINDOW // max(1, rows[:1].nbytes))
+    mark = zlib.crc32(memory.gradients[index])
+    for first in {0, int(memory.head[index]) % max(1, len(rows))}:
+        mark = zlib.crc32(rows[first : first + count], mark)
+    return mark

@@ -11,6 +11,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -28,7 +29,7 @@ from genkidama.capacity import (
 )
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
-from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.memory import Layout, SharedMemory, mark_of
 from genkidama.child.nurseries import CORES
 from genkidama.child.shared_weights import SharedWeights
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -43,14 +44,19 @@ __all__ = ["CoreOrchestrator"]
 #: What a core costs is measured for no longer than this: an environment may hang.
 _REHEARSAL_SECONDS = 5.0
 
-#: Cores that are being started, and those that live, end within this time, if the nursery is warm.
-_WARM_SECONDS = 1.2
+#: So often a process that is to say what the network is may die, and the pause in between.
+_ATTEMPTS = 3
+_RETRY_SECONDS = 0.2
 
 #: What the processes that this module starts call first.
 _DESCRIBE = "genkidama.child.core_nursery:describe"
 _CORE = "genkidama.child.core:run_core"
 
 log = structlog.get_logger()
+
+
+class _Died(EnvironmentFailure):
+    """A process is dead that should have said what the network is."""
 
 
 class CoreOrchestrator:
@@ -75,6 +81,7 @@ class CoreOrchestrator:
         #: The cores whose updates nobody has asked about yet.
         self._updated: set[int] = set()
         self._describer: ForkServerProcess | None = None
+        self._stopping = False
         #: The nursery that this backend began with; None if it is another program's.
         self._nursery: int | None = None
 
@@ -90,12 +97,13 @@ class CoreOrchestrator:
 
     async def startup(self) -> Signature:
         nursery = CORES.pid
-        describing = asyncio.ensure_future(asyncio.to_thread(self._describe))
+        describing = asyncio.ensure_future(asyncio.to_thread(self._describe_patiently))
         try:
             entries, vector, layout, cost = await asyncio.shield(describing)
         except asyncio.CancelledError:
             # A small machine imports torch for half a minute. A child that is told to stop does not
             # wait for that.
+            self._stopping = True
             while not describing.done():
                 self._abandon(nursery)
                 await asyncio.wait((describing,), timeout=0.1)
@@ -108,6 +116,19 @@ class CoreOrchestrator:
         self._memory = SharedMemory(layout.for_cores(self.cores, shared))
         self._weights = SharedWeights(self._memory, vector)
         return self.signature
+
+    def _describe_patiently(self) -> tuple[Any, bytes, Layout, int | None]:
+        """`_describe`, again if the nursery or its process was killed, unless this child stops."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._describe()
+            except _Died as error:
+                if attempt == _ATTEMPTS or self._stopping:
+                    raise
+                log.warning("starts again", child=self.name, reason=str(error))
+                # A nursery that was killed is only replaced once the system has noted its end.
+                time.sleep(_RETRY_SECONDS)
+        raise AssertionError
 
     def _describe(self) -> tuple[Any, bytes, Layout, int | None]:
         ours, theirs = multiprocessing.Pipe()
@@ -128,7 +149,9 @@ class CoreOrchestrator:
                 if self._describer is not None:
                     self._describer.join()
                     code = f" with exit code {self._describer.exitcode}"
-                raise EnvironmentFailure(
+                self._describer = None
+                kind = EnvironmentFailure if tight else _Died
+                raise kind(
                     f"the process that builds the network died{code}{tight}; "
                     f"try `python -c 'import torch'` on this machine, "
                     f"and the environment {self.experiment.environment.id!r} by itself"
@@ -206,7 +229,10 @@ class CoreOrchestrator:
         await self._crew.begin(self.cores, version, self.memory.semaphore)
 
     def _make_crew(self) -> Crew:
-        return Crew(self.experiment, "core", self.name, self._fork)
+        return Crew(self.experiment, "core", self.name, self._fork, self._trace)
+
+    def _trace(self, index: int) -> int:
+        return mark_of(self.memory, index)
 
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         return CORES.start(
@@ -258,9 +284,9 @@ class CoreOrchestrator:
         if self._memory is not None:
             self._memory.stop[0] = True
         ending = asyncio.ensure_future(self._crew.shutdown())
-        await asyncio.wait((ending,), timeout=_WARM_SECONDS)
+        await asyncio.wait((ending,), timeout=0.1)
         while not ending.done():
-            # The nursery was killed just before, and a core waits for a new one to import torch.
+            # If the nursery was killed just before, a core waits for a new one to import torch.
             self._abandon(self._nursery)
             await asyncio.wait((ending,), timeout=0.1)
         await ending

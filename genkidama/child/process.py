@@ -14,6 +14,7 @@ from __future__ import annotations
 import signal
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -21,9 +22,11 @@ from typing import Any, NoReturn
 
 import numpy.typing as npt
 
-from genkidama.capacity import GROWTH_BYTES
-from genkidama.errors import ConfigurationError
-from genkidama.system.machine import resident_bytes
+from genkidama.capacity import GROWTH_BYTES, SETTLING_BYTES, allowance
+from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.formats import megabytes
+from genkidama.system.limits import limit_growth, own_bytes
+from genkidama.system.machine import available_bytes
 
 __all__ = [
     "BLOCK",
@@ -55,6 +58,10 @@ REPORT_STEPS = 256
 
 #: The exit code of a process that asks to be replaced, because its memory has grown.
 RECYCLED = 75
+
+#: How often a process looks at its own memory, and what it takes for its first work.
+_LOOK_SECONDS = 1.0
+_SETTLING_SECONDS = 5.0
 
 #: How much of an error's text fits into a record.
 _LONGEST_REASON = 1000
@@ -142,38 +149,57 @@ class GatheringLine(Line):
 
 
 class MemoryGuard:
-    """Notices that its process leaks."""
+    """Notices that its process leaks: it looks once a second, however much is done in between."""
 
     def __init__(self) -> None:
+        self._began = self._due = 0.0
         self._limit = 0
 
     def leaks(self) -> bool:
-        """Whether the process has grown by `GROWTH_BYTES` since the first call.
+        """Whether the process has grown too much. It costs nothing between two looks.
 
-        The first call belongs after the first work: what that work takes, shared pages included,
-        is no leak.
+        The first call belongs after the first work: what that takes, shared pages included, is no
+        leak. Afterwards it may grow by `GROWTH_BYTES`, and by more in its first seconds.
         """
-        resident = resident_bytes()
-        self._limit = self._limit or resident + GROWTH_BYTES
-        return resident > self._limit
+        now = time.monotonic()
+        if now < self._due:
+            return False
+        self._due = now + _LOOK_SECONDS
+        size = own_bytes()
+        if not self._limit:
+            self._began = now
+            self._limit = size + SETTLING_BYTES
+        elif self._began and now - self._began >= _SETTLING_SECONDS:
+            self._began = 0.0
+            self._limit = min(self._limit, size) + GROWTH_BYTES
+        return size > self._limit
 
 
-def live(pipe: Connection, life: Callable[[], int]) -> NoReturn:
+def live(pipe: Connection, life: Callable[[], int], among: int = 1) -> NoReturn:
     """A process from its fork to its exit.
 
     Args:
         pipe: its end of the line; the reason goes there if `life` raises.
         life: what it does; returns the exit code.
+        among: how many processes share this machine's memory with it, itself included. The kernel
+            gives it no more than its allowance.
     """
+    allowed = allowance(available_bytes(), among)
+    limit_growth(allowed)
     # Ctrl-C reaches the whole group of processes, but the orchestrator decides what ends when.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         code = life()
     except Exception as error:  # the user's environment or network may raise anything
-        if not isinstance(error, ConfigurationError):
+        if not isinstance(error, GenkidamaError):
             traceback.print_exc()
-        reason = f"{type(error).__name__}: {error}".encode()[:_LONGEST_REASON]
+        words = f"{type(error).__name__}: {error}"
+        if isinstance(error, EnvironmentFailure):
+            words = str(error)
+        if isinstance(error, MemoryError) and allowed is not None:
+            words = f"it took more than {megabytes(allowed)}: {words}"
+        reason = words.encode()[:_LONGEST_REASON]
         pipe.send_bytes(RECORD.pack(FAILED, 0.0, 0) + reason)
         sys.exit(1)
     sys.exit(code)

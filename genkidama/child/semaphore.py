@@ -46,6 +46,10 @@ class SemaphoreVector:
         """
         self._absent[core] = False
 
+    def lit(self, core: int) -> bool:
+        """Whether it waits. Its word that it does may come after it has been released."""
+        return bool(self._elements[core])
+
     @property
     def all_lit(self) -> bool:
         """Whether every core waits or is absent, and at least one waits."""

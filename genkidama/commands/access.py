@@ -92,6 +92,7 @@ def join(options: argparse.Namespace) -> int:
         cores=options.cores,
         state=options.state,
         token=invitation.token,
+        allow=options.allow,
         fingerprint=invitation.fingerprint,
     )
     spare_the_resource_tracker()

@@ -207,6 +207,16 @@ VERBS = {
             ("--name", {"default": "", "help": "what this child is called"}),
             _number("--cores", "core processes (default: what the experiment says)"),
             _path("--state", "keep this child's own state there"),
+            (
+                "--allow",
+                {
+                    "metavar": "MODULE",
+                    "action": "append",
+                    "default": [],
+                    "help": "a module of your own that the parent may have this child import; "
+                    "repeatable, '*' for all (default: none)",
+                },
+            ),
         ),
     ),
     "token": Verb(

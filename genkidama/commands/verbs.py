@@ -44,6 +44,7 @@ def _train(options: argparse.Namespace) -> int:
             resume=options.resume,
             episodes=0,
             watch=progress,
+            say=progress.say,
         )
     _finish(run, experiment, options, progress, before)
     return 0
@@ -78,6 +79,7 @@ def _search(options: argparse.Namespace) -> int:
             out=options.out,
             resume=options.resume,
             watch=progress,
+            say=progress.say,
         )
     print(_findings(run, None if options.no_figures else run.path / "figures"))
     return 0
@@ -205,15 +207,15 @@ def _finish(
         print(evaluate(run, episodes=options.episodes, seed=experiment.seed), file=sys.stderr)
     progress.say(f"run: {run.path}  (evaluate it again: genkidama evaluate {run.path})")
     if options.json:
-        result = summary(run, before)
-        print(_json(result if options.episodes else result | {"evaluation": None}))
+        print(_json(summary(run, before, evaluated=options.episodes > 0)))
 
 
-def summary(run: Run, before: Snapshot | None = None) -> dict[str, Any]:
+def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) -> dict[str, Any]:
     """What `genkidama train --json` ends with: counts of the run, its speed and its evaluation.
 
     Args:
         before: what the run had done before this command, which its speed leaves out.
+        evaluated: whether its evaluation belongs to it.
     """
     snapshot = run.load().snapshot
     steps = snapshot.steps - (before.steps if before else 0)
@@ -225,7 +227,7 @@ def summary(run: Run, before: Snapshot | None = None) -> dict[str, Any]:
         "steps": snapshot.steps,
         "seconds": snapshot.seconds,
         "steps_per_second": steps / seconds if seconds > 0 else 0.0,
-        "evaluation": run.evaluation,
+        "evaluation": run.evaluation if evaluated else None,
     }
 
 

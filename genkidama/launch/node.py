@@ -207,6 +207,7 @@ class ChildHost(Host):
 
     def _started(self, token: str, url: str, name: str, cores: int) -> Process:
         command = ["genkidama.child", "--parent", url, "--name", name, "--cores", str(cores)]
+        command += ["--allow", "*"]  # whoever launches has brought the modules
         command += ["--state", str(self._folder / "state")]
         environment = {"GENKIDAMA_TOKEN": token}
         return Process(name, command, self._folder / f"{name}.log", environment=environment)

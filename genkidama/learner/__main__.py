@@ -22,6 +22,7 @@ from genkidama.experiment import Experiment
 from genkidama.learner.memory import LearnerLayout, LearnerMemory
 from genkidama.learning.environments import make_environment
 from genkidama.learning.experience import RowLearner
+from genkidama.system.lifeline import end_with_parent
 from genkidama.system.machine import keep_large_blocks
 
 __all__ = ["main", "run_forked"]
@@ -101,4 +102,5 @@ def main(control: Connection) -> int:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     sys.exit(main(Connection(int(sys.argv[1]))))

@@ -21,6 +21,7 @@ from genkidama.learning.environments import default_threshold, make_environment,
 from genkidama.learning.model import Model
 from genkidama.settings import Environment
 from genkidama.system import checkpoint as checkpoints
+from genkidama.system.lifeline import end_with_parent
 
 __all__ = ["play", "play_episode"]
 
@@ -66,6 +67,7 @@ def play_episode(
 def main() -> int:
     """One share of an evaluation; returns the exit code."""
     request = json.load(sys.stdin)
+    end_with_parent(request["parent"])
     torch.set_num_threads(1)
     answer = sys.stdout
     sys.stdout = sys.stderr  # what an environment prints is no part of the answer

@@ -13,21 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from genkidama.capacity import expected_cores
 from genkidama.doors import check_exposed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.local.attendance import Attended
+from genkidama.local.complaints import Complaints
 from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
 from genkidama.local.results import Run
+from genkidama.local.shares import cores_of_each
+from genkidama.local.tidings import Tidings, note_loss
 from genkidama.system.address import listening_socket, local_address, parse_listen
-from genkidama.system.aside import Aside
-from genkidama.system.history import Follower
-from genkidama.system.machine import available_bytes, available_cores
 from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS
 
 __all__ = ["check_search", "search", "train"]
@@ -43,6 +41,9 @@ _PARENT_GRACE = 2.0
 
 #: When all children have left, the parent's final checkpoint may take so long.
 _PARTING_SECONDS = 60.0
+
+#: The reasons of a parent that was told to stop, though its run is not over.
+_SIGNALS = ("SIGTERM", "SIGINT")
 
 #: A free port that only this machine reaches.
 _LOOPBACK = "127.0.0.1:0"
@@ -61,6 +62,7 @@ def train(
     resume: str | Path | None = None,
     episodes: int = 500,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Trains until the experiment's stop condition, then evaluates. Blocks.
 
@@ -73,6 +75,7 @@ def train(
         resume: a run directory to go on with, instead of `out`.
         episodes: length of the final evaluation; 0 for none.
         watch: is called with each new line of the history, about four times a second.
+        say: is called with a line about each process that dies or complains.
 
     Returns:
         The run; `run.evaluation` is its final evaluation.
@@ -96,9 +99,9 @@ def train(
         )
     run = prepare_directory(experiment, out, resume)
     names = [f"child-{number}" for number in range(1, children + 1)]
-    cores = _cores(experiment, cores, children)
+    cores = cores_of_each(experiment, cores, children)
     with resumable(run, "train"), _Cluster(run, experiment, names, cores) as cluster:
-        cluster.wait(watch)
+        cluster.wait(watch, say)
     if episodes:
         evaluate(run, episodes=episodes, seed=experiment.seed)
     return run
@@ -113,6 +116,7 @@ def search(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Run:
     """Searches for hyperparameters until `[search]` says that it is over. Blocks.
 
@@ -126,6 +130,7 @@ def search(
         out: the run directory; a new one under `runs/` if absent.
         resume: a run directory with a search to go on with, instead of `out`.
         watch: is called with each new line of the history, about four times a second.
+        say: is called with a line about each process that dies or complains.
 
     Returns:
         The run; its `trials` are runs of their own. `genkidama.tuning.report` tells what they
@@ -154,9 +159,9 @@ def search(
         check_exposed(experiment.parent, parse_listen(listen)["host"])
     run = prepare_directory(experiment, out, resume)
     names = [f"node-{number}" for number in range(1, nodes + 1)]
-    cores = _cores(experiment, cores, nodes)
+    cores = cores_of_each(experiment, cores, nodes)
     with resumable(run, "search"), _Cluster(run, experiment, names, cores, listen) as cluster:
-        cluster.wait(watch)
+        cluster.wait(watch, say)
     return run
 
 
@@ -171,17 +176,6 @@ def check_search(experiment: Experiment) -> None:
             f"{experiment.name}: has no [search]; "
             "say what to vary, as examples/lunarlander/search.toml does"
         )
-
-
-def _cores(experiment: Experiment, cores: int | None, children: int) -> int | None:
-    """How many cores each child is told to use; None leaves it to the experiment."""
-    if cores is not None or experiment.child.cores != "auto":
-        return cores
-    share = max(1, children)
-    available = available_bytes()
-    # A learner beside the parent takes a core, too.
-    free = available_cores() - experiment.sends_experience
-    return expected_cores(None if available is None else available // share, max(1, free // share))
 
 
 class _Cluster:
@@ -208,10 +202,10 @@ class _Cluster:
         self._names = children
         self._cores = cores
         self._alone = listen is None
-        self._history = Follower(run.path / HISTORY)
-        self._aside = Aside()
-        #: Its reasons, the newest last.
-        self._told: dict[str, None] = {}
+        self._tidings = Tidings(run.path / HISTORY)
+        #: Why the parent has stopped, as it says itself.
+        self._reason = ""
+        self._steps = 0
         self._children: list[Process] = []
         self._parent: Process | None = None
         self._nursery: SharedNursery | None = None
@@ -224,9 +218,9 @@ class _Cluster:
             if self._names and self._experiment.child.backend == "hogwild":
                 log = self._path / LOGS / "nursery.log"
                 self._nursery = SharedNursery(self._experiment, log)
-            descriptors = (self._socket.fileno(), self._aside.descriptor)
+            descriptors = (self._socket.fileno(), self._tidings.descriptor)
             self._parent = self._start("parent", self._parents_command(), *descriptors)
-            self._parent.said = self._said
+            self._parent.said = self._tidings.said
             for name in self._names:
                 self._children.append(self._start(name, self._childs_command(name)))
         except BaseException:
@@ -241,7 +235,7 @@ class _Cluster:
         descriptor = self._socket.fileno()
         command = ["genkidama.parent", str(self._path / SETTINGS)]
         command += ["--listen", f"fd://{descriptor}", "--out", str(self._path)]
-        command += ["--aside", str(self._aside.descriptor)]
+        command += ["--aside", str(self._tidings.descriptor)]
         if self._experiment.sends_experience:
             command += self._nurserys_option()
         return command + (_OPEN if self._alone else [])
@@ -249,64 +243,87 @@ class _Cluster:
     def _childs_command(self, name: str) -> list[str]:
         url = f"ws://{local_address(self._socket)}"
         command = ["genkidama.child", "--parent", url, "--name", name]
-        command += ["--state", str(self._path / CHILDREN)]
+        command += ["--allow", "*", "--state", str(self._path / CHILDREN)]
         command += self._nurserys_option()
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 
     def _nurserys_option(self) -> list[str]:
         return [] if self._nursery is None else ["--nursery", self._nursery.address]
 
-    def wait(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
+    def wait(
+        self,
+        watch: Callable[[dict[str, Any]], None] | None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         """Returns when the run is over.
 
         Args:
             watch: is called with each new line of the history.
+            say: is called with a line about each process that dies or complains.
 
         Raises:
-            GenkidamaError: what the parent or a child ended with.
+            GenkidamaError: what the parent ended with, or the first child when no child is left.
         """
         parent = self._parent
         assert parent is not None
+        say = say or (lambda line: None)
+        children = [Attended(child, say) for child in self._children]
+        complaints = Complaints([child.log for child in self._children])
         patience = math.inf
-        while parent.code != 0:
-            for process in (parent, *self._children):
-                _look_after(process)
-            if patience == math.inf and self._deserted:
-                patience = time.monotonic() + _PARTING_SECONDS
-            if time.monotonic() > patience:
+        while True:
+            ended = parent.code == 0
+            self._tell(watch, children)
+            if ended and self._reason not in _SIGNALS:
+                break
+            now = time.monotonic()
+            self._look_after(parent, say)
+            for child in children:
+                child.look(now)
+            for line in complaints.read(now):
+                say(line)
+            failures = [child.failure for child in children if child.failure is not None]
+            if failures and len(failures) == len(children):
+                raise failures[0]
+            gone = [child for child in children if child.done or child.failure is not None]
+            if patience == math.inf and children and len(gone) == len(children):
+                patience = now + _PARTING_SECONDS
+            if now > patience:
                 raise EnvironmentFailure("all children were stopped, though the run is not over")
-            self._tell(watch)
             parent.wait(_LOOK_SECONDS)
         deadline = time.monotonic() + _CHILD_GRACE
-        for child in self._children:
-            child.wait(deadline - time.monotonic())
-        self._tell(watch)
+        for process in self._children:
+            process.wait(deadline - time.monotonic())
+        self._tell(watch, children)
 
-    @property
-    def _deserted(self) -> bool:
-        """Whether all children have gone in order."""
-        return bool(self._children) and all(child.code == 0 for child in self._children)
+    def _look_after(self, parent: Process, say: Callable[[str], None]) -> None:
+        """Starts the parent again if it was killed, or told by others to stop.
 
-    def _tell(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
-        for line in self._history.read():
-            event = msgspec.json.decode(line)
-            # What was told aside may come into the history later.
-            if watch is not None and event.get("reason") not in self._told:
-                watch(event)
-        self._tell_aside(watch)
+        Raises:
+            GenkidamaError: what it has ended with.
+        """
+        code = parent.code
+        if code is None:
+            return
+        if code > 0:
+            raise failure(code, parent.error())
+        what = "was killed" if code else f"was stopped by {self._reason}"
+        self._reason = ""
+        parent.restart()
+        say(f"the parent {what}, and is started again")
 
-    def _tell_aside(self, watch: Callable[[dict[str, Any]], None] | None) -> None:
-        """What the parent says because it cannot write its history."""
-        for line in self._aside.read():
-            event = msgspec.json.decode(line)
-            self._told[event["reason"]] = None
+    def _tell(
+        self, watch: Callable[[dict[str, Any]], None] | None, children: list[Attended]
+    ) -> None:
+        for line in self._tidings.read():
+            if line["event"] == "stop":
+                self._reason = line["reason"]
+            elif line["event"] == "exchange" and line["steps"] > self._steps:
+                self._steps = line["steps"]
+                for child in children:
+                    if child.name == line["child"]:
+                        child.trained()
             if watch is not None:
-                watch(event)
-
-    def _said(self) -> str:
-        """The newest of those words; empty if there are none."""
-        self._tell_aside(None)
-        return next(reversed(self._told), "")
+                watch(line)
 
     def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
         for child in self._children:
@@ -322,23 +339,6 @@ class _Cluster:
         if self._parent is not None:
             self._parent.end(_PARENT_GRACE)
             self._parent.close()
-            if error is not None and self._parent.code:
-                killed = self._parent.code < 0
-                reason = "it was killed before that" if killed else self._parent.error()
-                if reason not in str(error):
-                    error.add_note(f"the parent has not written its last checkpoint: {reason}")
+            note_loss(error, self._parent)
         self._socket.close()
-        self._aside.close()
-
-
-def _look_after(process: Process) -> None:
-    """Starts it again if it was killed. One that has ended well is done.
-
-    Raises:
-        GenkidamaError: what it has ended with.
-    """
-    code = process.code
-    if code is not None and code < 0:
-        process.restart()
-    elif code:
-        raise failure(code, process.error())
+        self._tidings.close()

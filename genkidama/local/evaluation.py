@@ -201,6 +201,7 @@ def _play(
                 _ask(
                     process,
                     {
+                        "parent": os.getpid(),
                         "checkpoint": str(path),
                         "episodes": share,
                         "seed": seed,

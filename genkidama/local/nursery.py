@@ -14,6 +14,7 @@ from pathlib import Path
 from genkidama.child.nurseries import CORES
 from genkidama.experiment import Experiment
 from genkidama.local.processes import Process
+from genkidama.system.forkserver import FOLDER_VARIABLE
 
 __all__ = ["SharedNursery"]
 
@@ -38,7 +39,7 @@ class SharedNursery:
             listener.listen()  # so children may ask before it is there
             descriptor = listener.fileno()
             command = ["genkidama.system.nursery", str(descriptor)]
-            variables = CORES.variables(experiment)
+            variables = {**CORES.variables(experiment), FOLDER_VARIABLE: str(self._folder)}
             self._process = Process("nursery", command, log, (descriptor,), variables)
 
     @property

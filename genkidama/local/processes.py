@@ -112,6 +112,11 @@ class Process:
             raise EnvironmentFailure(
                 f"{self.name} was killed {count} times within a minute; see {self.log}"
             )
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Starts it again, however it ended."""
+        self._mark = self.log.stat().st_size
         self._close_input()
         self.start()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from genkidama.system import interruptible  # isort: skip  # noqa: F401  # before all else
+
 import argparse
 import sys
 from collections.abc import Sequence

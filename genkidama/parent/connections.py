@@ -9,7 +9,8 @@ Laws of this file:
   1008; after it, only bytes that are no message do.
 - A name belongs to one connection at a time. The same child on a new connection takes its name
   over, and the end of the old connection means nothing any more. It is the same child if name and
-  session are the same, or if it has a token of that name and the old connection answers no ping.
+  session are the same. It is taken to be the same if the old connection answers no ping and it has
+  a token of that name, or nobody needs one.
 - Nothing waits between the decoding of a message and the reply's encoding.
 - A pull that may wait is answered when there is something new, and else before the child's next
   message is.
@@ -285,12 +286,13 @@ class Connections:
     async def _make_way(self, hello: Hello, admitted: str) -> None:
         """Frees the name of a machine that lost its power and returns before it was missed.
 
-        A token of its own proves that it is that machine. A ping without an answer proves that the
-        old connection is dead. If that one lives, two machines share a token, and the second is
-        refused.
+        A token of its own proves that it is that machine; without tokens nothing is proven anyway.
+        A ping without an answer proves that the old connection is dead. If that one lives, two
+        machines share a token or a name, and the second is refused.
         """
         old, known = self.children.get(hello.name), self._server.children.get(hello.name)
-        if admitted != hello.name or old is None or known is None or known.session == hello.session:
+        proven = self.admission is None or admitted == hello.name
+        if not proven or old is None or known is None or known.session == hello.session:
             return
         try:
             async with asyncio.timeout(self.pong_seconds):

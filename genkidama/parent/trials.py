@@ -6,26 +6,29 @@ Laws of this file:
 - At the end of each phase the trial's weights are copied between two pushes. First they are
   written, then the report, so that a report in the study always has its weights on the disk.
 - What cannot be written is tried again; the search goes on.
+- Nothing waits for the study but what needs it: it may be locked for a minute, or away.
+- A directory belongs to the trial that made it. If the study knows no such trial, or one with other
+  settings, it is put aside: its weights are nobody's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import genkidama
 from genkidama.child_record import restored
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.events import Resumed
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import RETRY_SECONDS
 from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.files import write_atomically
-from genkidama.system.run import CHECKPOINTS, EXPERIMENT, trial_folder
+from genkidama.system.run import CHECKPOINTS, EXPERIMENT, TRIALS, trial_folder
 from genkidama.trial import Snapshot
 from genkidama.tuning.service import Search, SearchTrial
 from genkidama.weights import Signature, Vector
@@ -72,18 +75,31 @@ class TrialKeeper:
         self._best: dict[int, float] = {}
         self._saved_at = -math.inf
         self._retry_at = -math.inf
+        #: When the study is asked or told again.
+        self._study_at = -math.inf
+        self._reporting: asyncio.Task[None] | None = None
         self._sampling: asyncio.Task[None] | None = None
 
     def restore(self, now: float) -> Resumed | None:
-        """Takes up the trials of the study; None if there are none."""
+        """Takes up the trials of the study; None if there are none.
+
+        Raises:
+            ConfigurationError: the study is empty, and there are trials' directories.
+        """
         search = self._search
-        for known in self._study.trials():
+        trials = self._study.trials()
+        self._put_strangers_aside({known.number for known in trials})
+        for known in trials:
             trial = search.restore(known.number, known.params, known.state, known.phases)
             metrics = (record.metric for record in known.phases if record.metric is not None)
             self._best[known.number] = max(metrics, default=-math.inf)
             if not trial.ended:
                 checkpoint = self._folder(known.number).latest(self._complain)
-                if checkpoint is not None:
+                if checkpoint is not None and not _has(checkpoint.snapshot, known.params):
+                    self._put_aside(
+                        known.number, "was trained with other settings than the study's"
+                    )
+                elif checkpoint is not None:
                     trial.restore(checkpoint.snapshot, checkpoint.signature, checkpoint.vector)
                     trial.seconds = checkpoint.snapshot.seconds
                     self._saved[known.number] = trial.version
@@ -107,8 +123,10 @@ class TrialKeeper:
     @property
     def due(self) -> bool:
         """Whether `keep` has something to do at once."""
-        return bool(self._reported) or (
-            self._wanted and self._sampling is None and self._now() >= self._retry_at
+        if self._now() < self._study_at:
+            return False
+        return bool(self._reported and self._reporting is None) or (
+            self._wanted and self._sampling is None
         )
 
     def pushed(self, now: float) -> None:
@@ -128,7 +146,7 @@ class TrialKeeper:
         self.pushed(now)  # a trial may also end without a push
         if now < self._retry_at:
             return
-        if self._sampling is None and self._wanted:
+        if self._sampling is None and self._wanted and now >= self._study_at:
             self._sampling = asyncio.create_task(self._sample())
         if now - self._saved_at >= (self._server.experiment.parent.checkpoint_seconds or math.inf):
             self._saved_at = now
@@ -140,6 +158,9 @@ class TrialKeeper:
         except EnvironmentFailure as error:
             self._retry_at = now + RETRY_SECONDS
             self._complain(str(error))
+            return
+        if self._reported and self._reporting is None and now >= self._study_at:
+            self._reporting = asyncio.create_task(self._report_later(self._report()))
 
     async def finish(self, now: float) -> None:
         """Writes all that is left, the weights of trials under way too.
@@ -147,14 +168,16 @@ class TrialKeeper:
         Raises:
             EnvironmentFailure: it cannot be written.
         """
-        if self._sampling is not None:
-            await asyncio.wait((self._sampling,))
+        under_way = [task for task in (self._sampling, self._reporting) if task is not None]
+        if under_way:
+            await asyncio.wait(under_way)
         self.pushed(now)
         for trial in self._search.trials.values():
             if trial.version and not trial.ended:
                 self._copy(trial)
         try:
             await self._write()
+            await self._report()
         finally:
             self._study.close()
 
@@ -187,18 +210,54 @@ class TrialKeeper:
             await asyncio.to_thread(self._save, number, copy)
             if self._copies[number] is copy:  # no newer one has come meanwhile
                 del self._copies[number]
+
+    def _report(self) -> Awaitable[None]:
+        """Tells the study what has been reported until now. All of its weights are written."""
         reported, self._reported = self._reported, {}
+        paths = [(trial, self._path(number)) for number, trial in reported.items()]
+        return self._told(reported, self._study.write(paths))
+
+    async def _told(self, reported: dict[int, SearchTrial], writing: Awaitable[None]) -> None:
         try:
-            if reported:
-                await self._study.write(
-                    [(trial, self._path(number)) for number, trial in reported.items()]
-                )
+            await writing
         except EnvironmentFailure:
             self._reported = reported | self._reported
             raise
         for number, trial in reported.items():
-            if trial.ended and number not in self._copies:
+            if trial.ended and number not in self._copies and number not in self._reported:
                 trial.vector = None  # it is on the disk, and nobody asks for it any more
+
+    async def _report_later(self, telling: Awaitable[None]) -> None:
+        try:
+            await telling
+        except EnvironmentFailure as error:
+            self._study_at = self._now() + RETRY_SECONDS
+            self._complain(str(error))
+        finally:
+            self._reporting = None
+
+    def _put_strangers_aside(self, known: set[int]) -> None:
+        folders = [path for path in self._out.glob(f"{TRIALS}/[0-9]*") if path.name.isdecimal()]
+        strangers = [int(path.name) for path in folders if int(path.name) not in known]
+        if strangers and not known:
+            raise ConfigurationError(
+                f"{self._study.shown}: the study is empty, though {self._out / TRIALS} holds "
+                f"{len(strangers)} trials: was it deleted? put it back from a copy, "
+                "or begin anew with another directory by --out"
+            )
+        for number in strangers:
+            self._put_aside(number, "is not in the study")
+
+    def _put_aside(self, number: int, why: str) -> None:
+        folder = self._out / trial_folder(number)
+        aside = folder.with_name(f"lost-{folder.name}-{int(self._now())}")
+        try:
+            folder.rename(aside)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{folder}: {why}, and cannot be renamed: {error.strerror}; move it away"
+            ) from None
+        self._complain(f"{folder}: {why}; it is {aside.name} now")
 
     def _save(self, number: int, copy: _Copy) -> None:
         signature, vector, snapshot, phase_end = copy
@@ -231,7 +290,18 @@ class TrialKeeper:
                 number, params = await self._study.sample()
                 self._search.offer(number, params, self._now())
         except EnvironmentFailure as error:
-            self._retry_at = self._now() + RETRY_SECONDS
+            self._study_at = self._now() + RETRY_SECONDS
             self._complain(str(error))
         finally:
             self._sampling = None
+
+
+def _has(snapshot: Snapshot, params: dict[str, Any]) -> bool:
+    """Whether a checkpoint was written with these settings."""
+    for key, value in params.items():
+        found: Any = snapshot.experiment
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        if found != value:
+            return False
+    return True

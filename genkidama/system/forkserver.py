@@ -20,16 +20,18 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from multiprocessing import forkserver, reduction, resource_tracker
+from multiprocessing import forkserver, reduction, resource_tracker, util
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 import msgspec
 
 from genkidama.experiment import Experiment
+from genkidama.system.lifeline import end_with_pipe
 
 __all__ = [
     "EXPERIMENT_VARIABLE",
+    "FOLDER_VARIABLE",
     "PRELOAD_VARIABLE",
     "Nursery",
     "end",
@@ -41,6 +43,9 @@ __all__ = [
 PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
 
+#: And where the folder with its socket lies. Its starter removes that, or else the nursery.
+FOLDER_VARIABLE = "GENKIDAMA_NURSERY_FOLDER"
+
 #: Starting a process changes for a moment what all threads of the program share.
 _lock = threading.Lock()
 
@@ -48,7 +53,8 @@ _lock = threading.Lock()
 class Nursery:
     """A server process that is born when the first process is asked of it.
 
-    It lives as long as this process or any of its own.
+    It lives as long as this process, and so does all that is forked from it: the kernel sees to
+    that, whatever they do at the moment.
 
     Args:
         preload: the module that is imported in it. If it cannot be imported, nothing is warm. Its
@@ -136,7 +142,7 @@ class Nursery:
         with _lock:
             # It unblocks SIGINT when it starts; the nursery's start would have it do that.
             resource_tracker.ensure_running()
-            variables = self.variables(experiment)
+            variables = {**self.variables(experiment), FOLDER_VARIABLE: util.get_temp_dir()}
             before = {name: os.environ.get(name) for name in variables}
             os.environ.update(variables)
             main = sys.modules["__main__"]
@@ -210,6 +216,14 @@ class _Output:
 
 def _enter(entry: str, args: tuple[Any, ...], output: _Output | None) -> None:
     """The first function of each process."""
+    # Multiprocessing would have a nursery live as long as any process that was forked from it.
+    alive = forkserver._forkserver._forkserver_alive_fd  # type: ignore[attr-defined]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, alive)
+    os.close(nothing)
+    starter = multiprocessing.parent_process()
+    assert starter is not None
+    end_with_pipe(starter.sentinel)
     if output is not None:
         # The system may share the CPU out by sessions (Linux' autogroups). In the nursery's, all
         # cores of all children together would get as much as one of them.

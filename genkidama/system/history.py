@@ -26,7 +26,7 @@ __all__ = ["BACKLOG", "Follower", "History", "read_lines", "whole_length", "whol
 #: How much is kept for a disk that is full: a hundred thousand exchanges.
 BACKLOG = 16 << 20
 
-#: The last line of a history is shorter than this.
+#: So much is read at a time in search of the last line's end; hardly any is longer.
 _TAIL = 1 << 16
 
 
@@ -45,9 +45,13 @@ def whole_length(path: Path) -> int:
 
 
 def _whole_length(file: int) -> int:
-    size = os.fstat(file).st_size
-    start = max(0, size - _TAIL)
-    return start + len(whole_lines(os.pread(file, _TAIL, start)))
+    end = os.fstat(file).st_size
+    while end:
+        start = max(0, end - _TAIL)
+        if whole := whole_lines(os.pread(file, end - start, start)):
+            return start + len(whole)
+        end = start
+    return 0
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

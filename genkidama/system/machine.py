@@ -8,6 +8,7 @@ import mmap
 import os
 import re
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ __all__ = [
     "forget_peak",
     "keep_large_blocks",
     "loop_factory",
+    "machine_name",
     "on_signals",
     "private_bytes",
     "resident_bytes",
@@ -40,6 +42,16 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def machine_name() -> str:
+    """What this machine calls itself, in letters, digits, `-` and `_`; `"child"` if it does not."""
+    host = socket.gethostname().partition(".")[0]
+    name = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-"
+        for letter in host
+    )
+    return name.strip("-_")[:48] or "child"
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

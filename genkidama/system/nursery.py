@@ -7,19 +7,26 @@ that it inherits, and ends when its standard input does.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
+import shutil
 import sys
+import time
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing import forkserver
 
 from genkidama.experiment import Experiment
-from genkidama.system.forkserver import EXPERIMENT_VARIABLE, PRELOAD_VARIABLE
+from genkidama.system.forkserver import EXPERIMENT_VARIABLE, FOLDER_VARIABLE, PRELOAD_VARIABLE
+from genkidama.system.lifeline import end_with_parent, outlive_parent
 from genkidama.system.machine import unmap_libraries
 
 __all__ = ["main", "prepare"]
+
+#: A starter that ends takes no longer than this.
+_PARTING_SECONDS = 2.0
 
 
 def prepare() -> None:
@@ -28,6 +35,18 @@ def prepare() -> None:
     Raises:
         ImportError: it cannot be imported.
     """
+    # Its starter waits for it now. Later a nursery finds out by itself that it is alone, but what
+    # it imports may hang.
+    end_with_parent()
+    try:
+        _warm_up()
+    finally:
+        outlive_parent()
+    if FOLDER_VARIABLE in os.environ:
+        atexit.register(_tidy, os.environ[FOLDER_VARIABLE], os.getpid(), os.getppid())
+
+
+def _warm_up() -> None:
     # What is imported stays. To look for garbage meanwhile would take a tenth of the time, and what
     # it leaves free would be filled by each core, on a page of its own.
     gc.disable()
@@ -37,6 +56,15 @@ def prepare() -> None:
     gc.freeze()
     gc.enable()
     unmap_libraries()
+
+
+def _tidy(folder: str, nursery: int, starter: int) -> None:
+    """Removes the folder with the nursery's socket, if its starter has been killed."""
+    deadline = time.monotonic() + _PARTING_SECONDS
+    while os.getpid() == nursery and os.path.exists(folder) and time.monotonic() < deadline:
+        if os.getppid() != starter:
+            shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.01)  # one that is being killed closes its pipes first
 
 
 def main() -> None:

@@ -166,13 +166,22 @@ class Run:
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """The last evaluation as it was written, None if there was none."""
+        """The last evaluation as it was written, None if there was none.
+
+        Raises:
+            ConfigurationError: the file is broken.
+        """
         try:
             text = (self.path / _EVALUATION).read_bytes()
         except FileNotFoundError:
             return None
-        found: dict[str, Any] = msgspec.json.decode(text)
-        return found
+        try:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"{self.path / _EVALUATION}: is broken: {error}; "
+                f"evaluate again: genkidama evaluate {self.path}"
+            ) from None
 
     def record_evaluation(
         self, evaluation: dict[str, Any], returns: Sequence[float], now: float

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import warnings
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -125,8 +126,11 @@ class Study:
         number, params = await self._in_thread(self._sample)
         return number, params
 
-    async def write(self, trials: list[tuple[SearchTrial, str]]) -> None:
+    def write(self, trials: list[tuple[SearchTrial, str]]) -> Awaitable[None]:
         """Brings the study up to date with these trials; with each comes its checkpoint's path.
+
+        They are written as they are at the call. Whoever awaits that may have to wait for a minute
+        if another program has locked the database.
 
         Raises:
             EnvironmentFailure: the database cannot be reached; try again with the same trials.
@@ -135,7 +139,7 @@ class Study:
             (trial.number or 0, list(trial.phases), trial.state, trial.stop, checkpoint)
             for trial, checkpoint in trials
         ]
-        await self._in_thread(self._write, copies)
+        return self._in_thread(self._write, copies)
 
     def close(self) -> None:
         """Waits for what is under way."""

@@ -76,6 +76,7 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
 
 def run_watched_core(*arguments: Any) -> None:
     """A core that looks at its memory more often."""
-    core = import_module("genkidama.child.core")  # which imports torch
-    core._LOOK_BATCHES = 8  # type: ignore[attr-defined]
-    core.run_core(*arguments)
+    process = import_module("genkidama.child.process")
+    process._LOOK_SECONDS = 0.05  # type: ignore[attr-defined]
+    process._SETTLING_SECONDS = 0.1  # type: ignore[attr-defined]
+    import_module("genkidama.child.core").run_core(*arguments)  # which imports torch

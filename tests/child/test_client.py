@@ -428,3 +428,28 @@ async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixtu
         said.reasons()
         == [f"nobody listens at {where}: is the parent started, and are host and port right?"] * 2
     )
+
+
+# What it may be told to import.
+
+
+async def test_a_child_imports_nothing_that_its_owner_does_not_allow(tmp_path: Path) -> None:
+    """A parent that is taken over names `subprocess:Popen`, with any arguments."""
+    mark = tmp_path / "taken over"
+    hostile = constant(
+        child={"backend": "hogwild"},
+        environment={"id": "subprocess:Popen", "options": {"args": ["touch", str(mark)]}},
+    )
+    async with running(hostile, tmp_path / "run") as parent:
+        child = Child(url(parent.address), name="pi", allow=["my_module"])
+        async with asyncio.timeout(20):
+            with pytest.raises(ConfigurationError, match="this child may not import 'subprocess'"):
+                await child.serve()
+    assert child.backend is None and not mark.exists()
+
+
+async def test_a_child_imports_what_is_on_its_list(tmp_path: Path) -> None:
+    async with running(constant(stop={"updates": 2}), tmp_path) as parent:
+        async with asyncio.timeout(20):
+            await Child(url(parent.address), name="pi", allow=["tests"]).serve()
+        assert parent.server.exchanges >= 2

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 
-from genkidama.capacity import GROWTH_BYTES
+from genkidama.capacity import GROWTH_BYTES, SETTLING_BYTES
 from genkidama.child import process
 from genkidama.child.process import (
     BLOCK,
@@ -127,14 +127,33 @@ def test_who_never_waits_goes_on_at_once(yard: Yard) -> None:
 # The guard.
 
 
-def test_a_process_leaks_once_it_has_grown_too_much_since_the_first_look(
+FIRST = 100 << 20
+
+
+def leaks(monkeypatch: pytest.MonkeyPatch, *looks: tuple[float, int]) -> list[bool]:
+    """What a guard says at these seconds, with so many bytes more than at first."""
+    guard = MemoryGuard()
+    found = []
+    for now, more in looks:
+        monkeypatch.setattr(process.time, "monotonic", lambda now=now: 1000.0 + now)
+        monkeypatch.setattr(process, "own_bytes", lambda more=more: FIRST + more)
+        found.append(guard.leaks())
+    return found
+
+
+def test_a_process_leaks_once_it_has_grown_too_much_since_it_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = 100 << 20
-    sizes = [first, first + GROWTH_BYTES, first + GROWTH_BYTES + 1, first]
-    monkeypatch.setattr(process, "resident_bytes", lambda: sizes.pop(0))
-    guard = MemoryGuard()
-    assert [guard.leaks() for _ in range(4)] == [False, False, True, False]
+    settled = 5 * GROWTH_BYTES  # libraries and caches
+    looks = [(0.0, 0), (2.0, settled), (6.0, settled), (7.5, settled + GROWTH_BYTES)]
+    assert leaks(monkeypatch, *looks, (9.0, settled + GROWTH_BYTES + 1)) == [False] * 4 + [True]
+
+
+def test_a_process_that_eats_memory_at_once_is_found_out_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [(0.0, 0), (0.9, 99 << 30), (1.1, SETTLING_BYTES), (2.2, SETTLING_BYTES + 1)]
+    assert leaks(monkeypatch, *looks) == [False, False, False, True]
 
 
 # A life.
@@ -150,8 +169,10 @@ def _own_signals() -> Iterator[None]:
 
 def ended(pipe: Connection, life: Callable[[], int]) -> object:
     """The exit code of a process that lives like this."""
-    with pytest.raises(SystemExit) as exit:
-        live(pipe, life)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "limit_growth", lambda by: None)  # the tests go on after it
+        with pytest.raises(SystemExit) as exit:
+            live(pipe, life)
     return exit.value.code
 
 

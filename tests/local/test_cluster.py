@@ -160,6 +160,27 @@ def test_whoever_is_killed_is_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("leftovers")
+def test_a_parent_that_others_stop_and_a_child_that_fails_do_not_end_the_run(
+    tmp_path: Path,
+) -> None:
+    settings = constant(
+        stop={"updates": 30},
+        child={"backend": "tests.local.failing:FailsOnSecond"},
+        network={"options": {"seconds": 0.02}},
+    )
+    said: list[str] = []
+    watch = Watch("exchange", lambda: of("genkidama.parent")[0].terminate())
+    run = train(settings, children=2, out="run", episodes=0, watch=watch, say=said.append)
+    assert run.load().snapshot.updates >= 30.0
+    assert [event["reason"] for event in history(tmp_path / "run", "stop")] == [
+        "SIGTERM",
+        "30 updates done",
+    ]
+    assert "child-2 is left out: the cable is loose" in said
+    assert "the parent was stopped by SIGTERM, and is started again" in said
+
+
+@pytest.mark.usefixtures("leftovers")
 def test_who_is_killed_over_and_over_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MOST_LOSSES", 1)
     ended = threading.Event()

@@ -8,7 +8,10 @@ import pytest
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
+from genkidama.local import directory
 from genkidama.local.directory import prepare_directory, resumable
+from genkidama.system.history import History
+from genkidama.system.run import Run
 from tests.helpers import small, untrained
 
 
@@ -46,6 +49,32 @@ def test_a_run_that_goes_on_keeps_its_own_settings_until_the_parent_has_seen_the
     assert prepare_directory(changed, tmp_path, tmp_path) == run
     assert run.experiment == small()
     assert Experiment.load(tmp_path / "logs" / "experiment.toml") == changed
+
+
+@pytest.mark.parametrize("user", ["train", "parent"])
+def test_a_run_in_use_keeps_its_settings_and_may_be_used_afterwards(
+    tmp_path: Path, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_PARTING_SECONDS", 0.2)
+    untrained(tmp_path, small())
+    history = None
+    if user == "train":
+        run = prepare_directory(small(), tmp_path, tmp_path)
+    else:
+        run = Run(tmp_path)
+        history = History(tmp_path / "history.jsonl")
+        (tmp_path / "logs").mkdir()
+        (tmp_path / "logs" / "experiment.toml").write_text(small().to_toml())
+    changed = small(stop={"updates": 5})
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}: is in use: .*; end that first"):
+        prepare_directory(changed, None, tmp_path)
+    assert Experiment.load(tmp_path / "logs" / "experiment.toml") == small()
+    with resumable(run, "train"):
+        pass
+    if history is not None:
+        history.close()
+    with resumable(prepare_directory(changed, None, tmp_path), "train"):
+        assert Experiment.load(tmp_path / "logs" / "experiment.toml") == changed
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -17,7 +20,7 @@ from genkidama.learning.play import play
 from genkidama.local.evaluation import Evaluation, evaluate
 from genkidama.system.checkpoint import save
 from genkidama.system.run import Run
-from tests.helpers import command, small, untrained
+from tests.helpers import ROOT, command, small, until, untrained
 
 
 def of(*returns: float, threshold: float | None = None, greedy: bool = False) -> Evaluation:
@@ -168,6 +171,20 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
         "checkpoint": str(run.final),
         "environment": "tests.tiny:Faulty",
     }
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    environment = {"id": "tests.tiny:Faulty", "options": {"fault": "sleep"}}
+    run = untrained(tmp_path / "run", small(environment=environment))
+    command = [sys.executable, "-m", "genkidama", "evaluate", str(run.path), "--episodes", "2"]
+    program = psutil.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    playing = until(lambda: [one for one in program.children() if one.num_threads()], seconds=30.0)
+    # They sleep in the environment: each has imported torch by then.
+    until(lambda: all(any("torch" in m.path for m in one.memory_maps()) for one in playing))
+    program.kill()
+    program.wait()
+    until(lambda: not any(one.is_running() for one in playing), "their end", 20.0)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,22 @@ async def test_a_returning_child_takes_its_name_over(parent: Parent) -> None:
     assert parent.server.children["pi"].exchanges == 2
 
 
+async def test_without_tokens_a_machine_that_lost_its_power_gets_its_name_back(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connections, "pong_seconds", 0.2)
+    async with (
+        FakeChild(parent.address) as old,
+        FakeChild(parent.address, session="another process") as new,
+    ):
+        await old.enter()
+        old.connection.transport.pause_reading()  # its plug is pulled: it answers no ping
+        await new.enter()
+        np.testing.assert_array_equal(await new.pushed(3.0), vector(3.0))
+        old.connection.transport.resume_reading()
+    assert not parent.server.refusals
+
+
 async def test_a_repeated_push_is_counted_once(parent: Parent) -> None:
     async with FakeChild(parent.address) as child:
         await child.enter()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.messages import PROTOCOL, Hello, Join, Push, Weights, Welcome
 from genkidama.parameter_server import ParameterServer
@@ -37,6 +40,7 @@ class World:
         self.problems: list[str] = []
         self.search = Search(experiment)
         self.server = ParameterServer(experiment, "run", self.search)
+        self.arguments = (experiment, out)
         self.study = Study(experiment, out, resumes)
         self.keeper = TrialKeeper(
             self.server, self.search, self.study, out, self.problems.append, lambda: self.now
@@ -47,13 +51,19 @@ class World:
     async def enter(self) -> int:
         """The node is given a trial, as soon as the study has one."""
         while True:
-            await self.keeper.keep(self.now)
+            await self.keep(self.now)
             reply = self.server.handle("", Hello(protocol=PROTOCOL, name="a", session="s"), 0.0)
             assert isinstance(reply, Welcome)
             if reply.trial is not None:
                 self.server.handle("a", Join(signature=[("w", [1])]), 0.0)
                 return reply.trial
             await asyncio.sleep(0.001)
+
+    async def keep(self, now: float) -> None:
+        """All that is due is written, the study too."""
+        await self.keeper.keep(now)
+        if self.keeper._reporting is not None:
+            await asyncio.wait((self.keeper._reporting,))
 
     def push(self, trial: int, value: float) -> Weights:
         self.sequence += 1
@@ -91,7 +101,7 @@ async def test_a_phases_weights_are_those_of_its_end(world: World) -> None:
     assert vector is not None
     vector[:] = 9.0  # what comes later does not reach what was copied
     assert world.keeper.due
-    await world.keeper.keep(1.0)
+    await world.keep(1.0)
     assert world.latest(trial).vector.tolist() == [5.0]
     assert world.reports(trial) == 1
     assert Experiment.load(world.out / f"trials/{trial:04d}/experiment.toml").search is None
@@ -109,12 +119,12 @@ async def test_a_report_in_the_study_has_its_weights_on_the_disk(
 
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointFolder, "save_latest", full)
-        await world.keeper.keep(1.0)
+        await world.keep(1.0)
     assert world.problems == ["no space"]
     assert world.reports(trial) == 0
-    await world.keeper.keep(2.0)  # the disk is left alone for a while
+    await world.keep(2.0)  # the disk is left alone for a while
     assert world.reports(trial) == 0
-    await world.keeper.keep(100.0)
+    await world.keep(100.0)
     assert world.reports(trial) == 1
     assert world.latest(trial).vector.tolist() == [5.0]
     await world.keeper.finish(101.0)
@@ -126,7 +136,7 @@ async def test_the_best_is_that_of_the_best_phase_and_an_ended_trial_frees_its_v
     trial = await world.enter()
     for value in (7.0, 3.0):
         reply = world.push(trial, value)
-        await world.keeper.keep(1.0)
+        await world.keep(1.0)
     assert reply.next
     assert world.search.trials[trial].vector is None
     folder = CheckpointFolder(world.out / f"trials/{trial:04d}/checkpoints")
@@ -163,8 +173,71 @@ async def test_what_the_study_could_not_take_is_written_later(
 
     with monkeypatch.context() as patched:
         patched.setattr(Study, "write", away)
-        await world.keeper.keep(1.0)
+        await world.keep(1.0)
     assert world.problems == ["the database is away"]
-    await world.keeper.keep(100.0)
+    await world.keep(100.0)
     assert world.reports(trial) == 1
     await world.keeper.finish(101.0)
+
+
+# A study that is locked, or lost.
+
+
+async def test_nothing_waits_for_a_study_that_another_program_has_locked(world: World) -> None:
+    trial = await world.enter()
+    with closing(sqlite3.connect(world.out / "study.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for value in (5.0, 6.0):
+            world.push(trial, value)
+            async with asyncio.timeout(5.0):  # SQLite waits for a minute
+                await world.keeper.keep(1.0)
+            assert world.latest(trial).vector.tolist() == [value]
+        other.execute("ROLLBACK")
+    async with asyncio.timeout(10.0):
+        await world.keeper.finish(2.0)
+    assert [len(known.phases) for known in Study(*world.arguments, True).trials()][trial] == 2
+
+
+async def lost(tmp_path: Path, values: tuple[float, ...] = (5.0,)) -> None:
+    """A search that has reported, and whose parent is gone."""
+    world = World(tmp_path)
+    trial = await world.enter()
+    for value in values:
+        world.push(trial, value)
+    await world.keep(1.0)
+    await world.keeper.finish(2.0)
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied"])
+async def test_a_search_does_not_go_on_without_its_study(tmp_path: Path, how: str) -> None:
+    """Its new trials would take the old ones' weights over, with other settings."""
+    await lost(tmp_path)
+    for path in tmp_path.glob("study.db*"):
+        path.unlink() if how == "deleted" or path.name != "study.db" else path.write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=r"the study is empty, though .*trials holds 1"):
+        World(tmp_path, resumes=True)
+
+
+async def test_a_directory_of_a_trial_that_the_study_does_not_know_is_put_aside(
+    tmp_path: Path,
+) -> None:
+    await lost(tmp_path)
+    shutil.copytree(tmp_path / "trials/0000", tmp_path / "trials/0002")
+    world = World(tmp_path, resumes=True)
+    assert [path.name for path in tmp_path.glob("trials/lost-0002-*")]
+    assert not (tmp_path / "trials/0002").exists() and "is not in the study" in world.problems[0]
+    await world.keeper.finish(0.0)
+
+
+async def test_weights_that_were_trained_with_other_settings_are_not_taken(tmp_path: Path) -> None:
+    await lost(tmp_path)
+    folder = CheckpointFolder(tmp_path / "trials/0000/checkpoints")
+    found = folder.latest()
+    assert found is not None
+    other = {0.9: 0.99, 0.99: 0.9}[found.snapshot.experiment["algorithm"]["gamma"]]
+    found.snapshot.experiment["algorithm"]["gamma"] = other
+    folder.save_latest(found.signature, found.vector, found.snapshot)
+    world = World(tmp_path, resumes=True)
+    assert world.search.trials[0].vector is None
+    assert "was trained with other settings" in world.problems[0]
+    await world.keeper.finish(0.0)

@@ -35,6 +35,8 @@ def test_whole_lines_end_with_their_line_break(text: bytes) -> None:
         (b"{}\n", 3),
         (b"{}\n{}\n{torn", 6),
         (b"x" * 100_000 + b"\n" + b"y" * 10, 100_001),
+        (b"{}\n" + b"y" * 200_000, 3),
+        (b"y" * 200_000, 0),
     ],
 )
 def test_what_a_crash_has_torn_is_not_counted(

@@ -66,6 +66,14 @@ def evaluation(mean: float) -> dict[str, Any]:
     return Evaluation(returns, Path("best.safetensors"), 3.0, False, 7, "Moon", "Moon").to_dict()
 
 
+@pytest.mark.parametrize("broken", [b"", b"{", b"[1]", b"\xff"])
+def test_a_broken_evaluation_is_told_with_the_way_out(tmp_path: Path, broken: bytes) -> None:
+    (tmp_path / "evaluation.json").write_bytes(broken)
+    way_out = f"evaluation.json: is broken: .*; evaluate again: genkidama evaluate {tmp_path}"
+    with pytest.raises(ConfigurationError, match=way_out):
+        _ = Run(tmp_path).evaluation
+
+
 @pytest.mark.parametrize("mean", [21.5, float("nan")])
 def test_an_evaluation_is_written_twice(tmp_path: Path, mean: float) -> None:
     run = Run(tmp_path)

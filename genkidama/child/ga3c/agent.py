@@ -36,6 +36,7 @@ from genkidama.child.process import (
     MemoryGuard,
     live,
 )
+from genkidama.child.sanity import check_numbers
 from genkidama.experiment import Experiment
 from genkidama.learning.actions import converter
 from genkidama.learning.lanes import make_lanes
@@ -44,9 +45,8 @@ __all__ = ["Agent", "run_agent"]
 
 Array = npt.NDArray[Any]
 
-#: How many steps pass between two looks at the memory: the agent has used all of its slots by the
-#: first one, and they are part of what it resides in.
-_LOOK_STEPS = 4096
+#: How often it asks its guard.
+_LOOK_STEPS = 64
 
 
 class Agent:
@@ -174,6 +174,8 @@ class Agent:
     def _submit(self, i: int, steps: int, bootstrap: float, cut: bool) -> None:
         """Gives the full slot to the trainers."""
         slots, slot = self._slots, self._full[i]
+        rows = slice(slot * self._length, slot * self._length + steps)
+        check_numbers(slots.rewards[rows], slots.observations[rows])
         slots.lengths[slot] = steps
         slots.bootstraps[slot] = bootstrap
         slots.cut[slot] = cut
@@ -223,4 +225,5 @@ def run_agent(
     own = slice(index, index + 1)
     element = slots.semaphore[own] if experiment.child.exchange == "episode" else None
     line = Line(pipe, slots.stop[own], element)
-    live(pipe, lambda: Agent(index, experiment, slots, ends, line, seed).run())
+    among = experiment.ga3c.max_agents
+    live(pipe, lambda: Agent(index, experiment, slots, ends, line, seed).run(), among)

@@ -34,6 +34,7 @@ from genkidama.child.ga3c.queues import put, ring, take, waiting
 from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots
 from genkidama.child.nurseries import AGENTS
 from genkidama.child.shared_weights import SharedWeights, change
+from genkidama.child.watch import Watch
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.weights import Signature, Vector
@@ -45,6 +46,9 @@ _AGENTS_PER_CORE = 8
 
 #: An engine that has died so many times, with no update in between, will never live.
 _FATAL_DEATHS = 3
+
+#: An engine may do nothing for so many times as long as an agent.
+_ENGINE_PATIENCE = 2.0
 
 #: This share of a window passes before the window begins. Meanwhile agents start, and whatever else
 #: a change has stirred up settles.
@@ -74,7 +78,15 @@ class GA3C:
         self.setting = Setting(settings.predictors, settings.trainers, agents)
         #: What the dynamic adjustment has tried, a row a window; None if it is off.
         self.adjustment: Adjustment | None = None
-        self._crew = Crew(experiment, "agent", name, self._fork)
+        self._crew = Crew(
+            experiment, "agent", name, self._fork, lambda agent: self.slots.mark_of(agent)
+        )
+        #: Of the engine, which compiles before its first batch and warms its device up.
+        self._watch = Watch(
+            _ENGINE_PATIENCE * experiment.child.hang_seconds,
+            lambda _: self.slots.mark_of_engine(),
+            self._engine_hung,
+        )
         self._predictions, self._training = pipe(), pipe()
         self._bells = [pipe() for _ in range(settings.max_agents)]
         for _, end in self._bells:
@@ -150,6 +162,8 @@ class GA3C:
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self._weights.begin(weights)
         self._put_to_work()
+        self._watch.ages.wake(0)
+        self._watch.begin()
         await self._crew.begin(self.setting.agents, version, self.slots.semaphore)
         self._counted_at = time.monotonic()
         if self._settings.dynamic:
@@ -179,8 +193,14 @@ class GA3C:
 
     # The engine.
 
+    def _engine_hung(self, _: int, seconds: float) -> None:
+        log.warning("engine hung", reason=f"it did nothing for {seconds:.0f} s, and is killed")
+        if self._engine is not None:
+            self._engine.kill()
+
     def _engine_lost(self, reason: str, alive: bool) -> None:
         """It says that it cannot go on, or is gone."""
+        self._watch.ages.gone(0)
         updates = self.slots.updates
         self._deaths = 1 if updates > self._updates_at_death else self._deaths + 1
         self._updates_at_death = updates
@@ -217,6 +237,7 @@ class GA3C:
             if waiting(queue.fileno()):
                 take(queue.fileno(), 2 * size)
         engine.attach(slots)
+        self._watch.ages.wake(0)
         self._put_to_work()
         put(self._predictions[1].fileno(), np.flatnonzero(slots.asked != slots.answered).tolist())
         put(self._training[1].fileno(), np.flatnonzero(slots.busy).tolist())
@@ -311,6 +332,7 @@ class GA3C:
         self._crew.release()
 
     async def shutdown(self) -> None:
+        self._watch.end()
         for task in (self._adjusting, self._restart):
             if task is not None:
                 task.cancel()

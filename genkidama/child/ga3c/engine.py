@@ -30,6 +30,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
+from genkidama.system.lifeline import end_with_parent
 
 __all__ = ["Engine", "main"]
 
@@ -163,7 +164,8 @@ def _device(name: str) -> torch.device:
 
 def main() -> int:
     """The life of an engine process; returns its exit code."""
-    number, *descriptors = map(int, sys.argv[1:])
+    parent, number, *descriptors = map(int, sys.argv[1:])
+    end_with_parent(parent)
     control = Connection(number)
     torch.set_num_threads(1)
     try:

@@ -42,8 +42,9 @@ class EngineProcess:
         try:
             with theirs:
                 inherited = [theirs.fileno(), *descriptors]
+                numbers = map(str, (os.getpid(), *inherited))
                 self.popen = subprocess.Popen(
-                    [sys.executable, "-m", "genkidama.child.ga3c.engine", *map(str, inherited)],
+                    [sys.executable, "-m", "genkidama.child.ga3c.engine", *numbers],
                     stdin=subprocess.DEVNULL,
                     pass_fds=inherited,
                     env={

@@ -145,6 +145,23 @@ class Slots(Block):
         """How many updates there were."""
         return int(self.counters[:, Count.UPDATES].sum())
 
+    def mark_of(self, agent: int) -> int | None:
+        """A number that changes with each step of an agent; None while it waits for the engine."""
+        layout = self.layout
+        lanes = slice(agent * layout.environments, (agent + 1) * layout.environments)
+        asked = self.asked[lanes]
+        # A full slot that the trainers have not got yet may be one more.
+        full = self.busy.reshape(-1, layout.rollouts)[lanes].sum(1) >= layout.rollouts - 1
+        if full.any() or (asked != self.answered[lanes]).any():
+            return None
+        return int(asked.sum())
+
+    def mark_of_engine(self) -> int | None:
+        """A number that changes when the engine does anything; None while nobody waits for it."""
+        if not self.busy.any() and (self.asked == self.answered).all():
+            return None
+        return int(self.counters.sum())
+
 
 @dataclass(frozen=True)
 class Ends:

@@ -353,13 +353,15 @@ def test_one_that_is_to_end_before_it_has_begun_does_not_begin() -> None:
     yard.close()
 
 
-def test_one_that_has_grown_too_large_asks_to_be_replaced() -> None:
+def test_one_that_has_grown_too_large_asks_to_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genkidama.child.process._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("genkidama.child.process._SETTLING_SECONDS", 0.0)
     with acting(numbered(**ENDLESS, leak=2 * GROWTH_BYTES // _LOOK_STEPS)) as (yard, agent):
-        yard.serve(2 * _LOOK_STEPS - 1)
+        yard.serve(3 * _LOOK_STEPS - 1)
         yard.answer()
         assert agent.ended() == RECYCLED
         yard.listen()
-        assert sum(record[2] for record in yard.said if record is not None) == 2 * _LOOK_STEPS
+        assert sum(record[2] for record in yard.said if record is not None) == 3 * _LOOK_STEPS
 
 
 # A process of its own.

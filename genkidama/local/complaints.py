@@ -1,0 +1,81 @@
+"""What processes complain about in their logs, for whoever watches the terminal.
+
+Laws of this file:
+- Warnings and errors are told, once; the same again only after a while, with how often it was.
+- What the history tells as well is left to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from genkidama.system.history import Follower
+
+__all__ = ["Complaints"]
+
+#: The same complaint is told again after so many seconds.
+_AGAIN_SECONDS = 60.0
+
+_LEVELS = ("warning", "error", "critical")
+
+#: What progress shows anyway.
+_KNOWN = ("trial failed",)
+
+#: A complaint is cut off here.
+_LONGEST = 300
+
+
+class Complaints:
+    """Reads what is added to some logs of `configure_logging` from now on.
+
+    Args:
+        logs: the files, each named for its process; they need not be there yet.
+    """
+
+    def __init__(self, logs: Sequence[Path]) -> None:
+        self._logs = [(path.stem, Follower(path)) for path in logs]
+        #: By complaint: when it was told, and how often it has come since.
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def read(self, now: float) -> list[str]:
+        """A line for each complaint that has come since the last call and is to be told.
+
+        Args:
+            now: seconds, never less than at the call before.
+        """
+        found = []
+        for name, log in self._logs:
+            for line in log.read():
+                if (words := _complaint(line)) and (told := self._tell(f"{name}: {words}", now)):
+                    found.append(told)
+        return found
+
+    def _tell(self, words: str, now: float) -> str:
+        # Counts and times in it make it no other complaint.
+        key = "".join(letter for letter in words if not letter.isdigit())
+        told, since = self._told.get(key, (None, 0))
+        if told is not None and now - told < _AGAIN_SECONDS:
+            self._told[key] = (told, since + 1)
+            return ""
+        self._told[key] = (now, 0)
+        return f"{words} ({since} times more since)" if since else words
+
+
+def _complaint(line: bytes) -> str:
+    """The complaint in a line of a log; empty if there is none."""
+    try:
+        told: Any = msgspec.json.decode(line)
+    except msgspec.DecodeError:  # what an environment prints, or a traceback
+        return ""
+    if not isinstance(told, dict) or told.get("level") not in _LEVELS:
+        return ""
+    event = str(told.get("event", ""))
+    if event in _KNOWN:
+        return ""
+    which = next((f" {told[noun]}" for noun in ("core", "agent") if noun in told), "")
+    reason = f": {told['reason']}" if "reason" in told else ""
+    return " ".join(f"{event}{which}{reason}".split())[:_LONGEST]

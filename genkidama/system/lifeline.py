@@ -1,0 +1,60 @@
+"""Processes that end with their starter, however that ends: the kernel sees to it.
+
+It does so where a process computes, sleeps or hangs. Only Linux can. Elsewhere a process finds out
+by itself, at the end of a pipe.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+
+__all__ = ["end_with_parent", "end_with_pipe", "outlive_parent"]
+
+#: From Linux' prctl.h and fcntl.h.
+_PR_SET_PDEATHSIG = 1
+_F_SETSIG = 10
+
+_LINUX = sys.platform == "linux"
+
+
+def end_with_parent(parent: int | None = None) -> None:
+    """Has the kernel kill this process when the thread that started it ends.
+
+    Args:
+        parent: the process number of the starter; if that is gone already, this process ends now.
+    """
+    if _LINUX:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Takes `end_with_parent` back."""
+    if _LINUX:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+def end_with_pipe(descriptor: int) -> None:
+    """Has the kernel kill this process when nobody holds the other end of a pipe any more.
+
+    Args:
+        descriptor: the end to read. Nothing is ever written to the pipe, and no other process may
+            have this end open.
+    """
+    if _LINUX:
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGKILL)
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if select.select([descriptor], [], [], 0.0)[0]:  # it has ended before
+        os._exit(1)

@@ -1,0 +1,133 @@
+"""Which process hangs, and how long one that keeps dying waits."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.child.health import Ages, Falls
+
+PATIENCE = 30.0
+
+seconds = st.floats(0.0, 2.0)
+
+
+def pass_by(ages: Ages, span: float) -> None:
+    """So many seconds, in ticks of one."""
+    for _ in range(round(span)):
+        ages.tick(1.0)
+
+
+def test_one_that_falls_silent_hangs_after_the_patience_and_nobody_else_does() -> None:
+    ages = Ages(PATIENCE)
+    for index in (0, 1, 2):
+        ages.born(index)
+        ages.sign(index)
+    ages.rest(2)
+    for _ in range(round(PATIENCE)):
+        ages.tick(1.0)
+        ages.sign(1)
+        assert ages.hung == []
+    ages.tick(1.0)
+    assert [index for index, _ in ages.hung] == [0]
+    assert ages.quiet == [0]
+    ages.gone(0)
+    pass_by(ages, 10.0 * PATIENCE)
+    assert [index for index, _ in ages.hung] == [1]
+
+
+def test_one_that_is_born_may_take_its_time_and_one_that_is_woken_may_not() -> None:
+    ages = Ages(PATIENCE)
+    ages.born(0)
+    pass_by(ages, 10.0 * PATIENCE)
+    assert ages.hung == []
+    ages.tick(1.0)
+    assert ages.hung == [(0, 10.0 * PATIENCE + 1.0)]
+    ages.rest(0)
+    assert ages.hung == []
+    ages.wake(0)
+    pass_by(ages, PATIENCE + 1.0)
+    assert [index for index, _ in ages.hung] == [0]
+
+
+def test_without_patience_nobody_ever_hangs() -> None:
+    ages = Ages(0.0)
+    ages.born(0)
+    ages.sign(0)
+    pass_by(ages, 10_000.0)
+    assert ages.hung == []
+
+
+@given(st.floats(PATIENCE / 2, 200.0), st.floats(0.0, 3.5))
+def test_the_limit_is_learned_from_the_crew(longest: float, times: float) -> None:
+    """Whoever has once taken longer, may take some times as long, and so may its siblings."""
+    ages = Ages(1000.0)
+    ages.born(0)
+    ages.sign(0)
+    ages._patience = PATIENCE  # as if it had just not been too long
+    for _ in range(int(longest)):
+        ages.tick(1.0)
+    ages.sign(0)
+    assert PATIENCE <= ages.limit <= max(PATIENCE, 4.0 * longest)
+    ages.born(1)
+    ages.sign(1)
+    for _ in range(int(times * int(longest) * 0.75)):
+        ages.tick(1.0)
+    assert [index for index, _ in ages.hung] == []
+
+
+def test_what_was_learned_is_forgotten() -> None:
+    ages = Ages(PATIENCE)
+    ages.born(0)
+    ages.sign(0)
+    pass_by(ages, PATIENCE - 1.0)
+    ages.sign(0)
+    learned = ages.limit
+    assert learned > 3.0 * PATIENCE
+    ages.rest(0)
+    pass_by(ages, 600.0)
+    assert abs(ages.limit - learned / 2.0) < 0.01
+    pass_by(ages, 6000.0)
+    assert ages.limit == PATIENCE
+
+
+@given(st.lists(st.floats(0.0, 1e9), max_size=14))
+def test_a_machine_that_slept_finds_nobody_old(gaps: list[float]) -> None:
+    ages = Ages(PATIENCE)
+    ages.born(0)
+    ages.sign(0)
+    for gap in gaps:
+        ages.tick(gap)
+        assert ages.hung == []
+
+
+@given(st.lists(st.sampled_from(["sign", "rest", "wake", "tick", "born", "gone"]), max_size=200))
+def test_who_gives_a_sign_or_waits_does_not_hang(story: list[str]) -> None:
+    ages = Ages(1.0)
+    for what in story:
+        if what == "tick":
+            ages.tick(0.9)
+        else:
+            getattr(ages, what)(0)
+            assert ages.hung == [] or what == "wake"
+        assert ages.limit >= 1.0
+
+
+@given(st.lists(seconds, min_size=1, max_size=30))
+def test_each_death_in_a_row_takes_longer_up_to_a_minute(gaps: list[float]) -> None:
+    falls = Falls()
+    now = 0.0
+    rests = []
+    for gap in gaps:
+        now += gap
+        rests.append(falls.fall(7, now))
+    assert rests == [0.0, *(min(60.0, 0.25 * 2.0**n) for n in range(len(gaps) - 1))]
+    assert falls.fall(8, now) == 0.0  # another one has nothing to do with it
+
+
+def test_deaths_are_forgiven() -> None:
+    falls = Falls()
+    for _ in range(5):
+        falls.fall(0, 0.0)
+    assert falls.fall(0, 120.0) == 0.25 * 2.0  # 5 are 2 now
+    assert falls.fall(0, 1e6) == 0.0
