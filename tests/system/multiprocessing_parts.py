@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import types
-from multiprocessing import forkserver, popen_forkserver, resource_tracker, spawn
+from multiprocessing import connection, forkserver, popen_forkserver, resource_tracker, spawn
 
 __all__ = ["missing"]
 
@@ -39,6 +39,17 @@ def missing() -> list[str]:
         "forkserver.main(listener, alive, preload) needs nothing else": (
             forkserver.main.__code__.co_varnames[:3] == ("listener_fd", "alive_r", "preload")
             and not (forkserver.main.__kwdefaults__ or {}).get("authkey_r")
+        ),
+        "a process that is forked keeps its nursery's lifeline in _forkserver_alive_fd": (
+            "_forkserver_alive_fd" in forkserver._serve_one.__code__.co_names  # type: ignore[attr-defined]
+        ),
+        "Popen._launch keeps the other end of what a process has as its parent's sentinel": {
+            "dup",
+            "Finalize",
+        }
+        <= set(launch),
+        "util has a function get_temp_dir, and sockets of forkservers lie there": (
+            "get_temp_dir" in connection.arbitrary_address.__code__.co_names
         ),
         "forkserver has a function connect_to_new_process": hasattr(
             forkserver, "connect_to_new_process"
