@@ -18,6 +18,7 @@ from genkidama.parent.server import Parent
 from genkidama.system.aside import aside
 from genkidama.system.console import configure_logging, fail, stop_at_eof
 from genkidama.system.forkserver import spare_the_resource_tracker
+from genkidama.system.machine import keep_large_blocks
 from genkidama.system.plugs import check_environment
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             spare_the_resource_tracker()
             NURSERY.join(options.nursery)
         configure_logging()
+        # Each push brings a vector, which is let go with its reply. A system that gave and took its
+        # memory each time would take longer for that than the blend.
+        keep_large_blocks()
         parent.run()
     except GenkidamaError as error:
         return fail(error)
