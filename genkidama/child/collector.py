@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -86,9 +87,36 @@ class Kit:
     rng: np.random.Generator
     #: Whether batches have log μ.
     notes_log_mu: bool
+    #: ε, asked for before each batch. Without it, it stays what the algorithm's settings say.
+    epsilon: Callable[[], float] | None = None
     #: Takes newer weights over in the middle of a batch, and says whether there were any. Without
     #: it, a batch is played with one policy.
     renew: Callable[[], bool] | None = None
+
+
+class _Explorer:
+    """How actions are drawn, with an ε that may change between batches.
+
+    Args:
+        kit: what the core collects with.
+        epsilon: where the kit has none.
+        make: from ε to a function that draws actions.
+    """
+
+    def __init__(self, kit: Kit, epsilon: float, make: Callable[[float], Any]) -> None:
+        self._changing = kit.epsilon
+        self._epsilon = epsilon
+        self._make = make
+        self._sample = make(epsilon)
+
+    def sampler(self) -> Any:
+        """What draws the actions of the next batch."""
+        if self._changing is not None:
+            epsilon = self._changing()
+            if epsilon != self._epsilon:
+                self._epsilon = epsilon
+                self._sample = self._make(epsilon)
+        return self._sample
 
 
 class Rooms(Protocol):
@@ -164,7 +192,9 @@ class OneLane:
         self._model = model
         self._share = kit.share
         self._line = kit.line
-        self._sample = model.head.sampler(kit.rng, experiment.algorithm.epsilon)
+        self._explorer = _Explorer(
+            kit, experiment.algorithm.epsilon, partial(model.head.sampler, kit.rng)
+        )
         self._noted = _Noted(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
         self._observation: Any = None
         self._return = 0.0
@@ -186,7 +216,7 @@ class OneLane:
         step = self._environment.step
         noted = iter(() if self._noted.outputs is None else self._noted.outputs[0])
         outputs = self._acting(noted)
-        sample, renew = self._sample, self._renew
+        sample, renew = self._explorer.sampler(), self._renew
         normalize, to_environment = self._model.normalizer(), self._model.head.to_environment
         observation, across = self._observation, self._algorithm.across_episodes
         was_terminated[:] = 0.0
@@ -267,7 +297,11 @@ class ManyLanes:
         self._model = model
         self._share = kit.share
         self._line = kit.line
-        self._sample = samples_of_lanes(model.head, kit.rng, experiment.algorithm.epsilon, count)
+        self._explorer = _Explorer(
+            kit,
+            experiment.algorithm.epsilon,
+            lambda epsilon: samples_of_lanes(model.head, kit.rng, epsilon, count),
+        )
         self._noted = _Noted(model, kit.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
@@ -287,6 +321,7 @@ class ManyLanes:
         outputs, normalize = self._model.acting(), self._model.normalizer()
         noted = self._noted.outputs
         current, step = self._observations, self._lanes.step
+        sample = self._explorer.sampler()
         was_terminated[:] = 0.0
         was_truncated[:] = 0.0
         cuts: dict[int, Array] = {}
@@ -297,7 +332,7 @@ class ManyLanes:
             found = outputs(current if normalize is None else normalize(current))
             if noted is not None:
                 noted[:, t] = found
-            actions[:, t], taken = self._sample(found)
+            actions[:, t], taken = sample(found)
             seen, earned, terminated, _, finals = step(taken)
             rewards[:, t] = earned = np.asarray(earned, np.float64)
             self._returns += earned

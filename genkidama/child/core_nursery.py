@@ -24,13 +24,16 @@ from genkidama.child.actor import Actor
 from genkidama.child.core import SingleCore
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.outbox import BLOCKS, rows_of_a_block
+from genkidama.child.priorities import nodes_of
 from genkidama.child.process import Line
-from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
+from genkidama.child.remembered import remembered
+from genkidama.child.replay import ReplayTensor
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
+from genkidama.learning.algorithms import learner_class
 from genkidama.learning.environments import make_environment
 from genkidama.learning.experience import columns_of
-from genkidama.learning.learners import make_learner, reads_log_mu
+from genkidama.learning.learners import make_learner, reads_log_mu, reads_target
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
@@ -62,12 +65,10 @@ def warm_up(experiment: Experiment) -> None:
     if reads_log_mu(learner):
         rollout.log_mu = zero
     if experiment.replay.steps:
-        batch = experiment.algorithm.batch_size
         memory = SharedMemory(_layout(experiment, model))
-        shape, columns = model.observation_shape, model.head.columns
-        replay = ReplayTensor(memory, batch, shape, columns)
-        Share(replay, 0).rehearse()
-        rollout.replay = LearnersReplay(replay, model, rng, 0)
+        share, rollout.replay = remembered(memory, model, rng, 0)
+        share.rehearse()
+        rollout.target = torch.from_numpy(memory.target)
         memory.close()
     warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
     for loss in learner.losses(rollout, torch.Generator()):
@@ -168,6 +169,8 @@ def _layout(experiment: Experiment, model: Model) -> Layout:
     rows = ReplayTensor.rows(steps, batch, experiment.environment.lanes)
     columns = ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0)
     blocks = 0
+    prioritized = steps > 0 and experiment.replay.priority_exponent > 0.0
+    target = reads_target(learner_class(experiment.algorithm))
     if experiment.sends_experience:
         blocks = BLOCKS
         rows = blocks * rows_of_a_block(batch)
@@ -181,4 +184,6 @@ def _layout(experiment: Experiment, model: Model) -> Layout:
         state_rows=STATE_ROWS[experiment.optimizer.name],
         state_sets=1,
         blocks=blocks,
+        target=model.trainable if target else 0,
+        nodes=nodes_of(rows) if prioritized else 0,
     )

@@ -238,6 +238,11 @@ class CoreOrchestrator:
 
     def reset(self, weights: Vector) -> None:
         self._weights.reset(weights)
+        self.memory.refreshed[:] = 0  # θ⁻ begins anew, too
+
+    def heard(self, version: int) -> None:
+        """The version of θ_P that came last, by which θ⁻ may be renewed."""
+        self.memory.version[0] = version
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return self._weights.state()

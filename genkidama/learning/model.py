@@ -12,7 +12,8 @@ Laws of this file:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from copy import deepcopy
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -30,7 +31,7 @@ from genkidama.learning.perceptron import Perceptrons
 from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import STATISTICS, Signature
 
-__all__ = ["Model", "Spaces"]
+__all__ = ["Model", "Spaces", "Twin"]
 
 Array = npt.NDArray[Any]
 
@@ -46,6 +47,14 @@ class Spaces(Protocol):
 
     @property
     def action_space(self) -> gymnasium.Space[Any]: ...
+
+
+class Twin(NamedTuple):
+    """A model's network over other numbers: only to be looked through."""
+
+    network: Network
+    #: The same in NumPy, if there is such a form of it.
+    by_hand: Perceptrons | None
 
 
 class Model:
@@ -146,6 +155,19 @@ class Model:
         It is good for the weights as they are now. The result is good until the next call.
         """
         return self.network.acting_together() if self.by_hand is None else self.by_hand.act
+
+    def twin(self, vector: Tensor) -> Twin:
+        """The same network as a view of another vector: float32 (trainable,), on the CPU."""
+        network = deepcopy(self.network)
+        start = 0
+        for parameter in network.parameters():
+            part = slice(start, start + parameter.numel())
+            parameter.data = vector[part].view(parameter.shape)
+            parameter.requires_grad_(False)
+            # A form in NumPy has views of gradients, too. Nobody writes these.
+            parameter.grad = torch.zeros(1).expand(parameter.shape)
+            start = part.stop
+        return Twin(network, network.by_hand())
 
     def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
         """The running statistics `"observations"` or `"returns"` within `numbers`.

@@ -50,7 +50,7 @@ class Transitions:
     log_mu: Array
     #: (B,) float32: what V(s′) counts: γ^m, or 0 after a termination.
     discounts: Array
-    #: (B,) float32: what each counts in a loss, at most 1; 1 for all where they are drawn uniformly.
+    #: (B,) float32: what each counts in a loss, at most 1, and 1 where draws are uniform.
     weights: Array
     #: (B,) int64: where they lie, for `prioritize`.
     places: Array
@@ -141,6 +141,8 @@ class Rollout:
     progress: float = 0.0
     #: What the child's cores remember. None: nothing, because `replay.steps` is 0.
     replay: Replay | None = None
+    #: (trainable,): θ⁻, older weights, for learners that read them. They change by themselves.
+    target: Tensor | None = None
 
 
 def temporal_differences(rollout: Rollout, values: Array, cut_values: Array, gamma: float) -> Array:
