@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from genkidama.capacity import refusal_of_replay
 from genkidama.child.actor import Actor
 from genkidama.child.core import SingleCore
 from genkidama.child.memory import Layout, SharedMemory
@@ -37,10 +38,10 @@ from genkidama.learning.learners import make_learner, reads_log_mu, reads_target
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
-from genkidama.system.machine import private_bytes, since_peak_bytes
+from genkidama.system.machine import available_bytes, private_bytes, since_peak_bytes
 from genkidama.system.memory import size_of
 
-__all__ = ["describe", "survives_a_fork", "warm_up"]
+__all__ = ["describe", "layout_of", "survives_a_fork", "warm_up"]
 
 
 def warm_up(experiment: Experiment) -> None:
@@ -65,7 +66,7 @@ def warm_up(experiment: Experiment) -> None:
     if reads_log_mu(learner):
         rollout.log_mu = zero
     if experiment.replay.steps:
-        memory = SharedMemory(_layout(experiment, model))
+        memory = SharedMemory(layout_of(experiment, model))
         share, rollout.replay = remembered(memory, model, rng, 0)
         share.rehearse()
         rollout.target = torch.from_numpy(memory.target)
@@ -160,11 +161,15 @@ def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
-    return model.signature.entries, model.numbers.tobytes(), _layout(experiment, model)
+    return model.signature.entries, model.numbers.tobytes(), layout_of(experiment, model)
 
 
-def _layout(experiment: Experiment, model: Model) -> Layout:
-    """The layout of a child's memory with one core."""
+def layout_of(experiment: Experiment, model: Model) -> Layout:
+    """The layout of a child's memory with one core.
+
+    Raises:
+        ConfigurationError: its replay tensor alone is larger than what is free.
+    """
     steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
     rows = ReplayTensor.rows(steps, batch, experiment.environment.lanes)
     columns = ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0)
@@ -175,7 +180,7 @@ def _layout(experiment: Experiment, model: Model) -> Layout:
         blocks = BLOCKS
         rows = blocks * rows_of_a_block(batch)
         columns = columns_of(model).count
-    return Layout(
+    layout = Layout(
         cores=1,
         steps=rows,
         columns=columns,
@@ -187,3 +192,7 @@ def _layout(experiment: Experiment, model: Model) -> Layout:
         target=model.trainable if target else 0,
         nodes=nodes_of(rows) if prioritized else 0,
     )
+    shape = (1, rows, columns)
+    if steps and (why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps)):
+        raise ConfigurationError(why)
+    return layout

@@ -47,6 +47,11 @@ class Layout:
         """
         return replace(self, cores=cores, state_sets=1 if shared else cores)
 
+    @property
+    def replay_bytes(self) -> int:
+        """Of the replay tensor and its priorities."""
+        return self.cores * (4 * self.steps * self.columns + 8 * self.nodes)
+
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {
             "weights": ((self.size,), np.float32),

@@ -25,6 +25,7 @@ from genkidama.capacity import (
     GROWTH_BYTES,
     RESERVE_BYTES,
     cores_that_fit,
+    refusal_of_replay,
 )
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
@@ -105,7 +106,9 @@ class CoreOrchestrator:
         self.signature = Signature.of(entries)
         shared = self.experiment.optimizer.shared
         self.cores = self._fitting(cost, size_of(layout.for_cores(0, shared)))
-        self._memory = SharedMemory(layout.for_cores(self.cores, shared))
+        layout = layout.for_cores(self.cores, shared)
+        self._check_replay(layout)
+        self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
         return self.signature
 
@@ -188,6 +191,13 @@ class CoreOrchestrator:
         else:
             log.info(f"{fit} of {self.cores} cores: {why}", child=self.name)
         return fit
+
+    def _check_replay(self, layout: Layout) -> None:
+        """Refuses a replay tensor for which there is no room, before it is made."""
+        if steps := self.experiment.replay.steps:
+            shape = (layout.cores, layout.steps, layout.columns)
+            if why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps):
+                raise ConfigurationError(why)
 
     def _abandon(self, nursery: int | None) -> None:
         """Kills what `startup` has started, and so ends whatever waits for that.

@@ -14,6 +14,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C
 from genkidama.learning.algorithms import ALGORITHMS, learner_class
+from genkidama.learning.dqn import DQN
 from genkidama.learning.environments import make_environment
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import (
@@ -25,6 +26,7 @@ from genkidama.learning.learners import (
     updates,
 )
 from genkidama.learning.model import Model
+from genkidama.learning.off_policy import VTrace
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
@@ -73,7 +75,7 @@ def rollout(model: Model, n: int = 6, cuts: int = 1) -> Rollout:
 
 def test_algorithms_are_known_by_name() -> None:
     kinds = {name: learner_class(Algorithm(name=name)) for name in ALGORITHMS}
-    assert kinds == {"a3c": A3C, "ppo": PPO}
+    assert kinds == {"a3c": A3C, "ppo": PPO, "dqn": DQN, "vtrace": VTrace}
     for name, kind in kinds.items():
         ours = model(name)
         assert type(make_learner(ours.experiment.algorithm, ours)) is kind
