@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from genkidama.child.choosing import Explorer, Noted
 from genkidama.child.process import EPISODE, PROGRESS, REPORT_STEPS, Line
 from genkidama.child.replay import Rows
 from genkidama.experiment import Experiment
@@ -94,31 +94,6 @@ class Kit:
     renew: Callable[[], bool] | None = None
 
 
-class _Explorer:
-    """How actions are drawn, with an ε that may change between batches.
-
-    Args:
-        kit: what the core collects with.
-        epsilon: where the kit has none.
-        make: from ε to a function that draws actions.
-    """
-
-    def __init__(self, kit: Kit, epsilon: float, make: Callable[[float], Any]) -> None:
-        self._changing = kit.epsilon
-        self._epsilon = epsilon
-        self._make = make
-        self._sample = make(epsilon)
-
-    def sampler(self) -> Any:
-        """What draws the actions of the next batch."""
-        if self._changing is not None:
-            epsilon = self._changing()
-            if epsilon != self._epsilon:
-                self._epsilon = epsilon
-                self._sample = self._make(epsilon)
-        return self._sample
-
-
 class Rooms(Protocol):
     """Where a core's steps go: its `Share` of the replay tensor, or an outbox."""
 
@@ -149,32 +124,6 @@ def make_places(experiment: Experiment) -> Any:
     )
 
 
-class _Noted:
-    """The policy's outputs at each step of a batch, if the learner asks how probable actions were.
-
-    Args:
-        model: whose policy it is.
-        wanted: whether the learner asks.
-        lanes, length: a batch has so many trajectories of so many steps.
-    """
-
-    def __init__(self, model: Model, wanted: bool, lanes: int, length: int) -> None:
-        self._head = model.head
-        shape = (lanes, length, model.head.outputs)
-        self.outputs = np.zeros(shape, np.float32) if wanted else None
-
-    def log_mu(self, rows: Rows, steps: int) -> Array | None:
-        """log μ of the batch's actions, float32 (steps,)."""
-        if self.outputs is None:
-            return None
-        actions = torch.from_numpy(rows.actions[:steps].astype(self._head.dtype))
-        # A batch that was stopped early has shorter trajectories.
-        played = self.outputs[:, : steps // len(self.outputs)]
-        outputs = torch.from_numpy(played.reshape(steps, self._head.outputs))
-        result: Array = self._head.log_probability(outputs, actions).numpy()
-        return result
-
-
 class OneLane:
     """One environment, as documented. A batch may end with its episode.
 
@@ -192,10 +141,10 @@ class OneLane:
         self._model = model
         self._share = kit.share
         self._line = kit.line
-        self._explorer = _Explorer(
-            kit, experiment.algorithm.epsilon, partial(model.head.sampler, kit.rng)
+        self._explorer = Explorer(
+            kit.epsilon, experiment.algorithm.epsilon, partial(model.head.sampler, kit.rng)
         )
-        self._noted = _Noted(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
+        self._noted = Noted(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
         self._observation: Any = None
         self._return = 0.0
         self._length = 0
@@ -297,12 +246,12 @@ class ManyLanes:
         self._model = model
         self._share = kit.share
         self._line = kit.line
-        self._explorer = _Explorer(
-            kit,
+        self._explorer = Explorer(
+            kit.epsilon,
             experiment.algorithm.epsilon,
             lambda epsilon: samples_of_lanes(model.head, kit.rng, epsilon, count),
         )
-        self._noted = _Noted(model, kit.notes_log_mu, count, self._length)
+        self._noted = Noted(model, kit.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
         self._unsaid = 0
