@@ -211,7 +211,7 @@ class SingleCore:
 
     def _rollout(self, batch: Batch) -> Rollout:
         rows, steps, cuts, following, log_mu, _ = batch
-        raw = rows.observations[:steps]
+        raw = rows.observations[:steps].astype(np.float32, copy=False)
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
         rewards = rows.rewards[:steps]
         ends = (rows.terminated[:steps] + rows.truncated[:steps]) > 0.0

@@ -172,7 +172,9 @@ def layout_of(experiment: Experiment, model: Model) -> Layout:
     """
     steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
     rows = ReplayTensor.rows(steps, batch, experiment.environment.lanes)
-    columns = ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0)
+    images = steps > 0 and model.sees_bytes
+    size = 0 if images else model.observation_size
+    columns = ReplayTensor.columns(size, model.head.columns, steps > 0)
     blocks = 0
     prioritized = steps > 0 and experiment.replay.priority_exponent > 0.0
     target = reads_target(learner_class(experiment.algorithm))
@@ -189,6 +191,7 @@ def layout_of(experiment: Experiment, model: Model) -> Layout:
         state_rows=STATE_ROWS[experiment.optimizer.name],
         state_sets=1,
         blocks=blocks,
+        pixels=model.observation_size if images else 0,
         target=model.trainable if target else 0,
         nodes=nodes_of(rows) if prioritized else 0,
     )

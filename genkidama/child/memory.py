@@ -35,6 +35,8 @@ class Layout:
     state_sets: int
     #: Blocks of experience of a core (`outbox.py`); 0 where cores learn themselves.
     blocks: int = 0
+    #: Bytes of an observation that T does not hold, because it is an image of uint8.
+    pixels: int = 0
     #: Numbers of θ⁻; 0 where no learner has one.
     target: int = 0
     #: Nodes of a core's tree of priorities; 0 where samples are uniform.
@@ -50,7 +52,7 @@ class Layout:
     @property
     def replay_bytes(self) -> int:
         """Of the replay tensor and its priorities."""
-        return self.cores * (4 * self.steps * self.columns + 8 * self.nodes)
+        return self.cores * (self.steps * (4 * self.columns + self.pixels) + 8 * self.nodes)
 
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {
@@ -59,6 +61,7 @@ class Layout:
             "state": ((self.state_sets, self.state_rows, self.trainable), np.float32),
             "clock": ((self.state_sets,), np.float64),
             "replay": ((self.cores, self.steps, self.columns), np.float32),
+            "pixels": ((self.cores, self.steps, self.pixels), np.uint8),
             "head": ((self.cores,), np.int64),
             "filled": ((self.cores,), np.int64),
             "ended": ((self.cores,), np.int64),
@@ -90,6 +93,8 @@ class SharedMemory(Block):
     clock: Array
     #: T[C × N × M]: every core reads all, each writes its own share (`replay.py`): float32.
     replay: Array
+    #: The observations of the same rows, if they are images of uint8: uint8 (C, N, pixels).
+    pixels: Array
     #: The row after the newest batch of each share, or how many blocks it has written: int64 (C,).
     head: Array
     #: How many rows of each share are written: int64 (C,).

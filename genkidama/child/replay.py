@@ -23,6 +23,7 @@ nobody reads it but its own core. Otherwise it is a ring that learners sample, w
   blocks, after `head` is written: where it stands still, nothing that was found has changed. Where
   it does not, `overwritten` tells which rows may have.
 - What follows a row lies further down in the same lap, and so is overwritten later than the row.
+- Of a ring, images of uint8 lie beside T, as bytes: a quarter of the memory.
 - A share has 4·B + 1 rows more than `replay.steps`, and with several lanes L more for each batch of
   these. So at least `replay.steps` steps can be sampled once the first lap is over, less what
   truncations and dead cores cost.
@@ -71,8 +72,8 @@ class ReplayTensor:
     """Named views of T.
 
     Args:
-        memory: the child's; `replay` is T, float32 (C, N, M), `head`, `filled` and `ended` are
-            int64 (C,).
+        memory: the child's; `replay` is T, float32 (C, N, M), `pixels` are images or nothing, and
+            `head`, `filled` and `ended` are int64 (C,).
         batch: B.
         observation_shape: of one observation.
         action_columns: numbers of one action.
@@ -89,7 +90,9 @@ class ReplayTensor:
         action_columns: int,
     ) -> None:
         tensor = memory.replay
-        width = int(np.prod(observation_shape))
+        images = memory.pixels.shape[2] > 0
+        #: How many columns of T an observation takes.
+        self.width = width = 0 if images else int(np.prod(observation_shape))
         self.kept = tensor.shape[1] > batch
         expected = self.columns(width, action_columns, self.kept)
         if tensor.shape[2] != expected:
@@ -99,7 +102,8 @@ class ReplayTensor:
         self.head = memory.head
         self.filled = memory.filled
         self.ended = memory.ended
-        self.observations = tensor[:, :, :width].reshape(*tensor.shape[:2], *observation_shape)
+        observations = memory.pixels if images else tensor[:, :, :width]
+        self.observations = observations.reshape(*tensor.shape[:2], *observation_shape)
         self.actions = tensor[:, :, width : width + action_columns]
         first = width + action_columns
         self.rewards = tensor[:, :, first]
@@ -273,6 +277,7 @@ class Share:
     def rehearse(self) -> None:
         """Fills all rows with the first one: as much memory as there ever will be."""
         self._tensor[1:] = self._tensor[:1]
+        self._columns.observations[1:] = self._columns.observations[:1]
         if self._replay.kept:
             self._following[:-1] = 1.0
             self._following[-1] = 0.0

@@ -98,12 +98,13 @@ class Sampler:
 
     def trajectories(
         self, rng: np.random.Generator, count: int, length: int, share: int | None
-    ) -> tuple[Array, Array, Array, Array]:
+    ) -> tuple[Array, Array, Array, Array, Array]:
         """Random trajectories of at most `length` steps, one behind the other.
 
         Returns:
-            The n rows of T that they are, copies (n, M); which of them end one (n,); which of these
-            ends are cuts (n,); and the observations that followed the cuts.
+            The n rows of T that they are, copies (n, M), and their observations (n, ...); which of
+            them end one (n,); which of these ends are cuts (n,); and the observations that followed
+            the cuts.
         """
         replay = self.replay
         while True:
@@ -111,7 +112,9 @@ class Sampler:
             cores, rows = self._uniform(rng, look, count, share, True)
             chain, lengths, after = self._walk(cores, rows, length)
             there = np.arange(length) < lengths[:, None]
-            table = self._table[(cores[:, None] * self._size + chain)[there]]
+            places = (cores[:, None] * self._size + chain)[there]
+            table = self._table[places]
+            observations = replay.observations[np.divmod(places, self._size)]
             last = np.zeros_like(there)
             last[np.arange(count), lengths - 1] = True
             ends = last[there]
@@ -120,7 +123,7 @@ class Sampler:
             cuts[ends] = ~terminated
             following = replay.observations[cores, after][~terminated]
             if not replay.overwritten(look, cores, rows).any():
-                return table, ends, cuts, following
+                return table, observations, ends, cuts, following
 
     def _uniform(
         self,
@@ -191,14 +194,18 @@ class Sampler:
         places = cores * self._size + rows
         first = self._table.take(places, 0)
         last = first if steps == 1 else self._table.take(cores * self._size + chain[:, -1], 0)
-        width = int(np.prod(replay.observations.shape[2:]))
-        shape = (len(rows), *replay.observations.shape[2:])
+        width = replay.width
+        if width:
+            shape = (len(rows), *replay.observations.shape[2:])
+            observations = first[:, :width].reshape(shape)
+        else:
+            observations = replay.observations[cores, rows]
         at_reward = width + replay.actions.shape[2]
         terminated = last[:, at_reward + 1] > 0.0
         discounts = np.power(self._gamma, lengths).astype(np.float32)
         discounts[terminated] = 0.0
         return Transitions(
-            observations=first[:, :width].reshape(shape),
+            observations=observations,
             actions=first[:, width:at_reward],
             rewards=self._returns(cores, chain, lengths),
             following=replay.observations[cores, after],
@@ -280,10 +287,8 @@ class LearnersReplay:
             correction=correction,
         )
         drawn.actions = drawn.actions.astype(self._model.head.dtype)
-        normalize = self._model.normalizer()
-        if normalize is not None:
-            drawn.observations = normalize(drawn.observations)
-            drawn.following = normalize(drawn.following)
+        drawn.observations = self._model.seen(drawn.observations)
+        drawn.following = self._model.seen(drawn.following)
         return drawn
 
     def prioritize(self, places: Array, errors: Array) -> None:
@@ -292,21 +297,19 @@ class LearnersReplay:
 
     def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
         share = self._index if own else None
-        table, ends, cuts, following = self._sampler.trajectories(self._rng, count, length, share)
+        table, observations, ends, cuts, following = self._sampler.trajectories(
+            self._rng, count, length, share
+        )
         model = self._model
-        width = model.observation_size
+        width = self._replay.width
         columns = model.head.columns
-        observations = table[:, :width].reshape(len(table), *model.observation_shape)
-        normalize = model.normalizer()
-        if normalize is not None:
-            observations, following = normalize(observations), normalize(following)
         return Rollout(
-            torch.from_numpy(np.ascontiguousarray(observations)),
+            torch.from_numpy(model.seen(observations)),
             torch.from_numpy(table[:, width : width + columns].astype(model.head.dtype)),
             self._scaled(table[:, width + columns]),
             ends,
             np.flatnonzero(cuts),
-            torch.from_numpy(np.ascontiguousarray(following)),
+            torch.from_numpy(model.seen(following)),
             log_mu=table[:, width + columns + 3].copy(),
             replay=self,
         )

@@ -103,6 +103,8 @@ class Model:
         ]
         self.observation_shape = environment.observation_space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
+        #: Whether an observation is an image of uint8.
+        self.sees_bytes = environment.observation_space.dtype == np.uint8
         settings = experiment.environment
         if settings.normalize_observations:
             entries.append((STATISTICS[0], (Moments.size(self.observation_size),)))
@@ -196,6 +198,18 @@ class Model:
             return result.astype(np.float32, copy=False)
 
         return normalize
+
+    def seen(self, observations: Array) -> Array:
+        """Observations (m, ...) of the environment as the network takes them, in a batch.
+
+        They are normalized if the experiment says so, and bytes only where the network takes bytes.
+        """
+        normalize = self.normalizer()
+        if normalize is not None:
+            return normalize(observations)
+        if self.network.takes_bytes:
+            return observations
+        return observations.astype(np.float32, copy=False)
 
 
 def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:

@@ -203,7 +203,7 @@ def test_trajectories_are_what_was_played(
     rows = rows_of(replay, 0)
     by_first = {step["observations"][0]: step for step in writer.steps}
     sampler = Sampler(replay)
-    table, ends, cuts, following = sampler.trajectories(
+    table, observations, ends, cuts, following = sampler.trajectories(
         np.random.default_rng(seed), 4, length, None
     )
     assert ends.sum() == 4
@@ -213,6 +213,7 @@ def test_trajectories_are_what_was_played(
         chain = chained(writer, by_first[table[start, 0]], rows, length)
         found = table[start:stop]
         assert found[:, :2].tolist() == [step["observations"] for step in chain]
+        assert (observations[start:stop] == found[:, :2]).all()
         assert found[:, 2:4].tolist() == [[*step["actions"], step["rewards"]] for step in chain]
         assert cuts[start : stop - 1].sum() == 0
         assert cuts[stop - 1] == (not chain[-1]["terminated"])
