@@ -134,7 +134,8 @@ class Sampler:
         replacement: bool,
     ) -> tuple[Array, Array]:
         """Cores and rows of uniformly random steps."""
-        front, back, start = look.front, look.back, look.start
+        front = look.front
+        back = look.back
         if share is not None:
             elsewhere = np.arange(len(front)) != share
             front = np.where(elsewhere, 0, front)
@@ -146,7 +147,7 @@ class Sampler:
             """Core and row of each of the readable rows with these numbers."""
             cores = np.searchsorted(ends, numbers, side="right")
             rows = numbers - (ends - front - back)[cores]
-            rows += np.where(rows < front[cores], 0, (start - front)[cores])
+            rows += np.where(rows < front[cores], 0, (look.start - front)[cores])
             return cores, rows
 
         following = self.replay.following if total else np.zeros((1, 1))

@@ -292,6 +292,7 @@ def test_what_a_reader_has_looked_at_stays_until_the_writer_is_a_batch_further(
         writer.write(batch)
     look = SimpleNamespace(
         replay=memory.replay,
+        pixels=memory.pixels,
         head=memory.head.copy(),
         filled=memory.filled.copy(),
         ended=memory.ended.copy(),
