@@ -287,7 +287,7 @@ class Evaluated(Event, kw_only=True):
     """The file that was played."""
     environment: str | UnsetType = UNSET
     """The id of the environment that was played."""
-    starts: str | None | UnsetType = UNSET
+    starts: str | UnsetType | None = UNSET
     """How episodes began, as `--starts` says it; null if as the environment has it."""
     mean_return: float | None
     """The mean again, under the name that it has in the other lines."""
