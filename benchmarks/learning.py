@@ -7,7 +7,9 @@ median of 10 fresh seeds, and within 15 s in each. The run ends within 60 s; its
 `continuous`, `cartpole`, `pendulum`: so are these, by the mean of the last 100 training episodes;
 500 sampled episodes with the best weights reach 200, 475 and -200 in 5 of 5 seeds. `envpool`: as
 `compare`, where both train in EnvPool's LunarLander and are judged in Gymnasium's; that needs
-EnvPool in both environments. `a3c`: 200, however long it takes. `thesis`: the mean that
+EnvPool in both environments. `dqn`: LunarLander by DQN: the best checkpoint reaches 200 in 5 of 5
+seeds within 150,000 steps, sooner than Stable-Baselines3's DQN with the zoo's settings;
+`dqn-cartpole`: 475. `a3c`: 200, however long it takes. `thesis`: the mean that
 `thesis.toml` reaches with 2 x 4 cores after 2,000 updates.
 
 Method: runs of ours and of the peer alternate. Neither is evaluated while it trains. Snapshots are
@@ -64,6 +66,8 @@ class Contender:
     #: More arguments for the peer.
     peer: tuple[str, ...] = ()
     goal: float = 0.0
+    #: The peer's script, in `benchmarks/peers/`.
+    script: str = "sb3.py"
 
 
 CONTENDERS = {
@@ -85,6 +89,22 @@ CONTENDERS = {
         "lunarlander/continuous.toml", (200,), every=1.0, task="continuous", goal=200.0
     ),
     "cartpole": Contender("cartpole/cartpole.toml", task="cartpole", goal=475.0),
+    "dqn": Contender(
+        "lunarlander/dqn.toml",
+        (200,),
+        every=1.0,
+        arguments=("--children", "1"),
+        task="lunarlander",
+        script="sb3_dqn.py",
+    ),
+    "dqn-cartpole": Contender(
+        "cartpole/dqn.toml",
+        (475,),
+        every=0.5,
+        arguments=("--children", "1"),
+        task="cartpole",
+        script="sb3_dqn.py",
+    ),
     "pendulum": Contender("pendulum/pendulum.toml", task="pendulum", goal=-200.0),
 }
 
@@ -154,13 +174,13 @@ def _first(run: Run, start_up: float, goal: float, seed: int) -> float | None:
 
 
 def peer(contender: Contender, seed: int) -> Row:
-    """One run of Stable-Baselines3's PPO, judged by its own script."""
+    """One run of Stable-Baselines3's, judged by its own script."""
     python = ROOT / "benchmarks/.venv/bin/python"
     if not python.exists():
         sys.exit("the peers are not installed: make peers")
     command = [
         str(python),
-        str(ROOT / "benchmarks/peers/sb3.py"),
+        str(ROOT / "benchmarks/peers" / contender.script),
         "learn",
         "--task",
         contender.task,
@@ -211,7 +231,10 @@ def main() -> None:
 
     if options.what != "report":
         name = "lunarlander" if options.what == "compare" else options.what
-        beside = options.what in ("compare", "envpool") or CONTENDERS[name].goal
+        contender = CONTENDERS[name]
+        beside = (
+            options.what in ("compare", "envpool") or contender.goal or "dqn" in contender.script
+        )
         for seed in options.seeds:
             once(name, seed, ours, name)
             if beside:

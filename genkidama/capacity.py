@@ -8,6 +8,8 @@ as much.
 
 from __future__ import annotations
 
+from genkidama.formats import megabytes
+
 __all__ = [
     "CHILD_BYTES",
     "CORE_BYTES",
@@ -17,6 +19,7 @@ __all__ = [
     "allowance",
     "cores_that_fit",
     "expected_cores",
+    "refusal_of_replay",
 ]
 
 #: What a child takes before its first core: 31 MB are its own process, the rest is torch's in the
@@ -80,3 +83,24 @@ def allowance(available: int | None, among: int) -> int | None:
     if available is None:
         return None
     return max(_LEAST_ALLOWED, min(available // 2, 2 * available // among))
+
+
+def refusal_of_replay(
+    available: int | None, shape: tuple[int, int, int], size: int, steps: int
+) -> str:
+    """Why a replay tensor is not made; empty if there is room for it.
+
+    Args:
+        available: bytes that are free; None if the system does not say.
+        shape: C, N and M.
+        size: bytes of the tensor, and of what is kept beside it.
+        steps: `replay.steps`.
+    """
+    if available is None or size + RESERVE_BYTES <= available:
+        return ""
+    cores, rows, columns = shape
+    room = max(0, available - RESERVE_BYTES)
+    return (
+        f"replay.steps = {steps}: the replay tensor of {cores} × {rows} × {columns} numbers takes "
+        f"{megabytes(size)}, {megabytes(room)} are free; at most {steps * room // size} steps fit"
+    )

@@ -1,8 +1,7 @@
 """What happens in a run, as values: one struct for each kind of line in `history.jsonl`. Pure.
 
 Laws of this file:
-- The parent's mind and its shell make events; the history, the log and the progress line read them.
-  Nothing else in the house says what a line of the history looks like.
+- The parent's mind and its shell make events; history, log and progress line read them.
 - A line has its time first and its kind second. Then come the fields in the order of this file.
   A field that is `UNSET` is left out; one that is None is written as null.
 - A reader passes over unknown kinds and fields, and accepts what older versions wrote.
@@ -290,6 +289,8 @@ class Evaluated(Event, kw_only=True):
     """The file that was played."""
     environment: str | UnsetType = UNSET
     """The id of the environment that was played."""
+    starts: str | UnsetType | None = UNSET
+    """How episodes began, as `--starts` says it; null if as the environment has it."""
     mean_return: float | None
     """The mean again, under the name that it has in the other lines."""
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import tomli_w
 
+from genkidama.algorithm_settings import check_algorithm, fitting
 from genkidama.cluster_settings import ChildSettings, GA3CSettings, ParentSettings
 from genkidama.decoding import NAME, Finite, Meta, Section, convert
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -45,9 +46,6 @@ __all__ = [
     "Wrapper",
     "read_toml",
 ]
-
-
-_PPO_ONLY = ("epochs", "minibatch_size", "clip")
 
 
 class Experiment(Section, frozen=True):
@@ -126,10 +124,7 @@ class Experiment(Section, frozen=True):
                 settings[section] = {
                     key: value for key, value in settings[section].items() if value is not None
                 }
-        if self.algorithm.name == "a3c":
-            settings["algorithm"] = {
-                key: value for key, value in settings["algorithm"].items() if key not in _PPO_ONLY
-            }
+        settings["algorithm"] = fitting(settings["algorithm"], self.algorithm.name)
         return {key: value for key, value in settings.items() if value is not None}
 
     def to_toml(self) -> str:
@@ -143,10 +138,8 @@ class Experiment(Section, frozen=True):
             ConfigurationError: no such key, or a value that it does not allow.
         """
         settings = self.to_dict()
-        if changes.get("algorithm.name") == "a3c":
-            settings["algorithm"] = {
-                key: value for key, value in settings["algorithm"].items() if key not in _PPO_ONLY
-            }
+        if (name := changes.get("algorithm.name")) is not None:
+            settings["algorithm"] = fitting(settings["algorithm"], name)
         for key, value in changes.items():
             *sections, last = key.split(".")
             where = settings
@@ -217,14 +210,7 @@ def _check_lanes(experiment: Experiment, source: str) -> None:
 def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks what no single field's type can say."""
     algorithm = experiment.algorithm
-    if algorithm.name == "a3c":
-        for key in _PPO_ONLY:
-            if key in given.get("algorithm", {}):
-                value = given["algorithm"][key]
-                raise ConfigurationError(
-                    f"{source}: algorithm.{key} = {value!r}: "
-                    "only algorithm.name = 'ppo' has this setting"
-                )
+    check_algorithm(given, experiment, source)
     learns_itself = not experiment.sends_experience
     small = algorithm.minibatch_size > algorithm.batch_size
     if algorithm.name == "ppo" and small and learns_itself:
@@ -248,10 +234,9 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
                 "set it to 0, or child.backend to 'hogwild'"
             )
     on_policy = child.backend == "hogwild" and learns_itself
-    if algorithm.vtrace and (algorithm.name == "ppo" or on_policy):
-        key, value = (
-            ("algorithm.name", "ppo") if algorithm.name == "ppo" else ("child.backend", "hogwild")
-        )
+    other = algorithm.name in ("ppo", "dqn", "vtrace")
+    if algorithm.vtrace and (other or on_policy):
+        key, value = ("algorithm.name", algorithm.name) if other else ("child.backend", "hogwild")
         raise ConfigurationError(
             f"{source}: algorithm.vtrace = True: is for a3c with the backend ga3c "
             "or with parent.rule = 'experience', "

@@ -33,7 +33,22 @@ __all__ = ["ChildLine", "ParentLine", "agree", "as_known_to", "check_weights"]
 #: The settings that came with protocol 2. A child of protocol 1 refuses an experiment with them.
 _SINCE_2 = {
     "environment": ("lanes",),
-    "algorithm": ("entropy_fraction",),
+    "algorithm": (
+        "entropy_fraction",
+        "epsilon_schedule",
+        "final_epsilon",
+        "epsilon_fraction",
+        "epsilon_spread",
+        "start_steps",
+        "batch_updates",
+        "n_steps",
+        "double",
+        "dueling",
+        "huber",
+        "target_updates",
+        "target_versions",
+    ),
+    "replay": ("priority_exponent", "correction"),
     "optimizer": ("schedule_fraction",),
     "parent": (
         "average",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from genkidama.settings import Optimizer
+    from genkidama.settings import Algorithm, Optimizer
 
-__all__ = ["SCHEDULES", "constant", "learning_rate", "linear"]
+__all__ = ["SCHEDULES", "constant", "exploration", "learning_rate", "linear"]
 
 
 def constant(start: float, end: float, progress: float) -> float:
@@ -32,3 +32,16 @@ def learning_rate(settings: Optimizer, progress: float) -> float:
     return SCHEDULES[settings.schedule](
         settings.learning_rate, settings.final_learning_rate, progress / settings.schedule_fraction
     )
+
+
+def exploration(settings: Algorithm, progress: float, part: float) -> float:
+    """ε when so much of the run is done.
+
+    Args:
+        part: where the core stands among its child's, from 0, the first, to 1, the last.
+    """
+    epsilon = SCHEDULES[settings.epsilon_schedule](
+        settings.epsilon, settings.final_epsilon, progress / settings.epsilon_fraction
+    )
+    result: float = epsilon ** (1.0 + settings.epsilon_spread * part)
+    return result

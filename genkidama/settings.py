@@ -113,8 +113,9 @@ class Network(Section, frozen=True):
 class Algorithm(Section, frozen=True):
     """`[algorithm]`: how a core learns from its steps."""
 
-    name: Annotated[str, plug("a3c", "ppo")] = "ppo"
-    """`"a3c"`, `"ppo"`, or `"module:Class"`."""
+    name: Annotated[str, plug("a3c", "ppo", "dqn", "vtrace")] = "ppo"
+    """`"a3c"`, `"ppo"`; `"dqn"` or `"vtrace"`, which learn from samples of `[replay]`; or
+    `"module:Class"`."""
     gamma: Fraction = 0.99
     """Discount factor γ of a step."""
     gae_lambda: Fraction = 1.0
@@ -128,7 +129,15 @@ class Algorithm(Section, frozen=True):
     """A core takes the child's weights every so many steps; 0 means after each of its own
     updates."""
     epsilon: Fraction = 0.0
-    """Probability of a uniformly random action."""
+    """Probability of a uniformly random action at the start."""
+    epsilon_schedule: Literal["constant", "linear"] = "constant"
+    """How it goes from `epsilon` to `final_epsilon` as the run progresses."""
+    final_epsilon: Fraction = 0.0
+    """That probability at the end, with a schedule."""
+    epsilon_fraction: Share = 1.0
+    """The share of the run after which that is reached and stays."""
+    epsilon_spread: NotNegative = 0.0
+    """Core i of a child's C takes ε^(1 + this·i/(C−1)), each its own; 0 means ε for all."""
     value_coefficient: NotNegative = 0.5
     """Weight of the value loss."""
     entropy_coefficient: NotNegative = 0.0
@@ -155,9 +164,26 @@ class Algorithm(Section, frozen=True):
     epochs: Natural = 4
     """`ppo`: how many times a batch is used."""
     minibatch_size: Natural = 64
-    """`ppo`: steps of each update."""
+    """`ppo`, `dqn`, `vtrace`: steps of each update."""
     clip: Positive = 0.2
     """`ppo`: how far the probability ratio may move from 1."""
+    start_steps: Count = 1000
+    """`dqn`, `vtrace`: nothing is learned before the child remembers so many steps."""
+    batch_updates: Natural = 1
+    """`dqn`, `vtrace`: updates from samples, after each batch of new steps."""
+    n_steps: Natural = 1
+    """`dqn`: steps whose rewards are summed up before a value stands in for the rest. `vtrace`:
+    the longest trajectory."""
+    double: bool = True
+    """`dqn`: whether θ chooses the action that θ⁻ values."""
+    dueling: bool = False
+    """`dqn`: whether Q is V and advantages, the network's two outputs, instead of one of them."""
+    huber: NotNegative = 1.0
+    """`dqn`: errors above this count linearly; 0 means all squared."""
+    target_updates: Count = 500
+    """`dqn`: θ⁻ ← θ after so many updates of the child; 0 means by versions alone."""
+    target_versions: Count = 0
+    """`dqn`: θ⁻ ← θ after so many versions of the parent; 0 means by updates alone."""
     options: dict[str, Any] = {}
     """Keyword arguments for an algorithm of one's own."""
 
@@ -167,6 +193,12 @@ class ReplaySettings(Section, frozen=True):
 
     steps: Count = 0
     """Steps that each core keeps, at least a batch; 0 means its newest batch alone."""
+    priority_exponent: Fraction = 0.0
+    """`dqn`: α, how much more often steps with large errors are drawn: by |δ|^α; 0 means all
+    alike."""
+    correction: Fraction = 0.4
+    """With priorities: β, how far their effect on the loss is taken back at the start of the run;
+    at its end it is 1."""
 
 
 class Optimizer(Section, frozen=True):

@@ -14,6 +14,7 @@ from genkidama.capacity import (
     allowance,
     cores_that_fit,
     expected_cores,
+    refusal_of_replay,
 )
 
 MB = 10**6
@@ -90,3 +91,26 @@ def test_what_one_process_is_allowed_leaves_half_of_what_is_free(free: int, amon
     assert allowed == 256 << 20 or allowed <= free / 2
     assert allowed >= min(free // 2, 2 * free // among)  # and is twice its share, if that is less
     assert allowance(None, among) is None
+
+
+@given(st.integers(1, 64), st.integers(1, 10**7), st.integers(1, 10**5), st.integers(0, 10**12))
+def test_a_replay_tensor_is_refused_to_the_byte(
+    cores: int, rows: int, columns: int, free: int
+) -> None:
+    size = 4 * cores * rows * columns
+    assert not refusal_of_replay(None, (cores, rows, columns), size, rows)
+    assert not refusal_of_replay(size + RESERVE_BYTES, (cores, rows, columns), size, rows)
+    why = refusal_of_replay(size + RESERVE_BYTES - 1, (cores, rows, columns), size, rows)
+    assert why.startswith(f"replay.steps = {rows}: the replay tensor of {cores} × {rows} × ")
+    fits = refusal_of_replay(RESERVE_BYTES + free, (cores, rows, columns), size, rows)
+    if fits:
+        least = int(fits.split("at most ")[1].split()[0])
+        assert least * (size / rows) <= free < size
+
+
+def test_the_refusal_says_what_would_fit() -> None:
+    why = refusal_of_replay(10**9 + RESERVE_BYTES, (2, 10**6, 1000), 8 * 10**9, 10**6)
+    assert why == (
+        "replay.steps = 1000000: the replay tensor of 2 × 1000000 × 1000 numbers takes 8000 MB, "
+        "1000 MB are free; at most 125000 steps fit"
+    )

@@ -410,11 +410,11 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ({"child": {"cores": 0}}, "child.cores = 0: expected int >= 1"),
         (
             {"algorithm": {"name": "a2c"}},
-            f"algorithm.name = 'a2c': expected one of 'a3c', 'ppo', {PLUG}",
+            f"algorithm.name = 'a2c': expected one of 'a3c', 'ppo', 'dqn', 'vtrace', {PLUG}",
         ),
         (
             {"algorithm": {"name": "a3c\n"}},
-            f"algorithm.name = 'a3c\\n': expected one of 'a3c', 'ppo', {PLUG}",
+            f"algorithm.name = 'a3c\\n': expected one of 'a3c', 'ppo', 'dqn', 'vtrace', {PLUG}",
         ),
         (
             {"network": {"name": "my/net:Net"}},

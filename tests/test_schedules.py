@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.schedules import SCHEDULES, constant, learning_rate, linear
+from genkidama.schedules import SCHEDULES, constant, exploration, learning_rate, linear
 from genkidama.settings import Algorithm, Optimizer
 
 rates = st.floats(0.0, 1e30)
@@ -39,7 +39,12 @@ def test_linear_stays_between_its_ends_and_never_turns(
 
 
 @pytest.mark.parametrize(
-    ("section", "key"), [(Optimizer, "schedule"), (Algorithm, "entropy_schedule")]
+    ("section", "key"),
+    [
+        (Optimizer, "schedule"),
+        (Algorithm, "entropy_schedule"),
+        (Algorithm, "epsilon_schedule"),
+    ],
 )
 def test_every_schedule_that_a_file_may_name_exists(section: type, key: str) -> None:
     assert set(SCHEDULES) == set(typing.get_args(typing.get_type_hints(section)[key]))
@@ -53,3 +58,21 @@ def test_a_rate_is_final_after_its_share_of_the_run(progress: float, value: floa
         learning_rate=8.0, schedule="linear", final_learning_rate=2.0, schedule_fraction=0.4
     )
     assert learning_rate(settings, progress) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("progress", "part", "value"),
+    [(0.0, 0.0, 1.0), (0.1, 0.0, 0.55), (0.2, 0.0, 0.1), (0.9, 0.0, 0.1), (0.2, 1.0, 1e-3)],
+)
+def test_exploration_is_annealed_and_may_differ_from_core_to_core(
+    progress: float, part: float, value: float
+) -> None:
+    settings = Algorithm(
+        epsilon=1.0,
+        epsilon_schedule="linear",
+        final_epsilon=0.1,
+        epsilon_fraction=0.2,
+        epsilon_spread=2.0,
+    )
+    assert exploration(settings, progress, part) == pytest.approx(value)
+    assert exploration(Algorithm(epsilon=0.3), progress, part) == 0.3

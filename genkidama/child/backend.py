@@ -119,11 +119,14 @@ class Backend(Protocol):
         ...
 
 
-def tell_answered(backend: Backend, steps: int) -> None:
-    """Tells it that its push is answered, and how many steps the next should bring.
+def tell_answered(backend: Backend, steps: int, version: int) -> None:
+    """Tells it that its push is answered, how many steps the next should bring, and θ_P's version.
 
-    That is a method `answered(steps)`, which a backend may have; 0 steps leave it to the backend.
+    These are methods `answered(steps)` and `heard(version)`, which a backend may have; 0 steps
+    leave it to the backend.
     """
+    if (hear := getattr(backend, "heard", None)) is not None:
+        hear(version)
     if (tell := getattr(backend, "answered", None)) is not None:
         tell(steps)
 

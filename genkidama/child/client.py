@@ -263,7 +263,7 @@ class Child:
         if not isinstance(begin, Begin):
             return
         backend.set_progress(begin.progress)
-        tell_answered(backend, begin.steps)
+        tell_answered(backend, begin.steps, begin.version)
         await backend.begin(begin.vector, begin.version)
         if resumed:
             log.info("resumed", child=self.name, version=begin.version)

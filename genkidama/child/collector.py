@@ -15,12 +15,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from genkidama.child.choosing import Explorer, Noted
 from genkidama.child.process import EPISODE, PROGRESS, REPORT_STEPS, Line
 from genkidama.child.replay import Rows
 from genkidama.child.sanity import check_numbers, may_be_none
@@ -87,6 +88,8 @@ class Kit:
     rng: np.random.Generator
     #: Whether batches have log μ.
     notes_log_mu: bool
+    #: ε, asked for before each batch. Without it, it stays what the algorithm's settings say.
+    epsilon: Callable[[], float] | None = None
     #: Takes newer weights over in the middle of a batch, and says whether there were any. Without
     #: it, a batch is played with one policy.
     renew: Callable[[], bool] | None = None
@@ -122,32 +125,6 @@ def make_places(experiment: Experiment) -> Any:
     )
 
 
-class _Noted:
-    """The policy's outputs at each step of a batch, if the learner asks how probable actions were.
-
-    Args:
-        model: whose policy it is.
-        wanted: whether the learner asks.
-        lanes, length: a batch has so many trajectories of so many steps.
-    """
-
-    def __init__(self, model: Model, wanted: bool, lanes: int, length: int) -> None:
-        self._head = model.head
-        shape = (lanes, length, model.head.outputs)
-        self.outputs = np.zeros(shape, np.float32) if wanted else None
-
-    def log_mu(self, rows: Rows, steps: int) -> Array | None:
-        """log μ of the batch's actions, float32 (steps,)."""
-        if self.outputs is None:
-            return None
-        actions = torch.from_numpy(rows.actions[:steps].astype(self._head.dtype))
-        # A batch that was stopped early has shorter trajectories.
-        played = self.outputs[:, : steps // len(self.outputs)]
-        outputs = torch.from_numpy(played.reshape(steps, self._head.outputs))
-        result: Array = self._head.log_probability(outputs, actions).numpy()
-        return result
-
-
 class OneLane:
     """One environment, as documented. A batch may end with its episode.
 
@@ -166,8 +143,10 @@ class OneLane:
         self._model = model
         self._share = kit.share
         self._line = kit.line
-        self._sample = model.head.sampler(kit.rng, experiment.algorithm.epsilon)
-        self._noted = _Noted(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
+        self._explorer = Explorer(
+            kit.epsilon, experiment.algorithm.epsilon, partial(model.head.sampler, kit.rng)
+        )
+        self._noted = Noted(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
         self._observation: Any = None
         self._return = 0.0
         self._length = 0
@@ -188,7 +167,7 @@ class OneLane:
         step = self._environment.step
         noted = iter(() if self._noted.outputs is None else self._noted.outputs[0])
         outputs = self._acting(noted)
-        sample, renew = self._sample, self._renew
+        sample, renew = self._explorer.sampler(), self._renew
         normalize, to_environment = self._model.normalizer(), self._model.head.to_environment
         observation, across = self._observation, self._algorithm.across_episodes
         was_terminated[:] = 0.0
@@ -271,8 +250,12 @@ class ManyLanes:
         self._model = model
         self._share = kit.share
         self._line = kit.line
-        self._sample = samples_of_lanes(model.head, kit.rng, experiment.algorithm.epsilon, count)
-        self._noted = _Noted(model, kit.notes_log_mu, count, self._length)
+        self._explorer = Explorer(
+            kit.epsilon,
+            experiment.algorithm.epsilon,
+            lambda epsilon: samples_of_lanes(model.head, kit.rng, epsilon, count),
+        )
+        self._noted = Noted(model, kit.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
         self._unsaid = 0
@@ -291,6 +274,7 @@ class ManyLanes:
         outputs, normalize = self._model.acting(), self._model.normalizer()
         noted = self._noted.outputs
         current, step = self._observations, self._lanes.step
+        sample = self._explorer.sampler()
         was_terminated[:] = 0.0
         was_truncated[:] = 0.0
         cuts: dict[int, Array] = {}
@@ -301,7 +285,7 @@ class ManyLanes:
             found = outputs(current if normalize is None else normalize(current))
             if noted is not None:
                 noted[:, t] = found
-            actions[:, t], taken = self._sample(found)
+            actions[:, t], taken = sample(found)
             seen, earned, terminated, _, finals = step(taken)
             rewards[:, t] = earned = np.asarray(earned, np.float64)
             self._returns += earned

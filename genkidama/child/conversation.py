@@ -299,7 +299,7 @@ class Conversation:
                     assert self.session.experiment is not None
                     backend.blend(sent, vector, self.session.experiment.pull)
                 backend.set_progress(progress)
-                tell_answered(backend, steps)
+                tell_answered(backend, steps, self.session.version)
             case Reset(vector):
                 log.warning(
                     "training diverged, going on from the parent's weights",

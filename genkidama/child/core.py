@@ -26,7 +26,8 @@ from torch import Tensor
 from genkidama.child.collector import Batch, Kit, make_collector, make_places
 from genkidama.child.memory import SharedMemory
 from genkidama.child.process import GONE, READY, RECYCLED, UPDATE, Line, MemoryGuard, live
-from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
+from genkidama.child.remembered import remembered
+from genkidama.child.target import Target
 from genkidama.experiment import Experiment
 from genkidama.learning.learners import (
     by_autograd,
@@ -39,7 +40,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import leave_gradient, make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
 from genkidama.rules.table import reads_loss
-from genkidama.schedules import learning_rate
+from genkidama.schedules import exploration, learning_rate
 from genkidama.system.machine import forget_peak
 
 __all__ = ["SingleCore", "run_core"]
@@ -96,21 +97,18 @@ class SingleCore:
             memory.clock[own : own + 1],
         )
         self._learner = make_learner(experiment.algorithm, self.model)
-        batch = self.algorithm.batch_size
-        replay = ReplayTensor(memory, batch, self.model.observation_shape, self.model.head.columns)
-        self._share = Share(replay, index)
+        draws = np.random.default_rng(sequence.spawn(1)[0])
+        self._share, self._replay = remembered(memory, self.model, draws, index)
+        self._target = Target(memory, index, self.algorithm)
         kit = Kit(
             self.model,
             self._share,
             line,
             np.random.default_rng(sequence),
             reads_log_mu(self._learner),
+            self._epsilon,
         )
         self.collector = make_collector(experiment, self._places, kit)
-        self._replay: LearnersReplay | None = None
-        if replay.kept:
-            draws = np.random.default_rng(sequence.spawn(1)[0])
-            self._replay = LearnersReplay(replay, self.model, draws, index)
         self._since_pull = 0
         #: Of the episode in each lane.
         self._discounted = [0.0] * experiment.environment.lanes
@@ -155,6 +153,7 @@ class SingleCore:
             if played.ended or time.monotonic() > deadline:
                 break
         self._share.rehearse()
+        self._target.renew()
         # Writing makes their pages this process' own.
         self._memory.gradients[:] = 0.0
         self._memory.state[:] = 0.0
@@ -173,7 +172,9 @@ class SingleCore:
         rate = learning_rate(settings, rollout.progress)
         found = self._gradients(rollout)
         limit = self.algorithm.max_gradient_norm
+        self._target.renew()
         for _ in updates(found, self.model, self._optimizer, rate, limit):
+            self._target.updated()
             if self._shares_updates:
                 self._line.report(UPDATE, self._loss)
                 self._line.pause("update")
@@ -193,6 +194,11 @@ class SingleCore:
             self._loss = loss.item()
             yield loss
 
+    def _epsilon(self) -> float:
+        """Of the next batch."""
+        part = self._index / max(1, len(self._memory.semaphore) - 1)
+        return exploration(self.algorithm, float(self._memory.progress[0]), part)
+
     def pull(self) -> None:
         """θ_L ← θ_O."""
         self.model.vector.copy_(self._shared)
@@ -200,7 +206,7 @@ class SingleCore:
 
     def _rollout(self, batch: Batch) -> Rollout:
         rows, steps, cuts, following, log_mu, _ = batch
-        raw = rows.observations[:steps]
+        raw = rows.observations[:steps].astype(np.float32, copy=False)
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
         rewards = rows.rewards[:steps]
         ends = (rows.terminated[:steps] + rows.truncated[:steps]) > 0.0
@@ -224,6 +230,7 @@ class SingleCore:
             log_mu=log_mu,
             progress=float(self._memory.progress[0]),
             replay=self._replay,
+            target=self._target.tensor,
         )
 
     def _discount(self, rewards: Array, ends: Array) -> None:

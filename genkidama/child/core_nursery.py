@@ -20,24 +20,28 @@ from typing import Any
 import numpy as np
 import torch
 
+from genkidama.capacity import refusal_of_replay
 from genkidama.child.actor import Actor
 from genkidama.child.core import SingleCore
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.outbox import BLOCKS, rows_of_a_block
+from genkidama.child.priorities import nodes_of
 from genkidama.child.process import Line
-from genkidama.child.replay import LearnersReplay, ReplayTensor, Share
+from genkidama.child.remembered import remembered
+from genkidama.child.replay import ReplayTensor
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
+from genkidama.learning.algorithms import learner_class
 from genkidama.learning.environments import make_environment
 from genkidama.learning.experience import columns_of
-from genkidama.learning.learners import make_learner, reads_log_mu
+from genkidama.learning.learners import make_learner, reads_log_mu, reads_target
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
-from genkidama.system.machine import private_bytes, since_peak_bytes
+from genkidama.system.machine import available_bytes, private_bytes, since_peak_bytes
 from genkidama.system.memory import size_of
 
-__all__ = ["describe", "survives_a_fork", "warm_up"]
+__all__ = ["describe", "layout_of", "survives_a_fork", "warm_up"]
 
 
 def warm_up(experiment: Experiment) -> None:
@@ -62,12 +66,10 @@ def warm_up(experiment: Experiment) -> None:
     if reads_log_mu(learner):
         rollout.log_mu = zero
     if experiment.replay.steps:
-        batch = experiment.algorithm.batch_size
-        memory = SharedMemory(_layout(experiment, model))
-        shape, columns = model.observation_shape, model.head.columns
-        replay = ReplayTensor(memory, batch, shape, columns)
-        Share(replay, 0).rehearse()
-        rollout.replay = LearnersReplay(replay, model, rng, 0)
+        memory = SharedMemory(layout_of(experiment, model))
+        share, rollout.replay = remembered(memory, model, rng, 0)
+        share.rehearse()
+        rollout.target = torch.from_numpy(memory.target)
         memory.close()
     warm = survives_a_fork(lambda: torch.ones(1, requires_grad=True).sum().backward())
     for loss in learner.losses(rollout, torch.Generator()):
@@ -160,20 +162,28 @@ def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
-    return model.signature.entries, model.numbers.tobytes(), _layout(experiment, model)
+    return model.signature.entries, model.numbers.tobytes(), layout_of(experiment, model)
 
 
-def _layout(experiment: Experiment, model: Model) -> Layout:
-    """The layout of a child's memory with one core."""
+def layout_of(experiment: Experiment, model: Model) -> Layout:
+    """The layout of a child's memory with one core.
+
+    Raises:
+        ConfigurationError: its replay tensor alone is larger than what is free.
+    """
     steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
     rows = ReplayTensor.rows(steps, batch, experiment.environment.lanes)
-    columns = ReplayTensor.columns(model.observation_size, model.head.columns, steps > 0)
+    images = steps > 0 and model.sees_bytes
+    size = 0 if images else model.observation_size
+    columns = ReplayTensor.columns(size, model.head.columns, steps > 0)
     blocks = 0
+    prioritized = steps > 0 and experiment.replay.priority_exponent > 0.0
+    target = reads_target(learner_class(experiment.algorithm))
     if experiment.sends_experience:
         blocks = BLOCKS
         rows = blocks * rows_of_a_block(batch)
         columns = columns_of(model).count
-    return Layout(
+    layout = Layout(
         cores=1,
         steps=rows,
         columns=columns,
@@ -182,4 +192,11 @@ def _layout(experiment: Experiment, model: Model) -> Layout:
         state_rows=STATE_ROWS[experiment.optimizer.name],
         state_sets=1,
         blocks=blocks,
+        pixels=model.observation_size if images else 0,
+        target=model.trainable if target else 0,
+        nodes=nodes_of(rows) if prioritized else 0,
     )
+    shape = (1, rows, columns)
+    if steps and (why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps)):
+        raise ConfigurationError(why)
+    return layout

@@ -39,6 +39,12 @@ class Layout:
     state_sets: int
     #: Blocks of experience of a core (`outbox.py`); 0 where cores learn themselves.
     blocks: int = 0
+    #: Bytes of an observation that T does not hold, because it is an image of uint8.
+    pixels: int = 0
+    #: Numbers of θ⁻; 0 where no learner has one.
+    target: int = 0
+    #: Nodes of a core's tree of priorities; 0 where samples are uniform.
+    nodes: int = 0
 
     def for_cores(self, cores: int, shared: bool) -> Layout:
         """The same for another number of cores, which share their optimizer state or not.
@@ -47,6 +53,11 @@ class Layout:
         """
         return replace(self, cores=cores, state_sets=1 if shared else cores)
 
+    @property
+    def replay_bytes(self) -> int:
+        """Of the replay tensor and its priorities."""
+        return self.cores * (self.steps * (4 * self.columns + self.pixels) + 8 * self.nodes)
+
     def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
         return {
             "weights": ((self.size,), np.float32),
@@ -54,8 +65,16 @@ class Layout:
             "state": ((self.state_sets, self.state_rows, self.trainable), np.float32),
             "clock": ((self.state_sets,), np.float64),
             "replay": ((self.cores, self.steps, self.columns), np.float32),
+            "pixels": ((self.cores, self.steps, self.pixels), np.uint8),
             "head": ((self.cores,), np.int64),
             "filled": ((self.cores,), np.int64),
+            "ended": ((self.cores,), np.int64),
+            "priorities": ((self.cores, self.nodes), np.float64),
+            "largest": ((self.cores,), np.float64),
+            "target": ((self.target,), np.float32),
+            "updates": ((self.cores,), np.int64),
+            "version": ((1,), np.int64),
+            "refreshed": ((3,), np.int64),
             "sizes": ((self.cores, self.blocks), np.int64),
             "share": ((1,), np.int64),
             "news": ((1,), np.int64),
@@ -78,10 +97,26 @@ class SharedMemory(Block):
     clock: Array
     #: T[C × N × M]: every core reads all, each writes its own share (`replay.py`): float32.
     replay: Array
+    #: The observations of the same rows, if they are images of uint8: uint8 (C, N, pixels).
+    pixels: Array
     #: The row after the newest batch of each share, or how many blocks it has written: int64 (C,).
     head: Array
     #: How many rows of each share are written: int64 (C,).
     filled: Array
+    #: How many blocks each core has written to its share: int64 (C,).
+    ended: Array
+    #: Trees over the rows' priorities (`priorities.py`): float64 (C, nodes).
+    priorities: Array
+    #: The largest priority that each core has given: float64 (C,).
+    largest: Array
+    #: θ⁻: float32 (target,), the trainable numbers.
+    target: Array
+    #: Updates that each core has made: int64 (C,).
+    updates: Array
+    #: The version of θ_P that the child has heard of last: int64 (1,).
+    version: Array
+    #: Whether θ⁻ holds numbers; and the version, and all cores' updates, when it got them.
+    refreshed: Array
     #: Rows of each block of experience that waits to be sent, 0 of any other: int64 (C, blocks).
     sizes: Array
     #: How many steps a push should bring; 0 if nobody has said: int64 (1,).

@@ -26,6 +26,7 @@ from genkidama.capacity import (
     GROWTH_BYTES,
     RESERVE_BYTES,
     cores_that_fit,
+    refusal_of_replay,
 )
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
@@ -113,7 +114,9 @@ class CoreOrchestrator:
         self.signature = Signature.of(entries)
         shared = self.experiment.optimizer.shared
         self.cores = self._fitting(cost, size_of(layout.for_cores(0, shared)))
-        self._memory = SharedMemory(layout.for_cores(self.cores, shared))
+        layout = layout.for_cores(self.cores, shared)
+        self._check_replay(layout)
+        self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
         return self.signature
 
@@ -212,6 +215,13 @@ class CoreOrchestrator:
             log.info(f"{fit} of {self.cores} cores: {why}", child=self.name)
         return fit
 
+    def _check_replay(self, layout: Layout) -> None:
+        """Refuses a replay tensor for which there is no room, before it is made."""
+        if steps := self.experiment.replay.steps:
+            shape = (layout.cores, layout.steps, layout.columns)
+            if why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps):
+                raise ConfigurationError(why)
+
     def _abandon(self, nursery: int | None) -> None:
         """Kills what `startup` has started, and so ends whatever waits for that.
 
@@ -264,6 +274,11 @@ class CoreOrchestrator:
 
     def reset(self, weights: Vector) -> None:
         self._weights.reset(weights)
+        self.memory.refreshed[:] = 0  # θ⁻ begins anew, too
+
+    def heard(self, version: int) -> None:
+        """The version of θ_P that came last, by which θ⁻ may be renewed."""
+        self.memory.version[0] = version
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         return self._weights.state()

@@ -13,13 +13,17 @@ nobody reads it but its own core. Otherwise it is a ring that learners sample, w
 - Where the next block goes on with the same episode, it begins in the row of the last stop, which
   holds its first observation already. So only truncations cost rows: one each.
 - With L = `environment.lanes` of several, a block is L trajectories, one behind the other, and the
-  next block begins in a new row: each batch's end costs L rows.
+  next block begins in a new row: each batch's end costs L rows. The stop of a lane that went on
+  says where, as soon as it has: minus how many rows further down. At the end of a lap it says 0.
 - No block wraps around. A block has at most 2·B rows, where B is `algorithm.batch_size`; where
   fewer are left after `head`, the next block begins at row 0 and `filled` says where the lap ended.
 - `head` is the row after the newest block. It is written when the block is whole.
 - The next 2·B rows that a core may write are never sampled. So the rows that a reader finds stay as
-  they are until the core has ended the block that it is at, and begins another. A reader that takes
-  longer to copy them is not warned.
+  they are until the core has ended the block that it is at, and begins another. `ended` counts
+  blocks, after `head` is written: where it stands still, nothing that was found has changed. Where
+  it does not, `overwritten` tells which rows may have.
+- What follows a row lies further down in the same lap, and so is overwritten later than the row.
+- Of a ring, images of uint8 lie beside T, as bytes: a quarter of the memory.
 - A share has 4·B + 1 rows more than `replay.steps`, and with several lanes L more for each batch of
   these. So at least `replay.steps` steps can be sampled once the first lap is over, less what
   truncations and dead cores cost.
@@ -27,16 +31,15 @@ nobody reads it but its own core. Otherwise it is a ring that learners sample, w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from genkidama.child.memory import SharedMemory
-from genkidama.learning.model import Model
-from genkidama.learning.rollout import Transitions, scaled
 
-__all__ = ["LearnersReplay", "ReplayTensor", "Rows", "Share"]
+__all__ = ["Look", "ReplayTensor", "Rows", "Share"]
 
 Array = npt.NDArray[Any]
 
@@ -51,11 +54,26 @@ class Rows(NamedTuple):
     truncated: Array
 
 
+class Look(NamedTuple):
+    """The shares as they were at one moment: int64 (C,) each."""
+
+    #: How many rows at the share's beginning can be sampled.
+    front: Array
+    #: How many further down.
+    back: Array
+    #: Where those begin.
+    start: Array
+    #: `head` and `ended`.
+    head: Array
+    ended: Array
+
+
 class ReplayTensor:
     """Named views of T.
 
     Args:
-        memory: the child's; `replay` is T, float32 (C, N, M), `head` and `filled` are int64 (C,).
+        memory: the child's; `replay` is T, float32 (C, N, M), `pixels` are images or nothing, and
+            `head`, `filled` and `ended` are int64 (C,).
         batch: B.
         observation_shape: of one observation.
         action_columns: numbers of one action.
@@ -72,7 +90,9 @@ class ReplayTensor:
         action_columns: int,
     ) -> None:
         tensor = memory.replay
-        width = int(np.prod(observation_shape))
+        images = memory.pixels.shape[2] > 0
+        #: How many columns of T an observation takes.
+        self.width = width = 0 if images else int(np.prod(observation_shape))
         self.kept = tensor.shape[1] > batch
         expected = self.columns(width, action_columns, self.kept)
         if tensor.shape[2] != expected:
@@ -81,7 +101,9 @@ class ReplayTensor:
         self.batch = batch
         self.head = memory.head
         self.filled = memory.filled
-        self.observations = tensor[:, :, :width].reshape(*tensor.shape[:2], *observation_shape)
+        self.ended = memory.ended
+        observations = memory.pixels if images else tensor[:, :, :width]
+        self.observations = observations.reshape(*tensor.shape[:2], *observation_shape)
         self.actions = tensor[:, :, width : width + action_columns]
         first = width + action_columns
         self.rewards = tensor[:, :, first]
@@ -105,84 +127,38 @@ class ReplayTensor:
         stops = 0 if lanes == 1 else lanes * (-(-steps // batch) + 1)
         return steps + stops + 4 * batch + 1
 
-    def readable(self) -> tuple[Array, Array, Array]:
-        """Which rows of each share can be sampled: three of int64 (C,).
-
-        Returns:
-            How many at the share's beginning; how many further down; and where those begin.
-        """
+    def look(self) -> Look:
+        """Which rows of each share can be sampled now."""
+        ended = self.ended.copy()  # the last that a core writes is the first that is read
         head = self.head.copy()  # one look decides: other cores go on writing
         filled = self.filled.copy()
         if not self.kept:
-            return np.zeros_like(head), np.zeros_like(head), head
+            return Look(np.zeros_like(head), np.zeros_like(head), head, head, ended)
         room = 2 * self.batch
         wraps = head + room > self.tensor.shape[1]
         front = np.where(wraps, 0, head)
         start = np.where(wraps, room, head + room)
         back = np.maximum(np.where(wraps, head, filled) - start, 0)
-        return front, back, start
+        return Look(front, back, start, head, ended)
 
-    def sample(
-        self,
-        rng: np.random.Generator,
-        count: int,
-        *,
-        share: int | None = None,
-        replacement: bool = True,
-    ) -> Transitions:
-        """Uniformly random steps as the environment gave them; copies.
+    def overwritten(self, look: Look, cores: Array, rows: Array) -> Array:
+        """Whether what was found at these places, by this look, may have changed since: (B,) bool.
 
         Args:
-            rng: decides.
-            count: how many.
-            share: only this core's steps; all cores' if absent.
-            replacement: whether a step may come twice.
-
-        Raises:
-            ValueError: no steps can be sampled or, without replacement, fewer than `count`.
+            look: by which they were found.
+            cores, rows: where steps begin, (B,) each.
         """
-        front, back, start = self.readable()
-        if share is not None:
-            elsewhere = np.arange(len(front)) != share
-            front[elsewhere] = 0
-            back[elsewhere] = 0
-        ends = np.cumsum(front + back)
-        total = int(ends[-1])
-
-        def places(numbers: Array) -> tuple[Array, Array, Array]:
-            """Core, row and `following` of each of the readable rows with these numbers."""
-            cores = np.searchsorted(ends, numbers, side="right")
-            rows = numbers - (ends - front - back)[cores]
-            rows += np.where(rows < front[cores], 0, (start - front)[cores])
-            return cores, rows, self.following[cores, rows]
-
-        if replacement and total:
-            drawn = places(rng.integers(total, size=count))
-            # Stops are drawn again. They are as rare as cuts are.
-            while not drawn[2].all():
-                again = drawn[2] == 0.0
-                others = places(rng.integers(total, size=int(again.sum())))
-                for column, new in zip(drawn, others, strict=True):
-                    column[again] = new
-            return self._copied(*drawn)
-        steps = np.flatnonzero(places(np.arange(total))[2]) if total else np.arange(0)
-        if count > len(steps) or not total:
-            raise ValueError(f"{count} steps asked for, {len(steps)} are there")
-        return self._copied(*places(rng.choice(steps, count, replace=False)))
-
-    def _copied(self, cores: Array, rows: Array, following: Array) -> Transitions:
-        terminated = self.terminated[cores, rows] > 0.0
-        # Nothing follows a termination; its own observation is as good as any other there.
-        after = rows + np.where(terminated, 0, following).astype(np.intp)
-        return Transitions(
-            observations=self.observations[cores, rows],
-            actions=self.actions[cores, rows],
-            rewards=self.rewards[cores, rows],
-            following=self.observations[cores, after],
-            terminated=terminated,
-            truncated=self.truncated[cores, rows] > 0.0,
-            log_mu=self.log_mu[cores, rows],
-        )
+        if np.array_equal(self.ended, look.ended):
+            return np.zeros(len(rows), np.bool_)
+        now = self.look()
+        size = self.tensor.shape[1]
+        room = 2 * self.batch
+        # A block that does not fit before the share's end begins at its first row.
+        ahead = np.where(now.head + room > size, size - now.head + room, room)
+        passed = (now.head - look.head) % size + ahead
+        passed[(now.ended - look.ended) * room + ahead >= size] = size
+        result: Array = (rows - look.head[cores]) % size < passed[cores]
+        return result
 
 
 class Share:
@@ -191,10 +167,23 @@ class Share:
     Args:
         replay: the tensor.
         index: the core's.
+        lanes: L, how many trajectories a batch has.
+        noted: is told of each block, before its steps can be found: its first row, the row after
+            its steps, and the new `head`.
     """
 
-    def __init__(self, replay: ReplayTensor, index: int) -> None:
+    def __init__(
+        self,
+        replay: ReplayTensor,
+        index: int,
+        lanes: int = 1,
+        noted: Callable[[int, int, int], None] | None = None,
+    ) -> None:
         self._replay = replay
+        self._lanes = lanes
+        self._noted = noted
+        #: The stops of the lanes that the last block left in the midst of an episode, by lane.
+        self._open: dict[int, int] = {}
         self._tensor = replay.tensor[index]
         self._batch = replay.batch
         self._room = 2 * replay.batch
@@ -207,6 +196,7 @@ class Share:
         )
         self._head = replay.head[index : index + 1]
         self._filled = replay.filled[index : index + 1]
+        self._ended = replay.ended[index : index + 1]
         self._start = 0
         if replay.kept:
             self._log_mu = replay.log_mu[index]
@@ -225,6 +215,7 @@ class Share:
         if head + self._room > len(self._following):
             self._filled[0] = head
             start = 0
+            self._open.clear()  # what lies before it is overwritten sooner than the stops are
         self._start = start
         stop = start + self._batch
         observations, actions, rewards, terminated, truncated = self._columns
@@ -258,54 +249,39 @@ class Share:
         distances = np.ones(steps, np.float32)
         distances[cuts] = np.arange(steps, steps + len(cuts)) - cuts
         self._following[start + 1 : stops] = distances[1:]
+        if self._noted is not None:
+            self._noted(start, stops, head)
         if head > self._filled[0]:
             self._filled[0] = head
         self._head[0] = head
         # This row may be the last stop of the block before. It becomes a step only now: a core that
         # dies earlier leaves that stop as it was.
         self._following[start] = distances[0]
+        if self._lanes > 1:
+            self._link(steps, cuts)
+        self._ended[0] += 1
+
+    def _link(self, steps: int, cuts: list[int]) -> None:
+        """Says at the open stops where their lanes went on, and notes which are open now."""
+        length = steps // self._lanes
+        for lane, stop in self._open.items():
+            self._following[stop] = stop - (self._start + lane * length)
+        ends = {(lane + 1) * length - 1: lane for lane in range(self._lanes)}
+        truncated = self._columns.truncated
+        self._open = {
+            ends[cut]: self._start + steps + number
+            for number, cut in enumerate(cuts)
+            if cut in ends and not truncated[self._start + cut]
+        }
 
     def rehearse(self) -> None:
         """Fills all rows with the first one: as much memory as there ever will be."""
         self._tensor[1:] = self._tensor[:1]
+        self._columns.observations[1:] = self._columns.observations[:1]
         if self._replay.kept:
             self._following[:-1] = 1.0
             self._following[-1] = 0.0
+            if self._noted is not None:
+                self._noted(0, len(self._following) - 1, 0)
             self._head[0] = self._filled[0] = len(self._following)
-
-
-class LearnersReplay:
-    """The tensor as a learner sees it: steps as its rollouts have them.
-
-    Args:
-        replay: the tensor.
-        model: for its head, its settings and its running statistics.
-        rng: decides what is drawn.
-        index: the core that learns.
-    """
-
-    def __init__(
-        self, replay: ReplayTensor, model: Model, rng: np.random.Generator, index: int
-    ) -> None:
-        self._replay = replay
-        self._model = model
-        self._rng = rng
-        self._index = index
-
-    def __len__(self) -> int:
-        front, back, _ = self._replay.readable()
-        return int(front.sum() + back.sum())
-
-    def sample(self, count: int, *, own: bool = False, replacement: bool = True) -> Transitions:
-        share = self._index if own else None
-        drawn = self._replay.sample(self._rng, count, share=share, replacement=replacement)
-        model = self._model
-        drawn.actions = drawn.actions.astype(model.head.dtype)
-        drawn.rewards = scaled(
-            drawn.rewards, model.experiment.environment, model.moments("returns")
-        )
-        normalize = model.normalizer()
-        if normalize is not None:
-            drawn.observations = normalize(drawn.observations)
-            drawn.following = normalize(drawn.following)
-        return drawn
+            self._ended[0] += 1

@@ -92,9 +92,10 @@ VERBS = {
         "Plays episodes.",
         (
             _path(
-                "target",
-                "a run directory (its best checkpoint is taken) or a file",
+                "targets",
+                "a run directory (its best checkpoint is taken) or a file; of several, the mean",
                 metavar="DIR_OR_CHECKPOINT",
+                nargs="+",
             ),
             _number("--episodes", "how many (default: 500)", default=500),
             _flag("--greedy", "take the most probable action instead of a sampled one"),
@@ -106,6 +107,19 @@ VERBS = {
                     "help": "the environment to play (default: the experiment's; of EnvPool's, "
                     "Gymnasium's of the same id)",
                 },
+            ),
+            (
+                "--starts",
+                {
+                    "metavar": "noop:N|FILE",
+                    "help": "begin after up to N null actions, or where a file of recorded starts "
+                    "leads (docs/gorila.md)",
+                },
+            ),
+            _number(
+                "--choose",
+                "of a run, judge each checkpoint by so many episodes first and take the best",
+                default=0,
             ),
             _flag("--json", "print one JSON object on standard output and nothing else"),
         ),

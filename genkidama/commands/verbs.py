@@ -18,7 +18,7 @@ from genkidama.commands import access
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.local.cluster import check_search, search, train
-from genkidama.local.evaluation import evaluate
+from genkidama.local.evaluation import Evaluations, evaluate
 from genkidama.local.progress import Progress, SearchProgress
 from genkidama.overrides import parse_settings
 from genkidama.system.checkpoint import CheckpointFolder
@@ -51,14 +51,25 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    evaluation = evaluate(
-        options.target,
-        episodes=options.episodes,
-        greedy=options.greedy,
-        seed=options.seed,
-        environment=options.environment,
-    )
-    print(_json(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
+    evaluations = []
+    for target in options.targets:
+        evaluation = evaluate(
+            target,
+            episodes=options.episodes,
+            greedy=options.greedy,
+            seed=options.seed,
+            environment=options.environment,
+            starts=options.starts,
+            choose=options.choose,
+        )
+        if not options.json:
+            print(f"{target}: {evaluation}", flush=True)
+        evaluations.append(evaluation)
+    if len(evaluations) > 1:
+        together = Evaluations(tuple(evaluations))
+        print(_json(together.to_dict()) if options.json else together)
+    elif options.json:
+        print(_json(evaluations[0].to_dict()))
     return 0
 
 

@@ -15,9 +15,12 @@ alone is also a command, which reads a checkpoint: one process' share of an eval
     normalization.py  running means and deviations within that vector
     rollout.py        what a learner is given: rollouts, samples, advantages
     learners.py       the plug `algorithm.name`, which turns a rollout into losses
-    a3c.py, ppo.py    the learners that are built in
+    a3c.py, ppo.py    learners that are built in
+    dqn.py            values of actions, from samples of the replay tensor
+    off_policy.py     an actor-critic from the same samples
     experience.py     learning from rows that others have sent
     vtrace.py         what the steps of an older policy are worth
     optimizers.py     the update rules
     play.py           episodes with fixed weights
+    starts.py         how they begin
 """

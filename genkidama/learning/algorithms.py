@@ -13,6 +13,8 @@ __all__ = ["ALGORITHMS", "learner_class"]
 ALGORITHMS = {
     "a3c": "genkidama.learning.a3c:A3C",
     "ppo": "genkidama.learning.ppo:PPO",
+    "dqn": "genkidama.learning.dqn:DQN",
+    "vtrace": "genkidama.learning.off_policy:VTrace",
 }
 
 

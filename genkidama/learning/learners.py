@@ -23,6 +23,7 @@ __all__ = [
     "make_learner",
     "reads_log_mu",
     "reads_replay",
+    "reads_target",
     "updates",
 ]
 
@@ -34,6 +35,7 @@ class Learner(Protocol):
 
     - `reads_replay = True`: it samples `rollout.replay`, so `replay.steps` must not be 0.
     - `reads_log_mu = True`: it needs log μ of the actions, in rollouts and in what it samples.
+    - `reads_target = True`: it needs `rollout.target`, θ⁻.
     - `head`: a function from the action space to a `Head` of its own, which decides how to act.
     """
 
@@ -70,9 +72,10 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
             f"replay.steps = 0: {name!r} samples the replay tensor; set it to how many steps "
             "each core is to keep, with child.backend = 'hogwild'"
         )
-    if reads_log_mu(learner) and algorithm.epsilon and not hasattr(kind, "head"):
+    epsilon = max(algorithm.epsilon, algorithm.final_epsilon)
+    if reads_log_mu(learner) and epsilon and not hasattr(kind, "head"):
         raise ConfigurationError(
-            f"algorithm.epsilon = {algorithm.epsilon}: {name!r} reads log μ, which knows the "
+            f"algorithm.epsilon = {epsilon}: {name!r} reads log μ, which knows the "
             "policy's own actions only; set it to 0"
         )
     return learner
@@ -81,6 +84,11 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
 def reads_replay(learner: Learner) -> bool:
     """Whether it samples `rollout.replay`."""
     return bool(getattr(learner, "reads_replay", False))
+
+
+def reads_target(learner: Learner) -> bool:
+    """Whether it needs `rollout.target`."""
+    return bool(getattr(learner, "reads_target", False))
 
 
 def reads_log_mu(learner: Learner) -> bool:

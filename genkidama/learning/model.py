@@ -12,7 +12,8 @@ Laws of this file:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from copy import deepcopy
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -30,7 +31,7 @@ from genkidama.learning.perceptron import Perceptrons
 from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import STATISTICS, Signature
 
-__all__ = ["CUT", "Model", "Spaces"]
+__all__ = ["CUT", "Model", "Spaces", "Twin"]
 
 Array = npt.NDArray[Any]
 
@@ -46,6 +47,14 @@ class Spaces(Protocol):
 
     @property
     def action_space(self) -> gymnasium.Space[Any]: ...
+
+
+class Twin(NamedTuple):
+    """A model's network over other numbers: only to be looked through."""
+
+    network: Network
+    #: The same in NumPy, if there is such a form of it.
+    by_hand: Perceptrons | None
 
 
 class Model:
@@ -94,6 +103,8 @@ class Model:
         ]
         self.observation_shape = environment.observation_space.shape or ()
         self.observation_size = int(np.prod(self.observation_shape))
+        #: Whether an observation is an image of uint8.
+        self.sees_bytes = environment.observation_space.dtype == np.uint8
         settings = experiment.environment
         if settings.normalize_observations:
             entries.append((STATISTICS[0], (Moments.size(self.observation_size),)))
@@ -147,6 +158,19 @@ class Model:
         """
         return self.network.acting_together() if self.by_hand is None else self.by_hand.act
 
+    def twin(self, vector: Tensor) -> Twin:
+        """The same network as a view of another vector: float32 (trainable,), on the CPU."""
+        network = deepcopy(self.network)
+        start = 0
+        for parameter in network.parameters():
+            part = slice(start, start + parameter.numel())
+            parameter.data = vector[part].view(parameter.shape)
+            parameter.requires_grad_(False)
+            # A form in NumPy has views of gradients, too. Nobody writes these.
+            parameter.grad = torch.zeros(1).expand(parameter.shape)
+            start = part.stop
+        return Twin(network, network.by_hand())
+
     def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
         """The running statistics `"observations"` or `"returns"` within `numbers`.
 
@@ -174,6 +198,18 @@ class Model:
             return result.astype(np.float32, copy=False)
 
         return normalize
+
+    def seen(self, observations: Array) -> Array:
+        """Observations (m, ...) of the environment as the network takes them, in a batch.
+
+        They are normalized if the experiment says so, and bytes only where the network takes bytes.
+        """
+        normalize = self.normalizer()
+        if normalize is not None:
+            return normalize(observations)
+        if self.network.takes_bytes:
+            return observations
+        return observations.astype(np.float32, copy=False)
 
 
 def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:

@@ -134,12 +134,12 @@ class Perceptrons:
         outputs, values = zip(*parts, strict=True)
         return np.concatenate(outputs), np.concatenate(values)
 
-    def backward(self, at_outputs: Array, at_values: Array) -> None:
+    def backward(self, at_outputs: Array, at_values: Array | None) -> None:
         """Writes the whole gradient, once for each `forward`: the way back spends its results.
 
         Args:
             at_outputs: of the loss, at the last `forward`'s outputs (m, outputs). It is changed.
-            at_values: at its values (m,).
+            at_values: at its values (m,); None if the loss does not depend on them.
         """
         if self._log_deviation is not None:
             columns = len(self._log_deviation[0])
@@ -147,9 +147,13 @@ class Perceptrons:
             at_outputs = np.ascontiguousarray(at_outputs[:, :columns])
         shared = bool(self._trunk.layers)
         below = self._policy.backward(at_outputs, shared)
-        beside = self._value.backward(at_values[:, None], shared)
+        if at_values is None:
+            self._value.forget()
+        else:
+            beside = self._value.backward(at_values[:, None], shared)
+            if shared:
+                below += beside
         if shared:
-            below += beside
             self._trunk.backward(below, False)
 
     def _with_deviation(self, means: Array) -> Array:
@@ -214,6 +218,12 @@ class _Stack:
                 product(d, layer.weight, out=at_x)
                 d = at_x
         return d
+
+    def forget(self) -> None:
+        """The gradient of what nothing depends on."""
+        for layer in self.layers:
+            layer.weight_gradient[:] = 0.0
+            layer.bias_gradient[:] = 0.0
 
     def _make_room(self, rows: int) -> None:
         self._room = rows

@@ -17,8 +17,10 @@ import numpy as np
 import torch
 
 from genkidama.errors import ConfigurationError, GenkidamaError
+from genkidama.learning.dqn import Greedy
 from genkidama.learning.environments import default_threshold, make_environment, played
 from genkidama.learning.model import Model
+from genkidama.learning.starts import Starts, starts_of
 from genkidama.settings import Environment
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.lifeline import end_with_parent
@@ -32,6 +34,7 @@ def play(
     episodes: Iterable[int],
     seed: int,
     greedy: bool,
+    starts: Starts | None = None,
 ) -> list[float]:
     """The undiscounted return of each numbered episode.
 
@@ -41,20 +44,28 @@ def play(
         episodes: their numbers.
         greedy: whether the most probable action is taken instead of a sampled one. ε is off either
             way.
+        starts: how they begin; as the environment does if absent.
     """
-    return [play_episode(model, environment, (seed, episode), greedy) for episode in episodes]
+    starts = starts or Starts()
+    return [
+        play_episode(model, environment, (seed, episode), greedy, starts) for episode in episodes
+    ]
 
 
 def play_episode(
-    model: Model, environment: gymnasium.Env[Any, Any], seed: tuple[int, ...], greedy: bool
+    model: Model,
+    environment: gymnasium.Env[Any, Any],
+    seed: tuple[int, ...],
+    greedy: bool,
+    starts: Starts | None = None,
 ) -> float:
-    """The undiscounted return of one episode."""
+    """The undiscounted return of one episode. The seed's last number is the episode's."""
     sequence = np.random.SeedSequence(seed)
     outputs = model.network.acting()
     normalize = model.normalizer()
     to_environment = model.head.to_environment
     choose = model.head.mode if greedy else model.head.sampler(np.random.default_rng(sequence), 0.0)
-    observation, _ = environment.reset(seed=int(sequence.generate_state(1)[0]))
+    observation = (starts or Starts()).begin(environment, seed[-1], sequence)
     total, over = 0.0, False
     while not over:
         action = choose(outputs(observation if normalize is None else normalize(observation)))
@@ -86,12 +97,15 @@ def main() -> int:
         except GenkidamaError as error:
             raise _with_way_out(error, experiment.environment, settings) from error
         model.vector.copy_(torch.from_numpy(checkpoint.vector))
-        returns = play(model, environment, request["episodes"], request["seed"], request["greedy"])
+        starts = starts_of(request["starts"], request["recorded"])
+        greedy = request["greedy"]
+        returns = play(model, environment, request["episodes"], request["seed"], greedy, starts)
         json.dump(
             {
                 "returns": returns,
                 "threshold": default_threshold(settings),
                 "environment": settings.id,
+                "greedy": greedy or isinstance(model.head, Greedy),
             },
             answer,
         )

@@ -28,15 +28,19 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class Transitions:
-    """B single steps, of any core and any age, in no order. Copies."""
+    """B steps, of any core and any age, in no order. Copies.
+
+    With `steps` of several, each stands for the m steps that begin with it: as many as were asked
+    for, or as there are to the episode's end, or to where it was cut.
+    """
 
     #: (B, ...) float32: s.
     observations: Array
     #: (B, columns): a.
     actions: Array
-    #: (B,) float32: r.
+    #: (B,) float32: r, or Σ γ^k·r_k over the m steps.
     rewards: Array
-    #: (B, ...) float32: s′, exact but after a termination, where nothing follows.
+    #: (B, ...) float32: s′ behind them, exact but after a termination, where nothing follows.
     following: Array
     #: (B,) bool: the episode is over, and V(s′) is 0.
     terminated: Array
@@ -44,6 +48,12 @@ class Transitions:
     truncated: Array
     #: (B,) float32: log μ(a|s) of the policy that acted; NaN where nobody asked for it.
     log_mu: Array
+    #: (B,) float32: what V(s′) counts: γ^m, or 0 after a termination.
+    discounts: Array
+    #: (B,) float32: what each counts in a loss, at most 1, and 1 where draws are uniform.
+    weights: Array
+    #: (B,) int64: where they lie, for `prioritize`.
+    places: Array
 
 
 class Replay(Protocol):
@@ -53,16 +63,49 @@ class Replay(Protocol):
         """How many rows can be drawn from: steps and, where episodes were cut, one more each."""
         ...
 
-    def sample(self, count: int, *, own: bool = False, replacement: bool = True) -> Transitions:
-        """Uniformly random steps, normalized and scaled as those of a rollout now would be.
+    def sample(
+        self,
+        count: int,
+        *,
+        own: bool = False,
+        replacement: bool = True,
+        steps: int = 1,
+        correction: float | None = None,
+    ) -> Transitions:
+        """Random steps, normalized and scaled as those of a rollout now would be.
 
         Args:
             count: how many.
             own: only steps of the core that learns, instead of all cores'.
             replacement: whether a step may come twice.
+            steps: n of n-step returns.
+            correction: β. Without it all steps are as probable. With it their probability is in
+                proportion to their priority, and `weights` make up for that: (N·P)^−β over the
+                largest in the sample (Schaul et al. 2016, §3.4).
 
         Raises:
-            ValueError: no steps are there or, without replacement, fewer than `count`.
+            ValueError: no steps are there or, without replacement, fewer than `count`; or a
+                `correction` where `replay.priority_exponent` is 0.
+        """
+        ...
+
+    def prioritize(self, places: Array, errors: Array) -> None:
+        """Steps are as interesting as their errors are large.
+
+        Args:
+            places: of a sample.
+            errors: their temporal differences, of either sign, (B,).
+        """
+        ...
+
+    def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
+        """Random trajectories, one behind the other, each with the log μ of its steps.
+
+        Each begins with a uniformly random step, and has `length` steps or as many as there are to
+        the episode's end, or to where it was cut.
+
+        Raises:
+            ValueError: no steps are there.
         """
         ...
 
@@ -98,6 +141,8 @@ class Rollout:
     progress: float = 0.0
     #: What the child's cores remember. None: nothing, because `replay.steps` is 0.
     replay: Replay | None = None
+    #: (trainable,): θ⁻, older weights, for learners that read them. They change by themselves.
+    target: Tensor | None = None
 
 
 def temporal_differences(rollout: Rollout, values: Array, cut_values: Array, gamma: float) -> Array:

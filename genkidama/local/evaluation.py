@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.starts import is_null, starts_of
 from genkidama.local.processes import failure
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.machine import available_cores
 from genkidama.system.run import Run
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "Evaluations", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Evaluation:
     environment: str
     #: The id of the one that the policy was trained in.
     trained_in: str
+    #: How its episodes began, as `evaluate` was told.
+    starts: str | None = None
 
     @property
     def mean(self) -> float:
@@ -83,6 +86,7 @@ class Evaluation:
             "seed": self.seed,
             "checkpoint": str(self.checkpoint),
             "environment": self.environment,
+            "starts": self.starts,
         }
 
     def __str__(self) -> str:
@@ -99,10 +103,37 @@ class Evaluation:
             where = f" of {self.environment} (trained in {self.trained_in})"
         elif self.environment.startswith("envpool:"):
             where = f" of {self.environment}"
+        if self.starts is not None:
+            where += f" from {self.starts}"
         return (
             f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes{where}, "
             f"{actions}: {verdict[self.solved]}\n  minimum {self.minimum:.1f} · {quantiles}"
         )
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Several runs of one experiment, whose seeds differ: what the experiment is worth."""
+
+    runs: tuple[Evaluation, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the runs' means."""
+        return float(np.mean([run.mean for run in self.runs]))
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the runs' means."""
+        return float(np.std([run.mean for run in self.runs]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"mean": self.mean, "std": self.std, "runs": [run.to_dict() for run in self.runs]}
+
+    def __str__(self) -> str:
+        least = min(run.mean for run in self.runs)
+        return f"{self.mean:.1f} ± {self.std:.1f} over {len(self.runs)} runs, the least {least:.1f}"
 
 
 def evaluate(
@@ -113,6 +144,8 @@ def evaluate(
     seed: int = 0,
     cores: int | None = None,
     environment: str | None = None,
+    starts: str | None = None,
+    choose: int = 0,
 ) -> Evaluation:
     """Plays episodes with a run's or a checkpoint's weights.
 
@@ -127,6 +160,10 @@ def evaluate(
         cores: processes; one for each CPU core if absent.
         environment: the id of the environment to play; the experiment's if absent. If that is one
             of EnvPool's, which differ a little from Gymnasium's, it is Gymnasium's of the same id.
+        starts: how episodes begin: `"noop:30"` after up to 30 null actions, or a file of recorded
+            starts, JSON as `genkidama.learning.starts` has it; as the environment does if absent.
+        choose: of a run, each checkpoint that is kept is judged by so many episodes first, others
+            than those that count, and the best one is played; 0 goes by the training returns.
 
     Raises:
         ConfigurationError: no such run or checkpoint, or it does not fit its environment.
@@ -138,16 +175,22 @@ def evaluate(
         raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
     if not 0 <= seed < 2**32:
         raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
+    if choose < 0:
+        raise ConfigurationError(f"choose = {choose}: at least 0 is needed")
     run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
-    if run is not None:
-        checkpoint = run.load(best=True, unreadable=_warn)
-    else:
+    if run is None:
         checkpoint = checkpoints.load(Path(str(target)))
+    elif choose:
+        kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
+        best = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts)
+        checkpoint = checkpoints.load(best)
+    else:
+        checkpoint = run.load(best=True, unreadable=_warn)
     path = checkpoint.path
     assert path is not None
     count = min(cores or available_cores(), episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
-    answers = _play(path, shares, seed, greedy, environment)
+    answers = _play(path, shares, seed, greedy, environment, starts)
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
@@ -156,10 +199,11 @@ def evaluate(
         returns,
         path,
         answers[0]["threshold"] if threshold is None else threshold,
-        greedy,
+        answers[0]["greedy"],
         seed,
         answers[0]["environment"],
         checkpoint.experiment.environment.id,
+        starts,
     )
     if run is not None:
         run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
@@ -170,10 +214,45 @@ def _warn(problem: str) -> None:
     print(f"warning: passed over {problem}", file=sys.stderr)
 
 
+def _best(
+    paths: list[Path],
+    episodes: int,
+    seed: int,
+    cores: int | None,
+    environment: str | None,
+    starts: str | None,
+) -> Path:
+    """The checkpoint with the best mean of so many episodes, the newest of equal ones."""
+    means = [
+        evaluate(
+            path, episodes=episodes, seed=seed, cores=cores, environment=environment, starts=starts
+        ).mean
+        for path in paths
+    ]
+    return max(zip(means, range(len(paths)), paths, strict=True))[2]
+
+
+def _recorded(name: str) -> Any:
+    """What a file of starts holds."""
+    try:
+        return json.loads(Path(name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{name}: no such file; a start is 'noop:N' or a file") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{name}: cannot be read as JSON: {error}") from None
+
+
 def _play(
-    path: Path, shares: list[list[int]], seed: int, greedy: bool, environment: str | None
+    path: Path,
+    shares: list[list[int]],
+    seed: int,
+    greedy: bool,
+    environment: str | None,
+    starts: str | None,
 ) -> list[dict[str, Any]]:
     """One process a share, all at once."""
+    recorded = None if starts is None or is_null(starts) else _recorded(starts)
+    starts_of(starts, recorded)
     variables = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -207,6 +286,8 @@ def _play(
                         "seed": seed,
                         "greedy": greedy,
                         "environment": environment,
+                        "starts": starts,
+                        "recorded": recorded,
                     },
                 )
             answers = [

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.core_nursery import layout_of
+from genkidama.child.memory import SharedMemory
 from genkidama.child.process import RECORD, Line
-from genkidama.child.replay import ReplayTensor
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.learning.optimizers import STATE_ROWS
 
 __all__ = ["records", "single"]
 
@@ -28,21 +27,8 @@ def single(
     """A core, the memory it works on and the orchestrator's end of its pipe."""
     environment = make_environment(settings.environment)
     model = Model(settings, environment)
-    memory = SharedMemory(
-        Layout(
-            cores=cores,
-            steps=ReplayTensor.rows(
-                settings.replay.steps, settings.algorithm.batch_size, settings.environment.lanes
-            ),
-            columns=ReplayTensor.columns(
-                model.observation_size, model.head.columns, settings.replay.steps > 0
-            ),
-            size=model.signature.size,
-            trainable=model.trainable,
-            state_rows=STATE_ROWS[settings.optimizer.name],
-            state_sets=1 if settings.optimizer.shared else cores,
-        )
-    )
+    layout = layout_of(settings, model)
+    memory = SharedMemory(layout.for_cores(cores, settings.optimizer.shared))
     memory.weights[:] = model.numbers
     ours, theirs = multiprocessing.Pipe()
     line = Line(theirs, memory.stop, None)

@@ -559,6 +559,48 @@ def test_a_core_learns_from_images_what_they_show(algorithm: str) -> None:
     assert values.tolist() == pytest.approx([1.0, 1.0], abs=0.15)
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_core_learns_what_images_are_worth_from_those_that_it_remembers(lanes: int) -> None:
+    """With a dueling network, priorities, and θ⁻ that follows; some episodes are cut."""
+    settings = experiment(
+        "Bandit",
+        environment={"id": f"{__name__}:Sides", "lanes": lanes},
+        network={
+            "name": "convolutional",
+            "convolutions": [[4, 3, 2], [4, 2, 1]],
+            "hidden": [8],
+            "activation": "relu",
+        },
+        algorithm={
+            "name": "dqn",
+            "batch_size": 8,
+            "minibatch_size": 32,
+            "start_steps": 64,
+            "dueling": True,
+            "target_updates": 20,
+            "epsilon": 0.5,
+        },
+        replay={"steps": 128, "priority_exponent": 0.5},
+        optimizer={"learning_rate": 0.01},
+        child=FREE,
+    )
+    with single(settings) as (core, memory, line):
+        for _ in range(200):
+            core.learn(core.collector.collect())
+            records(line)
+        assert {row.tobytes() for row in memory.pixels[0, :128]} == {
+            image.tobytes() for image in sides()
+        }
+        # An update a batch, from the eighth on; the newest refreshment was at a multiple of 20.
+        made = int(memory.updates[0])
+        assert 180 <= made <= 193
+        assert made - 20 < int(memory.refreshed[2]) <= made
+        with torch.no_grad():
+            outputs, values = core.model.network(torch.from_numpy(sides()))
+    q = outputs + (values[:, None] - outputs.mean(1, keepdim=True))
+    assert q.numpy() == pytest.approx(np.eye(2), abs=0.2)
+
+
 def updating(algorithm: dict[str, Any], **parent: Any) -> Experiment:
     child = {"exchange": "update"}
     settings = {"parent": {"rule": "gradient", **parent}, "optimizer": {"name": "sgd"}}

@@ -13,11 +13,23 @@ from hypothesis import strategies as st
 
 from genkidama.child.memory import Layout, SharedMemory
 from genkidama.child.replay import ReplayTensor, Share
+from genkidama.child.sampling import Sampler
 from genkidama.learning.rollout import Transitions
 
 GOES_ON, TERMINATED, TRUNCATED = range(3)
 
 Step = dict[str, Any]
+
+#: What the list has of a step.
+COLUMNS = (
+    "observations",
+    "actions",
+    "rewards",
+    "following",
+    "terminated",
+    "truncated",
+    "log_mu",
+)
 
 
 def shared(
@@ -60,7 +72,7 @@ class Writer:
     def start(self) -> None:
         """A new core takes the place of the old one, in the midst of whatever that did."""
         replay = ReplayTensor(self.memory, self.batch, (2,), 1)
-        self._share = Share(replay, self.index)
+        self._share = Share(replay, self.index, self.lanes)
         self._observations = [self._new() for _ in range(self.lanes)]
         self._goes_on = False
 
@@ -124,7 +136,7 @@ class Writer:
 
 def noted(drawn: Transitions) -> list[Step]:
     """What was drawn, as the list has it."""
-    columns = {name: column.tolist() for name, column in vars(drawn).items()}
+    columns = {name: getattr(drawn, name).tolist() for name in COLUMNS}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -132,13 +144,13 @@ def everything(replay: ReplayTensor, share: int | None = None) -> list[Step]:
     """All that can be sampled, in the order in which it was noted."""
     rng = np.random.default_rng(0)
     with pytest.raises(ValueError, match=r"^1000000 steps asked for, \d+ are there$") as caught:
-        replay.sample(rng, 1_000_000, share=share, replacement=False)
+        Sampler(replay).sample(rng, 1_000_000, share=share, replacement=False)
     there = re.search(r"(\d+) are", str(caught.value))
     assert there is not None
     count = int(there[1])
     if not count:
         return []
-    drawn = noted(replay.sample(rng, count, share=share, replacement=False))
+    drawn = noted(Sampler(replay).sample(rng, count, share=share, replacement=False))
     return sorted(drawn, key=lambda step: step["observations"])
 
 
@@ -279,7 +291,11 @@ def test_what_a_reader_has_looked_at_stays_until_the_writer_is_a_batch_further(
     for batch in batches[:-1]:
         writer.write(batch)
     look = SimpleNamespace(
-        replay=memory.replay, head=memory.head.copy(), filled=memory.filled.copy()
+        replay=memory.replay,
+        pixels=memory.pixels,
+        head=memory.head.copy(),
+        filled=memory.filled.copy(),
+        ended=memory.ended.copy(),
     )
     before = writer.steps[:]
     if ends:
@@ -369,73 +385,3 @@ def test_a_core_writes_its_own_share_only() -> None:
 def test_a_tensor_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^a replay tensor of 8 columns, expected 10$"):
         ReplayTensor(shared(), 4, (3,), 2)
-
-
-# Sampling.
-
-
-def story(cores: int = 3, batches: int = 4) -> tuple[ReplayTensor, list[Writer]]:
-    """Cores that have written more than a lap, the first of them nothing."""
-    memory = shared(cores, 8)
-    writers = [Writer(memory, 4, index) for index in range(cores)]
-    for writer in writers[1:]:
-        for _ in range(batches):
-            writer.write([GOES_ON, TRUNCATED, TERMINATED, GOES_ON])
-    return ReplayTensor(memory, 4, (2,), 1), writers
-
-
-@pytest.mark.parametrize("replacement", [True, False])
-@pytest.mark.parametrize("share", [None, 2])
-def test_every_step_is_as_probable_as_every_other(replacement: bool, share: int | None) -> None:
-    replay, _ = story()
-    rng = np.random.default_rng(0)
-    there = everything(replay, share)
-    counts = {step["rewards"]: 0 for step in there}
-    for _ in range(2000):
-        for step in noted(replay.sample(rng, 5, share=share, replacement=replacement)):
-            counts[step["rewards"]] += 1
-    expected = 2000 * 5 / len(there)
-    assert max(abs(count - expected) for count in counts.values()) < 6 * expected**0.5
-
-
-@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
-def test_with_replacement_what_is_drawn_is_there(count: int, seed: int) -> None:
-    replay, _ = story()
-    there = everything(replay)
-    drawn = noted(replay.sample(np.random.default_rng(seed), count))
-    assert len(drawn) == count
-    assert all(step in there for step in drawn)
-
-
-def test_without_replacement_no_step_comes_twice() -> None:
-    replay, _ = story()
-    there = everything(replay)
-    for count in range(1, len(there) + 1):
-        rng = np.random.default_rng(count)
-        drawn = [step["rewards"] for step in noted(replay.sample(rng, count, replacement=False))]
-        assert len(set(drawn)) == count
-
-
-def test_what_is_drawn_is_the_readers_own() -> None:
-    replay, _ = story()
-    drawn = replay.sample(np.random.default_rng(0), 50)
-    copy = noted(drawn)
-    replay.tensor[:] = -1.0
-    assert noted(drawn) == copy
-
-
-@pytest.mark.parametrize(
-    ("count", "share", "replacement", "sentence"),
-    [
-        (1, 0, True, "1 steps asked for, 0 are there"),
-        (1, 0, False, "1 steps asked for, 0 are there"),
-        (10, 1, False, "10 steps asked for, 9 are there"),
-        (19, None, False, "19 steps asked for, 18 are there"),
-    ],
-)
-def test_steps_that_are_not_there_cannot_be_sampled(
-    count: int, share: int | None, replacement: bool, sentence: str
-) -> None:
-    replay, _ = story()
-    with pytest.raises(ValueError, match=f"^{sentence}$"):
-        replay.sample(np.random.default_rng(0), count, share=share, replacement=replacement)

@@ -11,6 +11,8 @@ import pytest
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.algorithms import ALGORITHMS, learner_class
+from genkidama.learning.dqn import DQN
+from genkidama.learning.off_policy import VTrace
 from genkidama.learning.ppo import PPO
 from genkidama.settings import Algorithm
 
@@ -23,6 +25,8 @@ def test_every_name_that_a_setting_allows_has_a_class() -> None:
     assert {name: learner_class(Algorithm(name=name)) for name in ALGORITHMS} == {
         "a3c": A3C,
         "ppo": PPO,
+        "dqn": DQN,
+        "vtrace": VTrace,
     }
 
 

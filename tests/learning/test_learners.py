@@ -14,6 +14,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C
 from genkidama.learning.algorithms import ALGORITHMS, learner_class
+from genkidama.learning.dqn import DQN
 from genkidama.learning.environments import make_environment
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import (
@@ -25,10 +26,14 @@ from genkidama.learning.learners import (
     updates,
 )
 from genkidama.learning.model import Model
+from genkidama.learning.off_policy import VTrace
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm, Environment, Network, Optimizer
+
+#: What learns from its newest batch; the others need a replay.
+ON_POLICY = ("a3c", "ppo")
 
 
 class Regression:
@@ -73,8 +78,9 @@ def rollout(model: Model, n: int = 6, cuts: int = 1) -> Rollout:
 
 def test_algorithms_are_known_by_name() -> None:
     kinds = {name: learner_class(Algorithm(name=name)) for name in ALGORITHMS}
-    assert kinds == {"a3c": A3C, "ppo": PPO}
-    for name, kind in kinds.items():
+    assert kinds == {"a3c": A3C, "ppo": PPO, "dqn": DQN, "vtrace": VTrace}
+    for name in ON_POLICY:
+        kind = kinds[name]
         ours = model(name)
         assert type(make_learner(ours.experiment.algorithm, ours)) is kind
 
@@ -202,7 +208,7 @@ def odd() -> gymnasium.Env[Any, Any]:
 # What holds for every learner that is built in.
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ON_POLICY)
 @pytest.mark.parametrize("space", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize(("n", "cuts"), [(6, 1), (6, 0), (1, 1), (1, 0)])
 def test_any_batch_gives_finite_losses_with_gradients(
@@ -220,7 +226,7 @@ def test_any_batch_gives_finite_losses_with_gradients(
         assert torch.isfinite(ours.gradient).all() and ours.gradient.any()
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ON_POLICY)
 def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
     ours = model(name)
     data, again, before = rollout(ours), rollout(ours), ours.vector.clone()
@@ -236,7 +242,7 @@ def test_a_learner_changes_no_weights_and_no_data(name: str) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", ON_POLICY)
 def test_on_a_gpu_the_same_is_learned(name: str, given: bool) -> None:
     here = model(name, entropy_coefficient=0.01, minibatch_size=4)
     experiment = msgspec.structs.replace(

@@ -17,7 +17,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.play import play
-from genkidama.local.evaluation import Evaluation, evaluate
+from genkidama.local.evaluation import Evaluation, Evaluations, evaluate
 from genkidama.system.checkpoint import save
 from genkidama.system.run import Run
 from tests.helpers import ROOT, command, small, until, untrained
@@ -85,6 +85,7 @@ def test_the_dictionary_is_plain() -> None:
         "seed": 0,
         "checkpoint": "best.safetensors",
         "environment": "Moon-v1",
+        "starts": None,
     }
 
 
@@ -138,6 +139,51 @@ def test_envpools_own_environment_is_played_if_it_is_named(tmp_path: Path) -> No
     assert found.threshold == 475.0 and found.returns.max() <= 9.0
 
 
+def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = untrained(tmp_path / "run", small())
+    (tmp_path / "starts.json").write_text(json.dumps([{"state": [0.0, 0.0, 0.2, 3.0]}, [1, 1, 1]]))
+    said = command(
+        tmp_path,
+        "genkidama",
+        "evaluate",
+        run.path,
+        run.final,
+        "--starts",
+        "starts.json",
+        "--episodes",
+        2,
+        "--json",
+    )
+    assert (said.code, said.err) == (0, "")
+    found = json.loads(said.out)
+    assert [one["starts"] for one in found["runs"]] == ["starts.json"] * 2
+    assert found["mean"] == found["runs"][0]["mean"] and found["std"] == 0.0
+    assert found["runs"][0]["minimum"] == 1.0  # from the state it falls at the first step
+    # Of two checkpoints it is the one that earned more, though it is older.
+    worse = untrained(tmp_path / "run", small(), version=2)
+    judged: list[Path] = []
+    means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
+
+    def played(path: Path, shares: list[list[int]], *arguments: object) -> list[dict[str, object]]:
+        judged.append(path)
+        answer = {"threshold": None, "environment": "CartPole-v1", "greedy": False}
+        return [answer | {"returns": [means[path]] * len(share)} for share in shares]
+
+    monkeypatch.setattr("genkidama.local.evaluation._play", played)
+    chosen = evaluate(run, episodes=4, choose=2, cores=1)
+    assert judged == [*means, run.checkpoints[0]]
+    assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
+
+
+def test_several_runs_are_worth_the_mean_of_their_means() -> None:
+    together = Evaluations((of(1.0, 3.0), of(8.0), of(2.0)))
+    assert (together.mean, together.std) == (4.0, pytest.approx(np.sqrt(8.0)))
+    assert str(together) == "4.0 ± 2.8 over 3 runs, the least 2.0"
+    assert [run["mean"] for run in together.to_dict()["runs"]] == [2.0, 8.0, 2.0]
+
+
 @pytest.mark.slow
 def test_greedy_episodes_take_the_most_probable_action(tmp_path: Path) -> None:
     run = untrained(tmp_path, small(network={"initialization": "normal", "initial_deviation": 3.0}))
@@ -170,6 +216,7 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
         "seed": 7,
         "checkpoint": str(run.final),
         "environment": "tests.tiny:Faulty",
+        "starts": None,
     }
 
 
@@ -223,7 +270,12 @@ def test_an_environment_that_is_gone_is_the_users_mistake(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"episodes": 0}, "episodes = 0"), ({"seed": -1}, "seed = -1"), ({"cores": 0}, "cores = 0")],
+    [
+        ({"episodes": 0}, "episodes = 0"),
+        ({"choose": -1}, "choose = -1"),
+        ({"seed": -1}, "seed = -1"),
+        ({"cores": 0}, "cores = 0"),
+    ],
 )
 def test_numbers_out_of_range_are_the_users_mistake(
     tmp_path: Path, options: dict[str, int], words: str

@@ -1,0 +1,167 @@
+"""How the episodes of an evaluation begin: after null actions, or where recorded ones have led.
+
+A policy that has learned one beginning by heart shows it here (Mnih et al. 2015; Nair et al. 2015,
+§5.2). What is earned before the policy acts does not count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from genkidama.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["Starts", "is_null", "starts_of"]
+
+
+class Starts:
+    """The environment's own beginnings."""
+
+    def begin(
+        self, environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
+    ) -> Any:
+        """Begins an episode.
+
+        Args:
+            episode: its number.
+            sequence: whatever is random follows from it.
+
+        Returns:
+            The first observation that the policy is asked about.
+
+        Raises:
+            ConfigurationError: the environment cannot begin so.
+        """
+        return environment.reset(seed=_seed(sequence))[0]
+
+
+class NullActions(Starts):
+    """1 to `most` null actions, as many as chance will have it."""
+
+    def __init__(self, most: int, action: int | None) -> None:
+        self._most = most
+        self._action = action
+
+    def begin(
+        self, environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
+    ) -> Any:
+        count = int(np.random.default_rng(sequence.spawn(1)[0]).integers(1, self._most + 1))
+        observation, _ = environment.reset(seed=_seed(sequence))
+        action = _null(environment) if self._action is None else self._action
+        if not environment.action_space.contains(action):
+            raise ConfigurationError(
+                f"starts = 'noop:{self._most}:{action}': is no action of {environment.action_space}"
+            )
+        for _ in range(count):
+            observation, _, terminated, truncated, _ = environment.step(action)
+            if terminated or truncated:
+                observation, _ = environment.reset()
+        return observation
+
+
+class Recorded(Starts):
+    """The starts of a file, one after the other, and then from the first one again."""
+
+    def __init__(self, source: str, starts: list[dict[str, Any]]) -> None:
+        self._source = source
+        self._starts = starts
+
+    def begin(
+        self, environment: gymnasium.Env[Any, Any], episode: int, sequence: np.random.SeedSequence
+    ) -> Any:
+        number = episode % len(self._starts)
+        start = self._starts[number]
+        where = f"{self._source}: start {number}"
+        observation, _ = environment.reset(seed=start.get("seed", _seed(sequence)))
+        if "state" in start:
+            observation = _put(environment, start["state"], where)
+        space = environment.action_space
+        for step, given in enumerate(start.get("actions", [])):
+            try:
+                action = np.asarray(given, space.dtype).reshape(space.shape or ())[()]
+            except (TypeError, ValueError):
+                action = None
+            if not space.contains(action):
+                raise ConfigurationError(f"{where}: action {step} = {given!r}: is none of {space}")
+            observation, _, terminated, truncated, _ = environment.step(action)
+            if terminated or truncated:
+                raise ConfigurationError(
+                    f"{where}: the episode ends with action {step}, before the policy has begun"
+                )
+        return observation
+
+
+def starts_of(text: str | None, recorded: Any = None) -> Starts:
+    """What `--starts` names.
+
+    Args:
+        text: `"noop:30"`, up to 30 null actions; `"noop:30:2"`, where action 2 does nothing; or a
+            file's name. None leaves the environment its own beginnings.
+        recorded: what the file holds, a list of starts. A start is a list of actions, or an object
+            with `actions`, with the `seed` that the environment is reset with, and with the `state`
+            that is put into it before they are taken.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    if text is None:
+        return Starts()
+    if is_null(text):
+        _, *numbers = text.split(":")
+        if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):
+            raise ConfigurationError(f"starts = {text!r}: expected 'noop:N' or 'noop:N:ACTION'")
+        if int(numbers[0]) < 1:
+            raise ConfigurationError(f"starts = {text!r}: at least 1 null action is needed")
+        return NullActions(int(numbers[0]), int(numbers[1]) if numbers[1:] else None)
+    if not isinstance(recorded, list) or not recorded:
+        raise ConfigurationError(f"{text}: expected a list of at least one start")
+    starts = [{"actions": start} if isinstance(start, list) else start for start in recorded]
+    for number, start in enumerate(starts):
+        known = isinstance(start, dict) and start and not start.keys() - _KEYS.keys()
+        if not known or any(not isinstance(start[key], _KEYS[key]) for key in start):
+            raise ConfigurationError(
+                f"{text}: start {number}: expected a list of actions, or an object with "
+                "'actions', 'seed' and 'state'"
+            )
+    return Recorded(text, starts)
+
+
+def is_null(text: str) -> bool:
+    """Whether null actions are meant, and no file."""
+    return text.partition(":")[0] == "noop"
+
+
+#: What a start may say, and as what.
+_KEYS: dict[str, type] = {"actions": list, "seed": int, "state": list}
+
+
+def _seed(sequence: np.random.SeedSequence) -> int:
+    return int(sequence.generate_state(1)[0])
+
+
+def _null(environment: gymnasium.Env[Any, Any]) -> Any:
+    """The action that does nothing: Atari's NOOP, otherwise 0."""
+    space = environment.action_space
+    meanings: list[str] = getattr(environment.unwrapped, "get_action_meanings", list)()
+    if "NOOP" in meanings:
+        return meanings.index("NOOP")
+    nothing = np.zeros(space.shape or (), space.dtype)
+    return nothing + getattr(space, "start", nothing)
+
+
+def _put(environment: gymnasium.Env[Any, Any], state: list[float], where: str) -> Any:
+    """Puts a state into an environment whose state is its attribute, as in classic control."""
+    inner: Any = environment.unwrapped
+    current = getattr(inner, "state", None)
+    shape = None if current is None else np.shape(current)
+    if shape is None or np.shape(state) != shape or environment.observation_space.shape != shape:
+        raise ConfigurationError(
+            f"{where}: a state of {len(state)} numbers cannot be put into "
+            f"{type(inner).__name__}; record a seed and actions instead"
+        )
+    inner.state = np.array(state, np.float64)
+    return np.array(state, environment.observation_space.dtype)
