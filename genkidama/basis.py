@@ -28,17 +28,20 @@ class Basis:
         self.vector = parent if self.pushes != "weights" else None
 
     def carried(
-        self, vector: Vector, gradient: Vector | None, signature: Signature
-    ) -> tuple[Kind, Vector]:
+        self, vector: Vector | None, gradient: Vector | None, signature: Signature
+    ) -> tuple[Kind, Vector | None]:
         """What a push carries, and the word for it.
 
         The running statistics at the end are θ_C's own, whatever is before them.
 
         Args:
-            vector: θ_C, float32, shape (signature.size,), only read; or rows of experience.
+            vector: θ_C, float32, shape (signature.size,), only read; or rows of experience. None
+                if nothing is pushed but what was done.
             gradient: at θ_base, float32, one number for each trained one; None if there is none.
         """
         self.pushed = vector
+        if vector is None:
+            return "work", None
         if self.pushes == "experience":
             return self.pushes, vector
         trained = signature.size - signature.statistics

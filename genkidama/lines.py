@@ -48,10 +48,10 @@ _SINCE_2 = {
         "target_updates",
         "target_versions",
     ),
-    "replay": ("priority_exponent", "correction"),
+    "replay": ("priority_exponent", "correction", "url", "name", "port"),
     "optimizer": ("schedule_fraction",),
     "parent": ("average", "encoding"),
-    "child": ("push",),
+    "child": ("push", "roles"),
     "stop": ("steps",),
 }
 

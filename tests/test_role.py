@@ -39,7 +39,7 @@ def test_a_role_by_values(tmp_path: Path) -> None:
         (
             "beta = 0.5",
             "beta = 0.5: no such setting; "
-            "known here: ca_file, cores, name, parent, state, token_file",
+            "known here: ca_file, cores, name, parent, role, state, token_file",
         ),
     ],
 )

@@ -70,6 +70,7 @@ class Child:
         token: the parent knows this child by it; empty for none.
         ca_file: PEM certificates of the authority that signed the parent's; None means the
             system's.
+        role: `"act"`, `"learn"` or `"bundle"`; `"experiment"` leaves it to the parent.
 
     `await child.serve()` trains until the parent says that the run is over or `stop()` is called.
     """
@@ -83,10 +84,10 @@ class Child:
         state: str | Path | None = None,
         token: str = "",
         ca_file: str | None = None,
+        role: str = "experiment",
     ) -> None:
-        self._session = Session(
-            name or _machine_name(), secrets.token_hex(8), numbered=not name, parent=parent
-        )
+        word, called = secrets.token_hex(8), name or _machine_name()
+        self._session = Session(called, word, numbered=not name, parent=parent, role=role)
         self._stopping = asyncio.Event()
         self._told_to_stop = False
         uplink = Uplink(parent, token=token, ca_file=ca_file)
@@ -106,14 +107,14 @@ class Child:
         Raises:
             ConfigurationError: the token's or the authority's file cannot be used.
         """
-        token = read_token(role)
         return cls(
             role.parent,
             name=role.name,
             cores=role.cores,
             state=role.state or None,
-            token=token,
+            token=read_token(role),
             ca_file=role.ca_file,
+            role=role.role,
         )
 
     @property

@@ -149,7 +149,7 @@ class Conversation:
         try:
             vector = backend.snapshot()
             request: Request
-            if vector is None:
+            if vector is None and self.session.pushes == "experience":
                 request = Pull()
             else:
                 request = self.session.push(vector, gradient)

@@ -227,7 +227,7 @@ class CoreOrchestrator:
         await self._crew.due()
 
     def snapshot(self) -> Vector | None:
-        return self._weights.snapshot()
+        return None if self.experiment.role == "act" else self._weights.snapshot()
 
     def take_work(self) -> Work:
         work = self._crew.take_work()
