@@ -226,11 +226,14 @@ class Conversation:
         self._connection = connection
         self.problem = ""
         if not isinstance(decision, Renamed):
+            told = self.session.experiment
+            role = {"role": told.role} if told is not None and told.shares_replay else {}
             log.info(
                 "connected",
                 child=self.session.name,
                 parent=self.uplink.parent,
                 run=self.session.run,
+                **role,
             )
         return decision
 
