@@ -6,8 +6,7 @@ Laws of this file:
   one that is furthest below its share of `child.roles` among the children that are connected.
 - Whoever returns under the same name keeps its role. A parent that has started again hears it from
   the child.
-- Children that do not act and learn exchange freely where `child.exchange` counts what they lack:
-  episodes, or updates.
+- A child exchanges freely where `child.exchange` counts what it lacks: updates, or episodes.
 - An engine's address is told to children, and stands in no file.
 """
 
@@ -25,7 +24,7 @@ from genkidama.experiment import Experiment
 from genkidama.lines import as_known_to
 from genkidama.messages import Hello
 
-__all__ = ["Roles", "reachable"]
+__all__ = ["Roles", "at_its_own_pace", "reachable"]
 
 
 class Roles:
@@ -37,7 +36,6 @@ class Roles:
 
     def __init__(self, experiment: Experiment) -> None:
         self._list = experiment.child.roles
-        self._exchange = experiment.child.exchange
         self._of: dict[str, str] = {}
         #: Where the replay is, as settings of `[replay]`; empty where children have their own.
         self.replay: dict[str, Any] = {}
@@ -63,8 +61,6 @@ class Roles:
         told = deepcopy(experiment)
         told["replay"].update(self.replay)
         told["child"]["roles"] = [role]
-        if self._exchange == ("update" if role == "act" else "episode") and role != "bundle":
-            told["child"]["exchange"] = "free"
         if role == hello.role:
             try:
                 Experiment.from_dict(told, source=f"child {name!r} with role = {role!r}")
@@ -96,3 +92,14 @@ def reachable(experiment: Experiment, parent: str) -> Experiment:
     named = f"[{host}]" if ":" in host else host
     replay = msgspec.structs.replace(experiment.replay, url=f"{scheme}://{user}{at}{named}{place}")
     return msgspec.structs.replace(experiment, replay=replay)
+
+
+def at_its_own_pace(experiment: Experiment) -> Experiment:
+    """The same for a child whose role brings nothing that `child.exchange` counts: a free one."""
+    child = experiment.child
+    lacking = {"act": "update", "learn": "episode"}.get(experiment.role)
+    if child.exchange != lacking:
+        return experiment
+    seconds = child.exchange_seconds or (0.0 if child.exchange_steps else 1.0)
+    replace = msgspec.structs.replace
+    return replace(experiment, child=replace(child, exchange="free", exchange_seconds=seconds))

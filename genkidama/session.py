@@ -17,6 +17,8 @@ Laws of this file:
 
 from __future__ import annotations
 
+from typing import Any
+
 import genkidama
 from genkidama.basis import Basis
 from genkidama.compression import ENCODINGS
@@ -93,7 +95,7 @@ class Session:
         #: Set when the run is over, or the trial.
         self.over: Over | None = None
         self._word = word
-        self._role = role.removeprefix("experiment")
+        self._role: Any = role.removeprefix("experiment")
         self._base = name if numbered else ""
         self._number = 1
         self._sequence = 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from genkidama.errors import ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.messages import Hello
-from genkidama.roles import Roles, reachable
+from genkidama.roles import Roles, at_its_own_pace, reachable
 
 
 def experiment(**child: Any) -> Experiment:
@@ -80,22 +80,24 @@ def test_a_role_without_a_replay_for_all_is_refused_by_the_setting_that_is_missi
 
 
 @pytest.mark.parametrize(
-    ("exchange", "role", "told"),
+    ("exchange", "role", "kept"),
     [
         ("episode", "bundle", "episode"),
         ("episode", "act", "episode"),
         ("episode", "learn", "free"),
         ("update", "act", "free"),
         ("update", "learn", "update"),
-        ("free", "learn", "free"),
     ],
 )
 def test_who_lacks_what_an_exchange_counts_exchanges_freely(
-    exchange: str, role: str, told: str
+    exchange: str, role: str, kept: str
 ) -> None:
-    of_all = experiment(exchange=exchange)
-    settings = Roles(of_all).told(hello("a", role), of_all.to_dict(), ["a"])
-    assert settings["child"]["exchange"] == told
+    child = experiment(exchange=exchange, roles=[role], exchange_seconds=0.0, exchange_steps=5)
+    found = at_its_own_pace(child)
+    assert found.child.exchange == kept
+    assert (found is child) == (kept == exchange)
+    by_seconds = at_its_own_pace(child.with_settings({"child.exchange_steps": 0}))
+    assert (by_seconds.child.exchange_seconds > 0) == (kept != exchange)
 
 
 def test_where_the_replay_is_is_told_and_kept_nowhere() -> None:

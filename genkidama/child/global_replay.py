@@ -78,8 +78,10 @@ class GlobalShare:
         self._batch.end(steps, cuts, following, log_mu)
         if not steps:
             return
-        written = (column[:steps] for column in self._written)
-        block = self._rows.block(*written, cuts, following, log_mu)
+        seen, actions, rewards, terminated, truncated = (each[:steps] for each in self._written)
+        block = self._rows.block(
+            seen, actions, rewards, terminated, truncated, cuts, following, log_mu
+        )
         now = time.monotonic()
         self._since = self._since if self._gathered else now
         join_blocks(self._gathered, block, self._goes_on)

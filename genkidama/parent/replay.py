@@ -5,8 +5,8 @@ Laws of this file:
   ends with the parent, however that ends.
 - It listens where the parent does, and asks for a password, which children are told in their
   welcome. Port and password stay the same as long as the run's directory is there.
-- It writes all that it keeps to a file, before it answers. The file is flushed every second: what
-  was answered survives the engine's end, and a power cut costs a second.
+- It writes all that it keeps to a file, before it answers, and lets the system flush it: what was
+  answered survives the engine's end, and a power cut costs what had not been flushed.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ class Replay:
             'logfile ""',
             'save ""',
             "appendonly yes",
-            "appendfsync everysec",
+            # With "everysec" an answer may come before what it answers is written.
+            "appendfsync no",
+            "set-proc-title no",  # its command line says more
             "maxmemory-policy noeviction",
             # The longest string; a ring is one.
             f"proto-max-bulk-len {1 << 40}",

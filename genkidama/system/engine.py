@@ -188,7 +188,8 @@ class Engine:
         cause = one_line(error, 120).removesuffix(".")
         return (
             f"replay.url = {self.url!r}: no engine answers there: {cause}; start one with "
-            f"`valkey-server --port {port} --appendonly yes`, or set replay.url to 'embedded'"
+            f"`valkey-server --port {port} --appendonly yes --appendfsync no`, "
+            "or set replay.url to 'embedded'"
         )
 
 

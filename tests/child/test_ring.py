@@ -29,7 +29,7 @@ _names = itertools.count()
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
     folder = tmp_path_factory.mktemp("engine")
-    with running(folder, "--appendonly", "yes", "--appendfsync", "everysec") as engine:
+    with running(folder, "--appendonly", "yes", "--appendfsync", "no") as engine:
         yield engine
 
 
@@ -195,7 +195,7 @@ def test_what_is_answered_survives_the_engines_death_and_whoever_waits_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BACKOFF_SECONDS", (0.01, 0.05))
-    with running(tmp_path, "--appendonly", "yes", "--appendfsync", "everysec") as engine:
+    with running(tmp_path, "--appendonly", "yes", "--appendfsync", "no") as engine:
         ring, story = make(engine, 4000), Story()
         added = threading.Semaphore(0)
         last = threading.Event()

@@ -48,7 +48,8 @@ def test_an_engine_that_is_not_there_is_told_how_to_start() -> None:
     assert str(caught.value) == (
         f"replay.url = 'redis://127.0.0.1:{port}': no engine answers there: Error 111 connecting "
         f"to 127.0.0.1:{port}. Connection refused; start one with "
-        f"`valkey-server --port {port} --appendonly yes`, or set replay.url to 'embedded'"
+        f"`valkey-server --port {port} --appendonly yes --appendfsync no`, "
+        "or set replay.url to 'embedded'"
     )
 
 
