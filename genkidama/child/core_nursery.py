@@ -39,6 +39,7 @@ from genkidama.learning.learners import make_learner, reads_log_mu, reads_target
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
+from genkidama.system.engine import Engine
 from genkidama.system.machine import available_bytes, private_bytes, since_peak_bytes
 from genkidama.system.memory import size_of
 
@@ -53,6 +54,9 @@ def warm_up(experiment: Experiment) -> None:
     where cores learn."""
     torch.set_num_threads(1)
     environment = make_environment(experiment.environment)
+    if experiment.shares_replay:
+        with suppress(ConfigurationError):  # `describe` will say it
+            Engine(experiment.replay.url).close()  # imports the client, and asks nobody
     experiment = alone(experiment, environment)
     observation, _ = environment.reset(seed=0)
     model = Model(experiment, environment)
@@ -167,6 +171,8 @@ def _built(experiment: Experiment) -> tuple[Any, bytes, Layout, tuple[Experiment
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
+    if experiment.shares_replay:
+        Engine(experiment.replay.url).close()
     layout = layout_of(experiment, model)
     by_itself = alone(experiment, environment)
     rehearsal = by_itself, layout_of(by_itself, model)

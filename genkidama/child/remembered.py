@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from genkidama.child.collector import Rooms
+from genkidama.child.global_replay import shared_by_all
 from genkidama.child.memory import SharedMemory
 from genkidama.child.priorities import Forest
 from genkidama.child.replay import ReplayTensor, Share
@@ -51,9 +52,6 @@ def remembered(
     batch, lanes = experiment.algorithm.batch_size, experiment.environment.lanes
     tensor = ReplayTensor(memory, batch, model.observation_shape, model.head.columns)
     if experiment.shares_replay:
-        # It needs an engine's client, which others need not have.
-        from genkidama.child.global_replay import shared_by_all
-
         return shared_by_all(Share(tensor, index), model, rng, writer, check)
     if not tensor.kept:
         return Share(tensor, index), None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from genkidama.child.core_nursery import _built, _rehearse, survives_a_fork, warm_up
+from genkidama.errors import ConfigurationError
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
@@ -70,3 +72,12 @@ def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads(url: str) -> Non
         torch.set_num_threads(threads)
     assert Asking.seen == [(1, (1,), (30,)), (16, (16,), (30,))]
     assert (layout.steps > 16) == (url == "local")
+
+
+def test_a_machine_without_an_engines_client_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = small(replay={"steps": 40, "url": "redis://far"})
+    monkeypatch.setitem(sys.modules, "valkey", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]'$"):
+        _built(settings)
