@@ -22,7 +22,11 @@ no socket.
     core.py           such a process: it acts and learns
     collector.py      how it collects a batch, in one environment or in several
     core_nursery.py   where it is born, with torch warm
-    replay.py         the steps that cores keep, and what learners sample of them
+    choosing.py       how the actions of a batch are chosen
+    replay.py         the steps that cores keep
+    sampling.py       what learners draw of them; remembered.py puts the two together
+    priorities.py     how often each is drawn
+    target.py         θ⁻, older weights that learners compare with
     actors.py         cores that only act, for a learner beside the parent
     actor.py          such a process
     outbox.py         its blocks of steps, on their way to the parent

@@ -47,7 +47,6 @@ def test_images_take_a_byte_a_pixel_where_they_are_remembered(steps: int) -> Non
     settings = small(
         environment={"id": "tests.child.test_core:Sides"},
         network={"name": "convolutional", "convolutions": [[2, 4, 2]], "hidden": [8]},
-        algorithm={"n_steps": 4} if steps else {},
         replay={"steps": steps},
     )
     environment = make_environment(settings.environment)

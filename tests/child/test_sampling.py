@@ -255,7 +255,7 @@ def test_what_was_overwritten_while_it_was_copied_is_drawn_again(
         writer.write(batch)
     acts = iter([lambda batch=batch: writer.write(batch) for batch in batches[:meanwhile]])
     drawn = _Interrupting(replay, acts).sample(
-        np.random.default_rng(0), 4, replacement=replacement, steps=steps
+        np.random.default_rng(0), 3, replacement=replacement, steps=steps
     )
     by_first = {step["observations"][0]: step for step in writer.steps}
     for found in noted(drawn):

@@ -138,7 +138,6 @@ def test_envpools_own_environment_is_played_if_it_is_named(tmp_path: Path) -> No
 def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CartPole nearly fallen over: the fewer steps are left, the further over it starts."""
     run = untrained(tmp_path / "run", small())
     (tmp_path / "starts.json").write_text(json.dumps([{"state": [0.0, 0.0, 0.2, 3.0]}, [1, 1, 1]]))
     said = command(
@@ -157,8 +156,8 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     found = json.loads(said.out)
     assert [one["starts"] for one in found["runs"]] == ["starts.json"] * 2
     assert found["mean"] == found["runs"][0]["mean"] and found["std"] == 0.0
-    assert found["runs"][0]["minimum"] == 1.0  # it falls at the policy's first step
-    # Of two checkpoints the one that stands longer: the other one always pushes to the left.
+    assert found["runs"][0]["minimum"] == 1.0  # from the state it falls at the first step
+    # Of two checkpoints it is the one that earned more, though it is older.
     worse = untrained(tmp_path / "run", small(seed=1), version=2)
     judged: list[Path] = []
     means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
