@@ -26,6 +26,9 @@ from genkidama.messages import Hello
 
 __all__ = ["Roles", "at_its_own_pace", "reachable"]
 
+#: Beyond so many, the names of children that are gone are forgotten.
+_MOST_NAMES = 4096
+
 
 class Roles:
     """Who does what.
@@ -66,6 +69,8 @@ class Roles:
                 Experiment.from_dict(told, source=f"child {name!r} with role = {role!r}")
             except ConfigurationError as error:
                 raise ProtocolError("role", str(error)) from None
+        if len(self._of) >= _MOST_NAMES:
+            self._of = {name: role for name, role in self._of.items() if name in connected}
         self._of[name] = role
         return as_known_to(hello.protocol, told)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama import roles as module
 from genkidama.errors import ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.messages import Hello
@@ -56,6 +57,18 @@ def test_a_child_keeps_its_role_and_one_that_is_gone_is_made_up_for() -> None:
     assert role_of(roles.told(hello("c"), settings, ["a", "c"])) == "learn"
     # A parent that has started again.
     assert role_of(Roles(of_all).told(hello("b", "learn"), settings, ["b"])) == "learn"
+
+
+def test_names_of_children_that_are_gone_are_not_kept_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_NAMES", 8)
+    of_all = experiment(roles=["act", "learn"])
+    roles = Roles(of_all)
+    for number in range(40):
+        roles.told(hello(f"child-{number}"), of_all.to_dict(), [f"child-{number}"])
+        assert len(roles._of) <= 8
+    assert roles.pushing([f"child-{number}" for number in (38, 39)]) >= 1
 
 
 def test_a_machine_that_says_what_it_does_does_that() -> None:
