@@ -60,6 +60,7 @@ class Roles:
         plain = set(self._list) == {"bundle"}
         role = hello.role or self._of.get(name) or self._next(name, connected)
         if plain and role == "bundle" and not self.replay:
+            self._of.pop(name, None)
             return as_known_to(hello.protocol, experiment)
         told = deepcopy(experiment)
         told["replay"].update(self.replay)
