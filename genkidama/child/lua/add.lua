@@ -17,7 +17,7 @@ local head, lap = tonumber(s[3]), tonumber(s[5])
 if head + size > tonumber(s[2]) then
   head, lap = 0, lap + 1
 end
-redis.call('SETRANGE', KEYS[1], string.format('%.0f', head * width), block)
+redis.call('SETRANGE', KEYS[1], head * width, block)
 if ARGV[8] == '1' then
   local largest, nothing, new = struct.pack('<d', s[6]), struct.pack('<d', 0), {}
   for row = 1, size do

@@ -14,6 +14,7 @@ local count, n, mode = tonumber(ARGV[2]), tonumber(ARGV[4]), ARGV[7]
 local observation, width = tonumber(ARGV[5]), tonumber(ARGV[6])
 local head, total, lap = tonumber(s[3]), tonumber(s[4]), tonumber(s[5])
 local NOTHING = '\0\0\0\0'
+local call, sub = redis.call, string.sub
 math.randomseed(tonumber(ARGV[3]))
 
 -- The rows from this one on, and the observation behind them. At the ring's end, where there are
@@ -21,17 +22,16 @@ math.randomseed(tonumber(ARGV[3]))
 local function window(row)
   local from, size = row * width, n * width + observation
   local to = from + size - 1
-  local rows = redis.call('GETRANGE', KEYS[1], string.format('%.0f', from),
-    string.format('%.0f', to))
+  local rows = call('GETRANGE', KEYS[1], from, to)
   return #rows < size and rows .. string.rep('\0', size - #rows) or rows
 end
 
 local function is_stop(rows, number)
-  return string.sub(rows, number * width - 3, number * width) == NOTHING
+  return sub(rows, number * width - 3, number * width) == NOTHING
 end
 
 local function has_terminated(rows, number)
-  return string.sub(rows, number * width - 15, number * width - 12) ~= NOTHING
+  return sub(rows, number * width - 15, number * width - 12) ~= NOTHING
 end
 
 -- Each draw is a function that gives a row and its priority, or nothing when there are no more.
@@ -115,15 +115,15 @@ while #places < count do
     end
     if mode == 'stretch' then
       lengths[#lengths + 1] = struct.pack('<d', length)
-      pieces[#pieces + 1] = string.sub(rows, 1, length * width + observation)
+      pieces[#pieces + 1] = sub(rows, 1, length * width + observation)
     elseif n == 1 then
       pieces[#pieces + 1] = rows
     else
-      pieces[#pieces + 1] = string.sub(rows, 1, width)
+      pieces[#pieces + 1] = sub(rows, 1, width)
       for step = 2, n do
-        pieces[#pieces + 1] = string.sub(rows, (step - 1) * width + observation + 1, step * width)
+        pieces[#pieces + 1] = sub(rows, (step - 1) * width + observation + 1, step * width)
       end
-      pieces[#pieces + 1] = string.sub(rows, length * width + 1, length * width + observation)
+      pieces[#pieces + 1] = sub(rows, length * width + 1, length * width + observation)
     end
   end
 end
