@@ -146,7 +146,7 @@ def _seed(sequence: np.random.SeedSequence) -> int:
 def _null(environment: gymnasium.Env[Any, Any]) -> Any:
     """The action that does nothing: Atari's NOOP, otherwise 0."""
     space = environment.action_space
-    meanings = getattr(environment.unwrapped, "get_action_meanings", list)()
+    meanings: list[str] = getattr(environment.unwrapped, "get_action_meanings", list)()
     if "NOOP" in meanings:
         return meanings.index("NOOP")
     nothing = np.zeros(space.shape or (), space.dtype)

@@ -49,7 +49,7 @@ def leaves(memory: SharedMemory) -> np.ndarray:
     return np.asarray(memory.priorities[:, : memory.replay.shape[1]])
 
 
-@pytest.mark.parametrize("rows", [1, 31, 32, 33, 1024, 1025, 40_000])
+@pytest.mark.parametrize("rows", [2, 31, 32, 33, 1024, 1025, 40_000])
 def test_every_sum_is_that_of_what_lies_below_it(rows: int) -> None:
     memory = SharedMemory(
         Layout(2, rows, ReplayTensor.columns(2, 1, True), 1, 1, 1, 1, nodes=nodes_of(rows))

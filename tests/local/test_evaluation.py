@@ -158,7 +158,7 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     assert found["mean"] == found["runs"][0]["mean"] and found["std"] == 0.0
     assert found["runs"][0]["minimum"] == 1.0  # from the state it falls at the first step
     # Of two checkpoints it is the one that earned more, though it is older.
-    worse = untrained(tmp_path / "run", small(seed=1), version=2)
+    worse = untrained(tmp_path / "run", small(), version=2)
     judged: list[Path] = []
     means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
 
