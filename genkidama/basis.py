@@ -31,8 +31,8 @@ class Basis:
         self._difference = None
 
     def carried(
-        self, vector: Vector, gradient: Vector | None, signature: Signature
-    ) -> tuple[Kind, Vector]:
+        self, vector: Vector | None, gradient: Vector | None, signature: Signature
+    ) -> tuple[Kind, Vector | None]:
         """What a push carries, and the word for it.
 
         The running statistics at the end are θ_C's own, whatever is before them. A difference that
@@ -40,12 +40,15 @@ class Basis:
         was learned since is in the next one.
 
         Args:
-            vector: θ_C, float32, shape (signature.size,), only read; or rows of experience.
+            vector: θ_C, float32, shape (signature.size,), only read; or rows of experience. None
+                if nothing is pushed but what was done.
             gradient: at θ_base, float32, one number for each trained one; None if there is none.
         """
         if self.vector is not None and self._difference is not None:
             return "difference", self._difference
         self.pushed = vector
+        if vector is None:
+            return "work", None
         if self.pushes == "experience":
             return self.pushes, vector
         trained = signature.size - signature.statistics

@@ -114,6 +114,11 @@ class ChildSettings(Section, frozen=True):
     exchange_steps: Count = 0
     """`free`: exchange every so many steps of a child of mean speed, and all children equally
     often, since the parent tells each its own number; 0 means by seconds only."""
+    roles: Annotated[tuple[Literal["bundle", "act", "learn"], ...], Meta(min_length=1)] = (
+        "bundle",
+    )
+    """What children do with a replay for all of them: `"act"`, `"learn"`, or both, `"bundle"`. With
+    several, children are shared out in this ratio: `["act", "act", "learn"]` is 2 : 1."""
     cores: Natural | Literal["auto"] = "auto"
     """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
     as fit into its memory."""

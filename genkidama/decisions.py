@@ -1,4 +1,4 @@
-"""What a child's session decides, as values; nothing here decides.
+"""What a child's session decides, as values, and the one error that is a decision, too.
 
 Two decisions are compared without their vectors.
 """
@@ -6,11 +6,11 @@ Two decisions are compared without their vectors.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from genkidama.errors import GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
-from genkidama.messages import Join, Refusal
+from genkidama.messages import Join, Refusal, Reply, Weights, Welcome
 from genkidama.weights import Vector
 
 __all__ = [
@@ -24,7 +24,10 @@ __all__ = [
     "Reset",
     "Train",
     "Wait",
+    "expect",
 ]
+
+R = TypeVar("R", Welcome, Weights)
 
 
 @dataclass(frozen=True)
@@ -105,3 +108,12 @@ class Refused(GenkidamaError):
         self.code = refusal.code
         #: Whether it would refuse it again, however long the child waits.
         self.final = refusal.final or refusal.code in ProtocolError.FINAL
+
+
+def expect(kind: type[R], reply: Reply, to: str) -> R:
+    """The reply, if it is of this kind."""
+    if isinstance(reply, Refusal):
+        raise Refused(reply)
+    if not isinstance(reply, kind):
+        raise ProtocolError("order", f"the parent answers {to} with {type(reply).__name__}")
+    return reply

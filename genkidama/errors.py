@@ -55,6 +55,7 @@ class ProtocolError(GenkidamaError):
         "base",  # a difference to weights that the parent does not know
         "flood",  # more frames than anybody needs
         "origin",  # a web page in somebody's browser
+        "role",  # a role that the experiment has no room for
         "token",  # no token that the parent knows, or one for another name
     )
 

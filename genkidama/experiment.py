@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import tomli_w
@@ -19,6 +19,7 @@ from genkidama.cluster_settings import ChildSettings, GA3CSettings, ParentSettin
 from genkidama.decoding import NAME, Finite, Meta, Section, convert
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.messages import Kind
+from genkidama.replay_checks import check_replay
 from genkidama.rules.table import RULES, check_push, make_rule, pushes
 from genkidama.search_settings import SearchSettings, check_search
 from genkidama.settings import (
@@ -84,6 +85,16 @@ class Experiment(Section, frozen=True):
     def sends_experience(self) -> bool:
         """Whether children act for a learner on the parent's machine, and send it their steps."""
         return self.pushes == "experience"
+
+    @property
+    def role(self) -> Literal["bundle", "act", "learn"]:
+        """What a child does, in the experiment that its parent has told it."""
+        return self.child.roles[0] if len(self.child.roles) == 1 else "bundle"
+
+    @property
+    def shares_replay(self) -> bool:
+        """Whether all children share one replay, which an engine keeps."""
+        return self.replay.url != "local"
 
     @property
     def pull(self) -> float:
@@ -233,6 +244,7 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
                 f"{source}: replay.steps = {steps}: the backend ga3c has no replay tensor; "
                 "set it to 0, or child.backend to 'hogwild'"
             )
+    check_replay(experiment, source)
     on_policy = child.backend == "hogwild" and learns_itself
     other = algorithm.name in ("ppo", "dqn", "vtrace")
     if algorithm.vtrace and (other or on_policy):

@@ -48,7 +48,7 @@ _SINCE_2 = {
         "target_updates",
         "target_versions",
     ),
-    "replay": ("priority_exponent", "correction"),
+    "replay": ("priority_exponent", "correction", "url", "name", "port"),
     "optimizer": ("schedule_fraction",),
     "parent": (
         "average",
@@ -65,7 +65,7 @@ _SINCE_2 = {
         "max_bytes_per_second",
         "linger_seconds",
     ),
-    "child": ("push", "hang_seconds"),
+    "child": ("push", "hang_seconds", "roles"),
     "stop": ("steps",),
 }
 

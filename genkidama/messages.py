@@ -86,7 +86,8 @@ Name = Annotated[
 ]
 
 #: What a push's vector is: θ_C, θ_C − θ_P as the child last took that over, or a gradient at it.
-Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience"]
+#: With "work" there is none: the child only acts.
+Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience", "work"]
 
 #: A line of the history has these keys beside the measures.
 _RESERVED = ("time", "event", "child", "trial")
@@ -122,6 +123,8 @@ class Hello(Message):
     encodings: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=32)]], msgspec.Meta(max_length=32)
     ] = []
+    #: What it wants to do, or does already; empty leaves it to the parent.
+    role: Literal["", "bundle", "act", "learn"] = ""
 
 
 class Welcome(Message):

@@ -19,7 +19,6 @@ from genkidama.errors import ProtocolError
 from genkidama.events import Event, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
 from genkidama.floods import Floods, shortened
-from genkidama.lines import as_known_to
 from genkidama.messages import (
     Goodbye,
     Hello,
@@ -35,6 +34,7 @@ from genkidama.messages import (
 )
 from genkidama.plain_run import PlainRun
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
+from genkidama.roles import Roles
 from genkidama.trial import Snapshot, Trial, Trials
 from genkidama.weights import Signature, Vector, is_finite
 
@@ -60,6 +60,7 @@ class ParameterServer:
         self.trials: Trials = PlainRun(experiment) if trials is None else trials
         #: The one trial of a plain run.
         self.trial = self.trials.trial
+        self.roles = Roles(experiment)
         self.children: dict[str, ChildRecord] = {}
         #: The children that take part: they are connected and have joined.
         self.joined: set[str] = set()
@@ -190,20 +191,19 @@ class ParameterServer:
         settings = self.experiment.parent
         check_hello(message, session, len(self.connected), settings.max_children)
         trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
+        told = self.roles.told(message, trial.experiment, self.connected) if trial else {}
         record = self.children.setdefault(name, ChildRecord())
         record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
         record.parted = bool(self.stop)  # then this tells it
         self.joined.discard(name)
-        protocol = message.protocol
-        if trial is None:
-            return Welcome(protocol=protocol, experiment={}, run=self.run, wait=self.trials.wait)
         return Welcome(
-            protocol=protocol,
-            experiment=as_known_to(protocol, trial.experiment),
+            protocol=message.protocol,
+            experiment=told,
             run=self.run,
             stop=self.stop,
-            trial=trial.number,
-            encoding=record.line.encoding if record.line else "",
+            trial=trial.number if trial else None,
+            wait=0.0 if trial else self.trials.wait,
+            encoding=record.line.encoding if trial and record.line else "",
         )
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
@@ -257,7 +257,7 @@ class ParameterServer:
     def _apply(
         self, child: str, message: Push, vector: Vector, trial: Trial, now: float
     ) -> str | None:
-        """Why the push is left out; None if it is used."""
+        """As `Trial.take`."""
         assert trial.signature is not None
         push = Contribution(
             vector,
@@ -265,7 +265,7 @@ class ParameterServer:
             trial.version - message.version,
             message.steps,
             child,
-            len(self.joined),
+            self.roles.pushing(self.joined),
             now,
             self.trials.progress(trial, now),
             message.measures.get("loss"),
@@ -287,10 +287,10 @@ class ParameterServer:
         trial.steps += message.steps
         trial.add_returns(message.returns)
         tally = self._tally
-        tally.count(len(self.joined))
-        record.count(message, left_out=left_out is not None)
+        tally.count(self.roles.pushing(self.joined) if left_out != "" else 0)
+        record.count(message, left_out=bool(left_out))
         every = self.experiment.parent.history_every
-        if left_out is not None or not tally.exchanges % every:
+        if left_out or not tally.exchanges % every:
             staleness = version - message.version
             self._events.append(trial.exchanged(child, tally.updates, staleness, left_out, now))
         if message.measures and not record.exchanges % every:

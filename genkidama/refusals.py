@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from genkidama.averaging import Rule
 from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
 from genkidama.trial import STATE_PREFIX, Trial
-from genkidama.weights import Signature, Vector
+from genkidama.weights import DTYPE, Signature, Vector
 
 __all__ = ["check_hello", "check_push", "check_returns", "check_signature"]
+
+#: What a push that brings only news of work has for its vector.
+NOTHING: Vector = np.zeros(0, DTYPE)
 
 
 def check_hello(message: Hello, session: str, connected: int, limit: int) -> None:
@@ -92,9 +97,9 @@ def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool)
             "it has to say hello again",
         )
     assert trial.signature is not None, "the child has joined"
-    vector = message.vector
+    vector = NOTHING if message.kind == "work" else message.vector
     length = 0 if vector is None else len(vector)
-    wanted = rule.fits(length, trial.signature.size)
+    wanted = "" if vector is NOTHING else rule.fits(length, trial.signature.size)
     if vector is None or wanted:
         raise ProtocolError("length", f"child {child!r} pushes {length} numbers, expected {wanted}")
     if message.version > trial.version:

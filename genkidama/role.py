@@ -29,6 +29,9 @@ class Role(Section, frozen=True):
     cores: Natural | Literal["auto", "experiment"] = "experiment"
     """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU
     core, as many as fit into the memory."""
+    role: Literal["experiment", "bundle", "act", "learn"] = "experiment"
+    """What this machine does where all children share a replay: `"act"`, `"learn"`, or both,
+    `"bundle"`; `"experiment"` leaves it to the parent."""
     state: str = ""
     """A directory for this child's own weights and optimizer state, so that it resumes after a
     restart; empty means none."""

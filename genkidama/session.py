@@ -17,7 +17,7 @@ Laws of this file:
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any
 
 import genkidama
 from genkidama.basis import Basis
@@ -28,11 +28,11 @@ from genkidama.decisions import (
     Decision,
     Keep,
     Over,
-    Refused,
     Renamed,
     Reset,
     Train,
     Wait,
+    expect,
 )
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
@@ -53,6 +53,7 @@ from genkidama.messages import (
     Weights,
     Welcome,
 )
+from genkidama.roles import reachable
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Session"]
@@ -67,9 +68,6 @@ _RUN_OVER = 1000
 _BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "pushes")
 
 
-R = TypeVar("R", Welcome, Weights)
-
-
 class Session:
     """A child's mind: who it is, what it trains, what its parent has counted.
 
@@ -78,9 +76,12 @@ class Session:
         word: a random word that tells this process from another one with the same name.
         numbered: whether the name gets a number if it is taken; False if a person has chosen it.
         parent: the parent's name in errors, its address for example.
+        role: what it wants to do; empty or "experiment" leaves it to the parent.
     """
 
-    def __init__(self, name: str, word: str, *, numbered: bool = False, parent: str) -> None:
+    def __init__(
+        self, name: str, word: str, *, numbered: bool = False, parent: str, role: str = ""
+    ) -> None:
         self.name = name
         self.parent = parent
         #: The experiment, the run's name and, in a search, the trial; set by the first welcome.
@@ -94,6 +95,7 @@ class Session:
         #: Set when the run is over, or the trial.
         self.over: Over | None = None
         self._word = word
+        self._role: Any = role.removeprefix("experiment")
         self._base = name if numbered else ""
         self._number = 1
         self._sequence = 0
@@ -120,6 +122,7 @@ class Session:
             software=genkidama.__version__,
             trial=self.trial,
             encodings=list(ENCODINGS) if self._protocol > OLDEST_PROTOCOL else [],
+            role=self._role,
         )
 
     def join(self, signature: Signature) -> Join:
@@ -132,14 +135,14 @@ class Session:
         """What the parent's rule takes."""
         return self._basis.pushes
 
-    def push(self, vector: Vector, gradient: Vector | None = None) -> Push:
+    def push(self, vector: Vector | None, gradient: Vector | None = None) -> Push:
         """The weights, or what the parent takes instead, and all gathered work.
 
         If the last push has no reply, this one has its number and its work.
 
         Args:
             vector: θ_C, float32, shape (signature.size,). It must not change until the reply is
-                heard.
+                heard. None from a child that only acts.
             gradient: as `Basis.carried` takes it.
         """
         if self._unanswered is None:
@@ -201,7 +204,7 @@ class Session:
             case Push():
                 return self._hear_of_push(request, reply)
             case Pull():
-                return self._blend(_expect(Weights, reply, "a pull"), None)
+                return self._blend(expect(Weights, reply, "a pull"), None)
             case Hello():
                 return self._hear_of_hello(reply)
             case Join():
@@ -240,7 +243,7 @@ class Session:
             raise ProtocolError(
                 "version", f"it does not speak protocol {PROTOCOL}; trying an older one"
             )
-        welcome = _expect(Welcome, reply, "hello")
+        welcome = expect(Welcome, reply, "hello")
         if welcome.protocol != self._protocol:
             raise EnvironmentFailure(
                 f"{self.parent} speaks protocol {welcome.protocol}, this child {self._protocol}; "
@@ -257,6 +260,8 @@ class Session:
         if welcome.stop:
             return self._end(welcome.stop)
         self.experiment = self._read(welcome)
+        if self.experiment.shares_replay:
+            self._role = self.experiment.role
         self._basis = Basis(self.experiment.pushes)
         return Train(self.experiment)
 
@@ -278,7 +283,7 @@ class Session:
         return Join.of(self.signature)
 
     def _hear_of_join(self, reply: Reply) -> Decision:
-        weights = _expect(Weights, reply, "a join")
+        weights = expect(Weights, reply, "a join")
         check_weights(weights, self.signature)
         diverged = self._diverged
         self._diverged = ""
@@ -318,7 +323,7 @@ class Session:
         if isinstance(reply, Refusal) and reply.code in ("trial", "base"):
             # The reply to the next hello will tell what to train, and to the next join θ_P.
             raise ProtocolError(reply.code, reply.reason)
-        decision = self._blend(_expect(Weights, reply, "a push"), self._basis.pushed)
+        decision = self._blend(expect(Weights, reply, "a push"), self._basis.pushed)
         self._unanswered = None
         return decision
 
@@ -338,13 +343,4 @@ class Session:
 
     def _read(self, welcome: Welcome) -> Experiment:
         source = f"the experiment of {self.parent}"
-        return Experiment.from_dict(welcome.experiment, source=source)
-
-
-def _expect(kind: type[R], reply: Reply, to: str) -> R:
-    """The reply, if it is of this kind."""
-    if isinstance(reply, Refusal):
-        raise Refused(reply)
-    if not isinstance(reply, kind):
-        raise ProtocolError("order", f"the parent answers {to} with {type(reply).__name__}")
-    return reply
+        return reachable(Experiment.from_dict(welcome.experiment, source=source), self.parent)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from genkidama.decoding import (
+    NAME,
     Count,
     Finite,
     Fraction,
@@ -192,13 +193,31 @@ class ReplaySettings(Section, frozen=True):
     """`[replay]`: what the cores of a child remember, for algorithms that learn from samples."""
 
     steps: Count = 0
-    """Steps that each core keeps, at least a batch; 0 means its newest batch alone."""
+    """Steps that each core keeps, at least a batch; 0 means its newest batch alone. Where `url` is
+    not `"local"`, steps that are kept in all."""
     priority_exponent: Fraction = 0.0
     """`dqn`: α, how much more often steps with large errors are drawn: by |δ|^α; 0 means all
     alike."""
     correction: Fraction = 0.4
     """With priorities: β, how far their effect on the loss is taken back at the start of the run;
     at its end it is 1."""
+    url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(local|embedded|rediss?://([^@/\s]*@)?([^:@/\s]+|\[[^\]\s]+\])?(:\d{1,5})?(/\d*)?)\Z",
+            extra={"expected": "'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'"},
+        ),
+    ] = "local"
+    """Where they are kept: `"local"`, in each child's memory; or once for all children, by Valkey
+    or Redis: `"embedded"`, which the parent starts, or `"redis://:PASSWORD@HOST:PORT"`, `"rediss://…"`
+    with TLS, one of your own."""
+    name: Annotated[
+        str,
+        Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),
+    ] = ""
+    """What this replay is called there; empty means as the run."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """`embedded`: where the children reach it on the parent's machine; 0 means any free port."""
 
 
 class Optimizer(Section, frozen=True):

@@ -77,11 +77,13 @@ class Trial:
             decay: of the running mean of versions, `parent.average`.
 
         Returns:
-            Why the push is left out; None if it is used.
+            Why the push is left out; None if it is used, and an empty text if it brings nothing.
 
         Raises:
             ProtocolError: the push cannot be used, and nothing has changed.
         """
+        if kind == "work":
+            return ""
         left_out = None
         if self.vector is None:
             self.vector = rule.start(push) if kind == "weights" else None
@@ -227,7 +229,12 @@ class Tally:
         self._began: float | None = None
 
     def count(self, children: int) -> None:
-        """Counts an exchange while so many children take part, including the one that pushes."""
+        """Counts an exchange while so many children take part, including the one that pushes.
+
+        With 0 children it is none: nothing was pushed.
+        """
+        if not children:
+            return
         if children != self._children:
             self._divide_by(children)
         self.exchanges += 1

@@ -85,6 +85,9 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.options": options,
     "environment.lanes": st.just(1),
     "replay.steps": st.just(0),
+    "replay.url": st.just("local"),
+    "replay.name": st.text("aZ9._-", max_size=8).map(lambda text: f"n{text}"),
+    "replay.port": st.integers(0, 65535),
     "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adagrad", "adam"]),
     "optimizer.learning_rate": positive,
     "optimizer.schedule": st.sampled_from(["constant", "linear"]),
@@ -119,6 +122,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.certificate_file": st.text(max_size=20),
     "parent.key_file": st.text(max_size=20),
     "child.beta": fractions,
+    "child.roles": st.just(["bundle"]),
     "child.push": st.sampled_from(["auto", "weights"]),
     "child.backend": st.sampled_from(["hogwild", "ga3c", "mine:Backend"]),
     "child.exchange": st.sampled_from(["episode", "free"]),
@@ -319,7 +323,7 @@ ALGORITHM = (
     "normalize_advantages, options, pull_steps, reduction, value_coefficient, "
     "vtrace, vtrace_c, vtrace_rho"
 )
-CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps, push"
+CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps, push, roles"
 PLUG = "or an import string 'module:Name'"
 NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from genkidama.child.backend import Work
+from genkidama.errors import GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.system.checkpoint import load
 from genkidama.system.run import Run
@@ -193,3 +196,58 @@ def test_real_processes_train_together(
     # What was seen by all is in the statistics: CartPole's observations are counted.
     part = saved.signature.slices["statistics.observations"]
     assert saved.vector[part][0] > 0
+
+
+class RoledBackend(ConstantBackend):
+    """Pushes no weights where it only acts, and plays nothing where it only learns."""
+
+    async def due(self) -> None:
+        await super().due()
+        if self.experiment.role == "learn":
+            self.work = Work()
+
+    def snapshot(self) -> Vector | None:  # type: ignore[override]
+        return None if self.experiment.role == "act" else super().snapshot()
+
+
+@pytest.mark.parametrize("encoding", ["float32", "int8"])
+async def test_who_only_acts_brings_steps_and_no_version_and_takes_the_parents_weights(
+    tmp_path: Path, encoding: str
+) -> None:
+    settings = constant(
+        parent={"encoding": encoding},
+        replay={"steps": 100, "url": "embedded"},
+        child={"backend": f"{__name__}:RoledBackend", "roles": ["learn", "act"]},
+    )
+    async with running(settings, tmp_path) as parent:
+        trial = parent.server.trial
+        async with Serving(child_of(parent)) as learner, Serving(child_of(parent, "pi-2")) as actor:
+            await learner.exchanged(3)
+            await actor.exchanged(3)
+            assert trial.version > 0
+            await eventually(lambda: actor.backend.resets, "it has θ_P")
+            roles = [each.backend.experiment.role for each in (learner, actor)]
+        assert sorted(roles) == ["act", "learn"]
+        if roles[0] == "act":
+            learner, actor = actor, learner
+        counts = parent.server.children
+        theirs, ours = counts[actor.child.name], counts[learner.child.name]
+        assert (theirs.steps, ours.steps) == (trial.steps, 0)
+        assert theirs.steps == 10 * actor.backend.exchanges
+        assert trial.version == parent.server.exchanges == ours.exchanges
+        assert parent.server.updates == ours.exchanges
+        assert trial.vector is not None
+        assert actor.backend.weights[0] - 1 <= trial.vector[0]
+        url = actor.backend.experiment.replay.url
+        assert re.fullmatch(r"redis://:[^@]{32}@127\.0\.0\.1:\d+", url)
+        assert learner.backend.experiment.replay.url == url
+
+
+async def test_a_child_that_wants_a_role_which_is_not_to_be_had_is_told_why(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path) as parent:
+        with pytest.raises(
+            GenkidamaError, match=r"refuses this child: child 'pi' with role = 'act"
+        ):
+            await child_of(parent, role="act").serve()
+        assert parent.server.refusals == {"role": 1}
+        assert parent.server.connected == []

@@ -39,7 +39,7 @@ def test_a_role_by_values(tmp_path: Path) -> None:
         (
             "beta = 0.5",
             "beta = 0.5: no such setting; "
-            "known here: allow, ca_file, cores, name, parent, state, token_file",
+            "known here: allow, ca_file, cores, fingerprint, name, parent, role, state, token_file",
         ),
     ],
 )

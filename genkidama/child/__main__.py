@@ -38,6 +38,11 @@ def main(argv: list[str] | None = None) -> int:
         "--name", help="unique among the parent's children (default: this machine's name)"
     )
     parser.add_argument(
+        "--role",
+        choices=("experiment", "bundle", "act", "learn"),
+        help="what it does where all children share a replay (default: what the parent says)",
+    )
+    parser.add_argument(
         "--state",
         metavar="DIR",
         help="keep this child's own state there, so that it resumes after a restart",
@@ -68,7 +73,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--nursery", help=argparse.SUPPRESS)  # where one listens
     options = parser.parse_args(argv)
     try:
-        keys = ("parent", "name", "cores", "state", "token_file", "ca_file", "fingerprint", "allow")
+        keys = (
+            *("parent", "name", "cores", "role", "state"),
+            *("token_file", "ca_file", "fingerprint", "allow"),
+        )
         given = {key: getattr(options, key) for key in keys if getattr(options, key) is not None}
         if not options.file and not options.parent:
             raise ConfigurationError(

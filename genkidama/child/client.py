@@ -70,6 +70,7 @@ class Child:
         token: the parent knows this child by it; empty for none.
         ca_file: PEM certificates of the authority that signed the parent's; None means the
             system's.
+        role: `"act"`, `"learn"` or `"bundle"`; `"experiment"` leaves it to the parent.
         fingerprint: SHA-256 of the parent's certificate, instead of an authority.
         allow: modules that the parent may have it import; `*` for all. A program that embeds a
             child allows all, unless it says otherwise, and `python -m genkidama.child` none.
@@ -86,12 +87,12 @@ class Child:
         state: str | Path | None = None,
         token: str = "",
         ca_file: str | None = None,
+        role: str = "experiment",
         fingerprint: str = "",
         allow: Sequence[str] = (ANYTHING,),
     ) -> None:
-        self._session = Session(
-            name or machine_name(), secrets.token_hex(8), numbered=not name, parent=parent
-        )
+        word, called = secrets.token_hex(8), name or machine_name()
+        self._session = Session(called, word, numbered=not name, parent=parent, role=role)
         self._stopping = asyncio.Event()
         self._told_to_stop = False
         uplink = Uplink(parent, token=token, ca_file=ca_file, fingerprint=fingerprint)
@@ -119,6 +120,7 @@ class Child:
             state=role.state or None,
             token=read_token(role),
             ca_file=role.ca_file,
+            role=role.role,
             fingerprint=role.fingerprint,
             allow=role.allow,
         )

@@ -159,7 +159,7 @@ class Conversation:
             vector = backend.snapshot()
             news: NewsBackend | None = backend if hasattr(backend, "pulled") else None  # type: ignore[assignment]
             request: Request
-            if vector is not None:
+            if vector is not None or self.session.pushes != "experience":
                 request = self.session.push(vector, gradient)
                 news = news if news is not None and news.asks else None
             elif news is not None:
@@ -244,11 +244,14 @@ class Conversation:
         self._connection = connection
         self._complaints.connected()
         if not isinstance(decision, Renamed):
+            told = self.session.experiment
+            role = {"role": told.role} if told is not None and told.shares_replay else {}
             log.info(
                 "connected",
                 child=self.session.name,
                 parent=self.uplink.parent,
                 run=self.session.run,
+                **role,
             )
         return decision
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from genkidama.child.collector import Batch, Kit, make_collector, make_places
 from genkidama.child.memory import SharedMemory
+from genkidama.child.onlooker import make_onlooker
 from genkidama.child.process import GONE, READY, RECYCLED, UPDATE, Line, MemoryGuard, live
 from genkidama.child.remembered import remembered
 from genkidama.child.target import Target
@@ -46,6 +47,10 @@ from genkidama.system.machine import forget_peak
 __all__ = ["SingleCore", "run_core"]
 
 Array = npt.NDArray[Any]
+
+#: A core that only learns looks again so much later, where there is too little to learn from.
+_REST_SECONDS = 0.05
+
 
 #: A rehearsal plays no longer than this.
 _REHEARSAL_SECONDS = 0.1
@@ -98,7 +103,8 @@ class SingleCore:
         )
         self._learner = make_learner(experiment.algorithm, self.model)
         draws = np.random.default_rng(sequence.spawn(1)[0])
-        self._share, self._replay = remembered(memory, self.model, draws, index)
+        writer = "/".join(map(str, (*seed[1:2], index)))
+        self._share, self._replay = remembered(memory, self.model, draws, index, writer, line.check)
         self._target = Target(memory, index, self.algorithm)
         kit = Kit(
             self.model,
@@ -108,7 +114,10 @@ class SingleCore:
             reads_log_mu(self._learner),
             self._epsilon,
         )
-        self.collector = make_collector(experiment, self._places, kit)
+        role = experiment.role
+        make_collector_for = make_onlooker if role == "learn" else make_collector
+        self.collector = make_collector_for(experiment, self._places, kit)
+        self._learns = role != "act"
         self._since_pull = 0
         #: Of the episode in each lane.
         self._discounted = [0.0] * experiment.environment.lanes
@@ -124,14 +133,15 @@ class SingleCore:
             while True:
                 self._line.check()
                 batch = self.collector.collect()
-                self.learn(batch)
+                if self._learns and not self.learn(batch) and not batch.steps:
+                    time.sleep(_REST_SECONDS)
                 if guard.leaks():
                     return RECYCLED
                 self._since_pull += batch.steps
                 waits = batch.ended and not self.algorithm.across_episodes
                 if waits:
                     self._line.pause()
-                if waits or self._since_pull >= self.algorithm.pull_steps:
+                if waits or not batch.steps or self._since_pull >= self.algorithm.pull_steps:
                     self.pull()
         except GONE:
             return 0
@@ -165,21 +175,24 @@ class SingleCore:
         limit = self.algorithm.max_gradient_norm
         next(updates(found, self.model, self._optimizer, 0.0, limit), None)
 
-    def learn(self, batch: Batch) -> None:
-        """Applies the learner's updates from the newest batch to θ_O."""
+    def learn(self, batch: Batch) -> int:
+        """Applies the learner's updates from the newest batch to θ_O; how many there were."""
         rollout = self._rollout(batch)
         settings = self.experiment.optimizer
         rate = learning_rate(settings, rollout.progress)
         found = self._gradients(rollout)
         limit = self.algorithm.max_gradient_norm
         self._target.renew()
+        count = 0
         for _ in updates(found, self.model, self._optimizer, rate, limit):
+            count += 1
             self._target.updated()
             if self._shares_updates:
                 self._line.report(UPDATE, self._loss)
                 self._line.pause("update")
             if self._shares_updates or not self.algorithm.pull_steps:
                 self.pull()
+        return count
 
     def _gradients(self, rollout: Rollout) -> Iterator[None]:
         if not self._notes_losses:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
@@ -35,13 +36,17 @@ from genkidama.learning.algorithms import learner_class
 from genkidama.learning.environments import make_environment
 from genkidama.learning.experience import columns_of
 from genkidama.learning.learners import make_learner, reads_log_mu, reads_target
-from genkidama.learning.model import Model
+from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
+from genkidama.system.engine import Engine
 from genkidama.system.machine import available_bytes, private_bytes, since_peak_bytes
 from genkidama.system.memory import size_of
 
-__all__ = ["describe", "layout_of", "survives_a_fork", "warm_up"]
+__all__ = ["alone", "describe", "layout_of", "survives_a_fork", "warm_up"]
+
+#: A replay to warm up with.
+_REHEARSED_BYTES = 16_000_000
 
 
 def warm_up(experiment: Experiment) -> None:
@@ -49,6 +54,10 @@ def warm_up(experiment: Experiment) -> None:
     where cores learn."""
     torch.set_num_threads(1)
     environment = make_environment(experiment.environment)
+    if experiment.shares_replay:
+        with suppress(ConfigurationError):  # `describe` will say it
+            Engine(experiment.replay.url).close()  # imports the client, and asks nobody
+    experiment = alone(experiment, environment)
     observation, _ = environment.reset(seed=0)
     model = Model(experiment, environment)
     rng = np.random.default_rng(0)
@@ -112,7 +121,7 @@ def describe(experiment: Experiment, line: Connection) -> None:
     tell. They may take a while, or never come: that depends on the environment.
     """
     try:
-        entries, vector, layout = _built(experiment)
+        entries, vector, layout, rehearsal = _built(experiment)
     except ConfigurationError as error:
         line.send(("error", str(error)))
         return
@@ -124,7 +133,7 @@ def describe(experiment: Experiment, line: Connection) -> None:
     gc.collect()
     cost = None
     with suppress(Exception):  # cores will meet the same error and report it
-        cost = _rehearse(experiment, layout)
+        cost = _rehearse(*rehearsal)
     with suppress(OSError):  # nobody waits for it any more
         line.send(cost)
 
@@ -157,12 +166,36 @@ def _rehearse(experiment: Experiment, layout: Layout) -> int | None:
     return private + since_peak_bytes() - common
 
 
-def _built(experiment: Experiment) -> tuple[Any, bytes, Layout]:
-    """The signature's entries, the initial vector, and the layout of the memory with one core."""
+def _built(experiment: Experiment) -> tuple[Any, bytes, Layout, tuple[Experiment, Layout]]:
+    """The signature's entries, the initial vector, the layout of the memory with one core, and with
+    what to rehearse."""
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     make_learner(experiment.algorithm, model)
-    return model.signature.entries, model.numbers.tobytes(), layout_of(experiment, model)
+    if experiment.shares_replay:
+        Engine(experiment.replay.url).close()
+    layout = layout_of(experiment, model)
+    by_itself = alone(experiment, environment)
+    rehearsal = by_itself, layout_of(by_itself, model)
+    return model.signature.entries, model.numbers.tobytes(), layout, rehearsal
+
+
+def alone(experiment: Experiment, spaces: Spaces) -> Experiment:
+    """The same for one core that acts and learns and has a replay of its own, if a small one.
+
+    So a replay for all children stays as it is when a child warms up.
+    """
+    if not experiment.shares_replay:
+        return experiment
+    replace = msgspec.structs.replace
+    fitting = _REHEARSED_BYTES // (4 * (int(np.prod(spaces.observation_space.shape or ())) + 8))
+    steps = max(experiment.algorithm.batch_size, min(experiment.replay.steps, fitting))
+    return replace(
+        experiment,
+        algorithm=replace(experiment.algorithm, start_steps=0),
+        replay=replace(experiment.replay, url="local", steps=steps),
+        child=replace(experiment.child, roles=("bundle",)),
+    )
 
 
 def layout_of(experiment: Experiment, model: Model) -> Layout:
@@ -171,7 +204,8 @@ def layout_of(experiment: Experiment, model: Model) -> Layout:
     Raises:
         ConfigurationError: its replay tensor alone is larger than what is free.
     """
-    steps, batch = experiment.replay.steps, experiment.algorithm.batch_size
+    steps = 0 if experiment.shares_replay else experiment.replay.steps
+    batch = experiment.algorithm.batch_size
     rows = ReplayTensor.rows(steps, batch, experiment.environment.lanes)
     images = steps > 0 and model.sees_bytes
     size = 0 if images else model.observation_size

@@ -36,6 +36,7 @@ from genkidama.child.shared_weights import SharedWeights
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.formats import megabytes
+from genkidama.roles import at_its_own_pace
 from genkidama.system.machine import available_bytes
 from genkidama.system.memory import size_of
 from genkidama.weights import Signature, Vector
@@ -74,7 +75,7 @@ class CoreOrchestrator:
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
         if cores < 1:
             raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
-        self.experiment = experiment
+        self.experiment = at_its_own_pace(experiment)
         self.cores = cores
         self.name = name
         self._crew = self._make_crew()
@@ -253,7 +254,7 @@ class CoreOrchestrator:
         await self._crew.due()
 
     def snapshot(self) -> Vector | None:
-        return self._weights.snapshot()
+        return None if self.experiment.role == "act" else self._weights.snapshot()
 
     def take_work(self) -> Work:
         work = self._crew.take_work()

@@ -72,6 +72,11 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
             f"replay.steps = 0: {name!r} samples the replay tensor; set it to how many steps "
             "each core is to keep, with child.backend = 'hogwild'"
         )
+    if model.experiment.role == "learn" and not reads_replay(learner):
+        raise ConfigurationError(
+            f"algorithm.name = {name!r}: learns from what its own core plays, but this child only "
+            "learns; take one that samples the replay, as 'dqn', or child.roles = ['bundle']"
+        )
     epsilon = max(algorithm.epsilon, algorithm.final_epsilon)
     if reads_log_mu(learner) and epsilon and not hasattr(kind, "head"):
         raise ConfigurationError(

@@ -41,7 +41,8 @@ class VTrace(A3C):
 
     def _parts(self, rollout: Rollout) -> Iterator[Rollout]:
         """The newest batch, and then what is drawn, each just before it is learned from."""
-        yield rollout
+        if len(rollout.rewards):
+            yield rollout
         algorithm, replay = self._algorithm, rollout.replay
         if replay is None or len(replay) < max(1, algorithm.start_steps):
             return

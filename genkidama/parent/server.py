@@ -38,6 +38,7 @@ from genkidama.parent.connections import Connections
 from genkidama.parent.doorway import Doorway, bind, make_room
 from genkidama.parent.learner import LearnerProcess
 from genkidama.parent.records import Records, make_directory
+from genkidama.parent.replay import Replay
 from genkidama.parent.telemetry import describe
 from genkidama.plain_run import PlainRun
 from genkidama.rules.table import check_push, make_rule
@@ -99,6 +100,7 @@ class Parent:
         self._websockets: Server | None = None
         self._records: Records | None = None
         self._learner: LearnerProcess | None = None
+        self._replay: Replay | None = None
         self._failure: GenkidamaError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
@@ -118,7 +120,7 @@ class Parent:
                 TLS; certificate, key or tokens cannot be used;
                 the directory holds a run of another kind, network or rule.
             EnvironmentFailure: the port is in use, the directory cannot be written, the learner
-                of `parent.rule = "experience"` cannot start, ….
+                of `parent.rule = "experience"` cannot start, nor the engine of `replay.url`, ….
         """
         self._loop = asyncio.get_running_loop()
         settings = self.experiment.parent
@@ -138,6 +140,10 @@ class Parent:
             self._records = Records(self.server, self.out, self.now, self._log, self.aside)
             if self._learner is not None:
                 await self._learner.begin()
+            if self.experiment.shares_replay:
+                hosts = [str(each.getsockname()[0]) for each in websockets.sockets]
+                self._replay = Replay(self.experiment.replay, hosts, self._fail)
+                self.server.roles.replay = await self._replay.begin(self.out)
             try:
                 await websockets.start_serving()
             except OSError as error:
@@ -150,6 +156,8 @@ class Parent:
                 self._records.close()
             if self._learner is not None:
                 await self._learner.end()
+            if self._replay is not None:
+                await self._replay.end()
             raise
         self._websockets = websockets
         host, port = self.address
@@ -229,6 +237,8 @@ class Parent:
         self._connections.abort_unopened()
         if self._learner is not None:
             await self._learner.end()
+        if self._replay is not None:
+            await self._replay.end()
         # Python waits for TLS handshakes that never end, and websockets knows nothing of them.
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS + 1.0):

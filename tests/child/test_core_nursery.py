@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
+import pytest
 import torch
 
 from genkidama.child.core_nursery import _built, _rehearse, survives_a_fork, warm_up
+from genkidama.errors import ConfigurationError
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
@@ -48,16 +51,33 @@ class Asking:
         yield self._model.network(rollout.observations)[1].sum()
 
 
-def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads() -> None:
-    """Else it would fail there: nothing would be warm, and what a core takes would be unknown."""
+@pytest.mark.parametrize("url", ["local", "redis://127.0.0.1:1"])
+def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads(url: str) -> None:
+    """Else it would fail there: nothing would be warm, and what a core takes would be unknown.
+
+    Of a replay for all children it gets one of its own, and no engine is asked.
+    """
     settings = small(
-        algorithm={"name": f"{__name__}:Asking", "batch_size": 16}, replay={"steps": 40}
+        algorithm={"name": f"{__name__}:Asking", "batch_size": 16},
+        replay={"steps": 40, "url": url},
+        child={"roles": ["bundle"] if url == "local" else ["learn"]},
     )
     Asking.seen.clear()
     threads = torch.get_num_threads()
     try:
         warm_up(settings)
-        _rehearse(settings, _built(settings)[2])
+        *_, layout, rehearsal = _built(settings)
+        _rehearse(*rehearsal)
     finally:
         torch.set_num_threads(threads)
     assert Asking.seen == [(1, (1,), (30,)), (16, (16,), (30,))]
+    assert (layout.steps > 16) == (url == "local")
+
+
+def test_a_machine_without_an_engines_client_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = small(replay={"steps": 40, "url": "redis://far"})
+    monkeypatch.setitem(sys.modules, "valkey", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]'$"):
+        _built(settings)

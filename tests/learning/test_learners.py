@@ -162,6 +162,18 @@ def test_a_learner_that_samples_needs_something_to_be_remembered() -> None:
     assert reads_log_mu(learner)
 
 
+def test_a_child_that_only_learns_needs_a_learner_that_samples() -> None:
+    changes = {"replay.steps": 2000, "replay.url": "embedded", "child.roles": ["learn"]}
+    for name in ("ppo", "dqn"):
+        given = model("ppo")
+        given.experiment = given.experiment.with_settings({**changes, "algorithm.name": name})
+        if name == "dqn":
+            make_learner(given.experiment.algorithm, given)
+            continue
+        with pytest.raises(ConfigurationError, match=r"^algorithm.name = 'ppo': learns from what"):
+            make_learner(given.experiment.algorithm, given)
+
+
 def test_a_learner_that_says_nothing_reads_neither() -> None:
     for ours in (named("Regression"), model("a3c"), model("ppo")):
         learner = make_learner(ours.experiment.algorithm, ours)

@@ -1,0 +1,122 @@
+"""Children that only act and children that only learn, all of them real, with an engine between."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from genkidama.experiment import Experiment
+from tests.helpers import command, history, merged, starting, until
+
+SETTINGS: dict[str, Any] = {
+    "name": "corridor",
+    "environment": {"id": "tests.environments:Corridor"},
+    "network": {"hidden": [16]},
+    "algorithm": {
+        "name": "dqn",
+        "gamma": 0.8,
+        "batch_size": 16,
+        "minibatch_size": 32,
+        "start_steps": 200,
+        "n_steps": 3,
+        "epsilon": 0.3,
+        "target_updates": 20,
+    },
+    "replay": {"steps": 2000, "url": "embedded"},
+    "optimizer": {"learning_rate": 0.01},
+    "child": {
+        "roles": ["act", "learn", "act"],
+        "exchange": "free",
+        "exchange_seconds": 0.1,
+    },
+    "stop": {"window": 100, "seconds": 300.0},
+}
+
+
+def corridor(**sections: dict[str, Any]) -> Experiment:
+    return merged(SETTINGS, **sections)
+
+
+def train(children: int, *more: object) -> tuple[object, ...]:
+    given = ("--children", children, "--cores", 1, "--episodes", 0, "--out", "run")
+    return ("genkidama", "train", "corridor.toml", *given, *more)
+
+
+def joined(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """The exchanges of each child."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in history(run, "exchange"):
+        found.setdefault(line["child"], []).append(line)
+    return found
+
+
+def test_one_acts_one_learns_and_gradients_make_the_steps(tmp_path: Path) -> None:
+    experiment = corridor(
+        parent={"rule": "gradient"},
+        child={"exchange": "update", "roles": ["act", "learn"]},
+        stop={"mean_return": 0.7},
+    )
+    (tmp_path / "corridor.toml").write_text(experiment.to_toml())
+    ended = command(tmp_path, *train(2), seconds=90)
+    assert ended.code == 0, ended.err
+    run = tmp_path / "run"
+    last = history(run, "exchange")[-1]
+    assert last["mean_return"] >= 0.7
+    assert last["steps"] > 200
+    # Who learns makes every version, and all updates are its own. Who acts makes none.
+    every = list(range(1, last["version"] + 1))
+    versions = [[line["version"] for line in lines] for lines in joined(run).values()]
+    assert len(versions) == 2
+    assert every in versions
+    assert last["update"] == last["version"]
+    # The engine's password stands in its own file alone.
+    password = re.findall(r"^requirepass (\S+)$", (run / "replay/valkey.conf").read_text(), re.M)
+    others = [path for path in run.rglob("*") if path.is_file() and path.name != "valkey.conf"]
+    assert not [path for path in others if password[0].encode() in path.read_bytes()]
+    assert not [process for process in psutil.process_iter() if _is_engine_of(process, run)]
+
+
+def _is_engine_of(process: psutil.Process, run: Path) -> bool:
+    try:
+        return process.cwd() == str(run / "replay")
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.slow
+def test_they_learn_though_engine_and_children_are_killed(tmp_path: Path) -> None:
+    """Weights are blended; the parent is killed too, and its engine with it."""
+    (tmp_path / "corridor.toml").write_text(corridor().to_toml())
+    run = tmp_path / "run"
+
+    def steps() -> int:
+        lines = history(run, "exchange")
+        return int(lines[-1]["steps"]) if lines else 0
+
+    with starting(tmp_path) as start:
+        cluster = start(*train(3))
+        until(lambda: len(joined(run)) == 3 and steps() > 500, "all three take part", 60)
+
+        def named(words: str) -> psutil.Process:
+            (found,) = [
+                process
+                for process in cluster.family()
+                if words in " ".join(process.cmdline()) and process.name() != "sh"
+            ]
+            return found
+
+        for words in ("valkey-server", "--name child-1", "valkey-server", "genkidama.parent"):
+            os.kill(named(words).pid, signal.SIGKILL)
+            now = steps()
+            until(lambda now=now: steps() > now + 300, f"they go on after {words} was killed", 60)
+        until(lambda: history(run, "exchange")[-1]["mean_return"] >= 0.7, "they learn", 90)
+        cluster.signal(signal.SIGINT)
+        cluster.vanish(15)
+        assert "Traceback" not in cluster.err
+    assert not history(run, "refused")
