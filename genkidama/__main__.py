@@ -1,4 +1,4 @@
-"""The `genkidama` command: train · evaluate · search · launch · report · doctor.
+"""The `genkidama` command: train · evaluate · search · launch · report · init · … · doctor.
 
 Only what a verb needs is imported, after it is known which one is meant.
 """
@@ -6,6 +6,7 @@ Only what a verb needs is imported, after it is known which one is meant.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 (this machine cannot), 2 (the user's mistake), 130 (interrupted).
     """
+    if arguments is None and not sys.flags.safe_path:
+        # As `python -m` does: an experiment may name modules in the current folder.
+        sys.path.insert(0, os.getcwd())
     options = make_parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _terminated)
     try:

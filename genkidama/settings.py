@@ -55,8 +55,8 @@ class Environment(Section, frozen=True):
     """`[environment]`: what is learned."""
 
     id: Annotated[str, Meta(min_length=1)] = "LunarLander-v3"
-    """A Gymnasium id, one of EnvPool's as `"envpool:LunarLander-v3"`, or `"module:callable"` that
-    returns an environment."""
+    """A Gymnasium id, also `"module:Name-v0"`, one of EnvPool's as `"envpool:LunarLander-v3"`, or
+    `"module:callable"` that returns an environment."""
     options: dict[str, Any] = {}
     """Keyword arguments for the environment."""
     wrappers: tuple[Wrapper, ...] = ()

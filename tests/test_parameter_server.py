@@ -464,7 +464,7 @@ def test_a_new_session_of_a_name_counts_its_pushes_from_1_again() -> None:
 def test_no_more_children_than_are_allowed_but_each_may_return() -> None:
     server = make(parent_max_children=2)
     enter(server, "a", "b")
-    full = Refusal(code="full", reason="2 children are connected already (parent.max_children)")
+    full = Refusal(code="full", reason="parent.max_children = 2: so many are connected already")
     assert server.handle("", hello("c"), 1) == full
     assert isinstance(server.handle("", hello("a"), 2), Welcome)
     server.disconnected("a", "gone", 3)
@@ -499,7 +499,7 @@ EARLY = "the first message of a connection is a hello"
             "name",
             "the name 'a' is in use by another child; give this one another name",
         ),
-        ("", hello("c"), "full", "3 children are connected already (parent.max_children)"),
+        ("", hello("c"), "full", "parent.max_children = 3: so many are connected already"),
         ("c", join(), "order", EARLY),
         ("c", push(1, 0, 0, 0), "order", EARLY),
         ("c", Leave(), "order", EARLY),

@@ -26,6 +26,7 @@ from websockets.asyncio.client import ClientConnection
 from genkidama.child import uplink
 from genkidama.child.backend import Backend, GradientBackend, tell_answered
 from genkidama.child.explanations import explain
+from genkidama.child.pulse import Pulse
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
 from genkidama.decisions import Blend, Decision, Renamed, Reset, Wait
 from genkidama.messages import Join, Pull, Request
@@ -59,6 +60,7 @@ class Conversation:
         self._connection: ClientConnection | None = None
         self._ended = ended
         self._warned = False
+        self.pulse = Pulse()
 
     # Before training.
 
@@ -252,6 +254,7 @@ class Conversation:
 
     def _gather(self, backend: Backend) -> None:
         work = backend.take_work()
+        self.pulse.worked(work.steps, work.returns)
         left_out = self.session.gather(work.steps, work.returns, work.measures)
         if left_out.returns:
             log.warning(
@@ -271,6 +274,7 @@ class Conversation:
         match decision:
             case Blend(progress, sent, vector, steps):
                 self.exchanged = time.monotonic()
+                self.pulse.exchanged(self.session.name, self.session.version)
                 if vector is not None and sent is None:
                     backend.reset(vector)
                 elif vector is not None and sent is not None:

@@ -35,6 +35,7 @@ from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED,
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.system.faults import died_of
 from genkidama.system.forkserver import end
 
 __all__ = ["Crew", "Fork", "Member"]
@@ -229,12 +230,12 @@ class Crew:
                 f"{self._noun} lost",
                 **{self._noun: member.index},
                 exit_code=code,
-                reason=member.failure or "killed",
+                reason=member.failure or died_of(code),
             )
         del self._members[member.index]
         if self._semaphore.all_lit:
             self._wake.set()
-        self._replace(member.index, deaths, member.failure, member.failure or f"exit code {code}")
+        self._replace(member.index, deaths, member.failure, member.failure or died_of(code))
 
     def _hang_up(self, member: Member) -> None:
         """Nobody listens to it or waits for it any more."""

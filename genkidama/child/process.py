@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from genkidama.capacity import GROWTH_BYTES
 from genkidama.errors import ConfigurationError
+from genkidama.system.faults import in_words, is_users
 from genkidama.system.machine import resident_bytes
 
 __all__ = [
@@ -151,9 +152,9 @@ def live(pipe: Connection, life: Callable[[], int]) -> NoReturn:
     try:
         code = life()
     except Exception as error:  # the user's environment or network may raise anything
-        if not isinstance(error, ConfigurationError):
+        if not isinstance(error, ConfigurationError) or is_users(error):
             traceback.print_exc()
-        reason = f"{type(error).__name__}: {error}".encode()[:_LONGEST_REASON]
+        reason = in_words(error).encode()[:_LONGEST_REASON]
         pipe.send_bytes(RECORD.pack(FAILED, 0.0, 0) + reason)
         sys.exit(1)
     sys.exit(code)

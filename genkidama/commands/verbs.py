@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -14,25 +15,36 @@ from typing import Any
 import msgspec
 
 import genkidama
+from genkidama.commands.starting import completion, init, list_examples
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.local.cluster import check_search, search, train
-from genkidama.local.evaluation import evaluate
-from genkidama.local.progress import Progress, SearchProgress
+from genkidama.local.directory import finished, go_on
+from genkidama.local.evaluation import Evaluation, evaluate
+from genkidama.local.progress import Progress, SearchProgress, follower
 from genkidama.overrides import parse_settings
+from genkidama.system.examples import experiment_file
+from genkidama.system.goal import with_goal
 from genkidama.system.plugs import check_environment
-from genkidama.system.run import Run
+from genkidama.system.run import TRIALS, Run
 from genkidama.trial import Snapshot
 
 __all__ = ["RUN", "summary"]
 
 
 def _train(options: argparse.Namespace) -> int:
-    experiment = _experiment(options, "which experiment?")
+    experiment, about_stop = with_goal(_experiment(options, "which experiment?"))
     check_environment(experiment)
     before = _before(options)
     _check_episodes(options)
+    if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):
+        print(words, file=sys.stderr)
+        if options.json:
+            print(_json(summary(Run.open(options.resume), before)))
+        return 0
     progress = Progress(experiment)
+    if about_stop:
+        progress.say(about_stop)
     with _followed(progress):
         run = train(
             experiment,
@@ -54,9 +66,17 @@ def _evaluate(options: argparse.Namespace) -> int:
         greedy=options.greedy,
         seed=options.seed,
         environment=options.environment,
+        progress=not options.json,
     )
-    print(_json(evaluation.to_dict()) if options.json else f"{options.target}: {evaluation}")
+    print(_json(evaluation.to_dict()) if options.json else f"{_played(options, evaluation)}")
     return 0
+
+
+def _played(options: argparse.Namespace, evaluation: Evaluation) -> str:
+    """The result, and of which trial it is if a search was given."""
+    run = evaluation.checkpoint.parents[1]
+    best = f" (its best trial, {run.name})" if run.parent == options.target / TRIALS else ""
+    return f"{options.target}{best}: {evaluation}"
 
 
 def _search(options: argparse.Namespace) -> int:
@@ -77,6 +97,7 @@ def _search(options: argparse.Namespace) -> int:
             resume=options.resume,
             watch=progress,
         )
+    _say_end(progress)
     print(_findings(run, None if options.no_figures else run.path / "figures"))
     return 0
 
@@ -84,7 +105,7 @@ def _search(options: argparse.Namespace) -> int:
 def _launch(options: argparse.Namespace) -> int:
     from genkidama.launch import launch
 
-    experiment = _experiment(options, "which experiment?")
+    experiment, about_stop = with_goal(_experiment(options, "which experiment?"))
     check_environment(experiment)
     _check_episodes(options)
     if options.json and experiment.search is not None:
@@ -92,7 +113,9 @@ def _launch(options: argparse.Namespace) -> int:
             f"--json: {experiment.name} has a [search], which ends with a report; leave --json out"
         )
     before = _before(options)
-    progress = Progress(experiment) if experiment.search is None else SearchProgress(experiment)
+    progress = follower(experiment)
+    if about_stop:
+        progress.say(about_stop)
     # Ray prints what it knows about lost workers to standard output, which is for the result.
     with _followed(progress), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         run = launch(
@@ -108,6 +131,7 @@ def _launch(options: argparse.Namespace) -> int:
             say=progress.say,
         )
     if isinstance(progress, SearchProgress):
+        _say_end(progress)
         print(_findings(run, run.path / "figures"))
     else:
         _finish(run, experiment, options, progress, before)
@@ -126,6 +150,9 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "search": _search,
     "launch": _launch,
     "report": _report,
+    "init": init,
+    "examples": list_examples,
+    "completion": completion,
 }
 
 
@@ -135,9 +162,12 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
 def _experiment(options: argparse.Namespace, question: str) -> Experiment:
     """The experiment that the command line names, with its changes."""
     if options.file is None and options.resume is None:
-        raise ConfigurationError(f"{question} give FILE.toml, or --resume DIR")
+        raise ConfigurationError(
+            f"{question} give FILE.toml or an example's name (`genkidama examples`), "
+            "or --resume DIR"
+        )
     if options.file is not None:
-        experiment = Experiment.load(options.file)
+        experiment = Experiment.load(experiment_file(options.file))
     else:
         experiment = Run.open(options.resume).experiment
     changes = parse_settings(options.set)
@@ -190,14 +220,25 @@ def _finish(
     progress: Progress,
     before: Snapshot | None,
 ) -> None:
-    """Evaluates what was trained, and tells what has come of it."""
+    """Evaluates what was trained, and tells what has come of it and how to go on."""
+    _say_end(progress)
     if options.episodes:
-        progress.say(f"evaluating {options.episodes} episodes …")
-        print(evaluate(run, episodes=options.episodes, seed=experiment.seed), file=sys.stderr)
-    progress.say(f"run: {run.path}  (evaluate it again: genkidama evaluate {run.path})")
+        found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
+        print(found, file=sys.stderr)
+    folder = shlex.quote(str(run.path))
+    progress.say(f"run: {run.path}")
+    progress.say(f"  play again: genkidama evaluate {folder}")
+    progress.say(f"  go on:      {go_on(run, experiment)}")
     if options.json:
         result = summary(run, before)
         print(_json(result if options.episodes else result | {"evaluation": None}))
+
+
+def _say_end(progress: Progress | SearchProgress) -> None:
+    """Why it has stopped."""
+    standing = progress.standing
+    if standing.reason:
+        progress.say(f"ended: {standing.reason}")
 
 
 def summary(run: Run, before: Snapshot | None = None) -> dict[str, Any]:

@@ -1,15 +1,16 @@
 """Playing episodes with fixed weights, to see how good they are.
 
 `python -m genkidama.learning.play`: one process' share of an evaluation, which
-`genkidama.local.evaluation` starts; the request comes as JSON on standard input, the returns go as
-JSON to standard output.
+`genkidama.local.players` starts; the request comes as JSON on standard input. Each return goes to
+standard output as it comes, a line of JSON, and in the end the answer, in the last line.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium
@@ -17,10 +18,12 @@ import numpy as np
 import torch
 
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.learning.environments import default_threshold, make_environment, played
+from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.settings import Environment
 from genkidama.system import checkpoint as checkpoints
+from genkidama.system.faults import in_words, print_users
+from genkidama.system.goal import default_threshold
 
 __all__ = ["play", "play_episode"]
 
@@ -31,6 +34,7 @@ def play(
     episodes: Iterable[int],
     seed: int,
     greedy: bool,
+    watch: Callable[[float], None] = lambda _: None,
 ) -> list[float]:
     """The undiscounted return of each numbered episode.
 
@@ -40,8 +44,13 @@ def play(
         episodes: their numbers.
         greedy: whether the most probable action is taken instead of a sampled one. ε is off either
             way.
+        watch: is called with each return as it comes.
     """
-    return [play_episode(model, environment, (seed, episode), greedy) for episode in episodes]
+    returns = []
+    for episode in episodes:
+        returns.append(play_episode(model, environment, (seed, episode), greedy))
+        watch(returns[-1])
+    return returns
 
 
 def play_episode(
@@ -84,7 +93,12 @@ def main() -> int:
         except GenkidamaError as error:
             raise _with_way_out(error, experiment.environment, settings) from error
         model.vector.copy_(torch.from_numpy(checkpoint.vector))
-        returns = play(model, environment, request["episodes"], request["seed"], request["greedy"])
+
+        def tell(value: float) -> None:
+            print(json.dumps(value), file=answer, flush=True)
+
+        wanted = request["episodes"]
+        returns = play(model, environment, wanted, request["seed"], request["greedy"], tell)
         json.dump(
             {
                 "returns": returns,
@@ -94,7 +108,11 @@ def main() -> int:
             answer,
         )
     except GenkidamaError as error:
+        print_users(error)
         json.dump({"error": str(error), "exit_code": error.exit_code}, answer)
+    except Exception as error:  # an environment or network of the user's own may raise anything
+        traceback.print_exc()
+        json.dump({"error": f"playing episodes fails: {in_words(error)}", "exit_code": 1}, answer)
     return 0
 
 

@@ -18,11 +18,13 @@ import msgspec
 from genkidama.capacity import expected_cores
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.local.directory import prepare_directory, resumable
+from genkidama.local.directory import finished, prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
+from genkidama.local.progress import following
 from genkidama.system.address import listening_socket, local_address
+from genkidama.system.goal import with_goal
 from genkidama.system.history import Follower
 from genkidama.system.machine import available_bytes, available_cores
 from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS, Run
@@ -58,8 +60,12 @@ def train(
     resume: str | Path | None = None,
     episodes: int = 500,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool = False,
 ) -> Run:
     """Trains until the experiment's stop condition, then evaluates. Blocks.
+
+    Without a stop condition it ends when the task counts as solved (`with_goal`). A run that is
+    finished and is resumed stays as it is.
 
     Args:
         experiment: all settings.
@@ -70,6 +76,7 @@ def train(
         resume: a run directory to go on with, instead of `out`.
         episodes: length of the final evaluation; 0 for none.
         watch: is called with each new line of the history, about four times a second.
+        progress: shows how it goes, on standard error or in a notebook's cell.
 
     Returns:
         The run; `run.evaluation` is its final evaluation.
@@ -91,13 +98,20 @@ def train(
             f"{experiment.name}: has a [search]; "
             "start it with `genkidama search`, or take that section out"
         )
+    experiment, _ = with_goal(experiment)
+    done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = _cores(experiment, cores, children)
-    with resumable(run, "train"), _Cluster(run, experiment, names, cores) as cluster:
-        cluster.wait(watch)
+    if not done:
+        with (
+            following(experiment, progress, watch) as told,
+            resumable(run, "train"),
+            _Cluster(run, experiment, names, cores) as cluster,
+        ):
+            cluster.wait(told)
     if episodes:
-        evaluate(run, episodes=episodes, seed=experiment.seed)
+        evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
     return run
 
 
@@ -110,6 +124,7 @@ def search(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    progress: bool = False,
 ) -> Run:
     """Searches for hyperparameters until `[search]` says that it is over. Blocks.
 
@@ -123,6 +138,7 @@ def search(
         out: the run directory; a new one under `runs/` if absent.
         resume: a run directory with a search to go on with, instead of `out`.
         watch: is called with each new line of the history, about four times a second.
+        progress: shows how it goes, on standard error or in a notebook's cell.
 
     Returns:
         The run; its `trials` are runs of their own. `genkidama.tuning.report` tells what they
@@ -150,8 +166,12 @@ def search(
     run = prepare_directory(experiment, out, resume)
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     cores = _cores(experiment, cores, nodes)
-    with resumable(run, "search"), _Cluster(run, experiment, names, cores, listen) as cluster:
-        cluster.wait(watch)
+    with (
+        following(experiment, progress, watch) as told,
+        resumable(run, "search"),
+        _Cluster(run, experiment, names, cores, listen) as cluster,
+    ):
+        cluster.wait(told)
     return run
 
 

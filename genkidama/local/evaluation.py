@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.local.processes import failure
+from genkidama.errors import ConfigurationError
+from genkidama.local.directory import best_trial_of
+from genkidama.local.players import ignore, play
+from genkidama.local.progress import EvaluationProgress
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.machine import available_cores
-from genkidama.system.run import Run
+from genkidama.system.run import LOGS, Run
 
 __all__ = ["Evaluation", "evaluate"]
 
@@ -113,11 +109,13 @@ def evaluate(
     seed: int = 0,
     cores: int | None = None,
     environment: str | None = None,
+    progress: bool = False,
 ) -> Evaluation:
     """Plays episodes with a run's or a checkpoint's weights.
 
     Of a run it takes the best checkpoint by mean training return, or the newest before a whole
-    window of episodes. The result is then also written to the run's `evaluation.json`.
+    window of episodes. The result is then also written to the run's `evaluation.json`. Of a search
+    it takes the best trial, which is a run.
 
     Args:
         target: a `Run`, its directory, or a checkpoint file.
@@ -127,6 +125,7 @@ def evaluate(
         cores: processes; one for each CPU core if absent.
         environment: the id of the environment to play; the experiment's if absent. If that is one
             of EnvPool's, which differ a little from Gymnasium's, it is Gymnasium's of the same id.
+        progress: shows how it goes, on standard error or in a notebook's cell.
 
     Raises:
         ConfigurationError: no such run or checkpoint, or it does not fit its environment.
@@ -139,11 +138,15 @@ def evaluate(
     if not 0 <= seed < 2**32:
         raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
     run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
+    run = None if run is None else best_trial_of(run)
     path = (run.best or run.final) if run is not None else Path(str(target))
     checkpoint = checkpoints.load(path)
     count = min(cores or available_cores(), episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
-    answers = _play(path, shares, seed, greedy, environment)
+    request = {"checkpoint": str(path), "seed": seed, "greedy": greedy, "environment": environment}
+    log = (path.parents[1] if run is None else run.path) / LOGS
+    with EvaluationProgress(episodes) if progress else nullcontext(ignore) as watch:
+        answers = play(request, shares, watch, log)
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
@@ -160,83 +163,3 @@ def evaluate(
     if run is not None:
         run.record_evaluation(evaluation.to_dict(), time.time())
     return evaluation
-
-
-def _play(
-    path: Path, shares: list[list[int]], seed: int, greedy: bool, environment: str | None
-) -> list[dict[str, Any]]:
-    """One process a share, all at once."""
-    variables = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "genkidama.learning.play"]
-    with ExitStack() as stack:
-        # A pipe would fill up. The last line says why a process died.
-        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in shares]
-        processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=file,
-                    env=variables,
-                )
-            )
-            for file in said
-        ]
-        try:
-            for process, share in zip(processes, shares, strict=True):
-                _ask(
-                    process,
-                    {
-                        "checkpoint": str(path),
-                        "episodes": share,
-                        "seed": seed,
-                        "greedy": greedy,
-                        "environment": environment,
-                    },
-                )
-            answers = [
-                _answer(process, file) for process, file in zip(processes, said, strict=True)
-            ]
-        finally:
-            for process in processes:
-                process.kill()
-    for answer in answers:
-        if "error" in answer:
-            raise failure(answer["exit_code"], answer["error"])
-    return answers
-
-
-def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it is dead already, as `_answer` will find
-        process.stdin.write(json.dumps(request).encode())
-        process.stdin.close()
-
-
-def _answer(process: subprocess.Popen[bytes], said: IO[bytes]) -> dict[str, Any]:
-    """What the process answers in its last line; an environment may have printed some before."""
-    assert process.stdout is not None
-    lines = process.stdout.read().decode(errors="replace").splitlines()
-    if process.wait() == 0 and lines:
-        with suppress(json.JSONDecodeError):
-            answer: dict[str, Any] = json.loads(lines[-1])
-            return answer
-    said.seek(0)
-    last = _last_words(said.read().decode(errors="replace")) or "it said nothing"
-    raise EnvironmentFailure(
-        "a process that plays evaluation episodes ended with exit code "
-        f"{process.returncode}: {last}"
-    )
-
-
-def _last_words(text: str) -> str:
-    """The exception behind a traceback, whose lines are indented, or else the last line."""
-    lines = text.rstrip().splitlines()
-    behind = list(itertools.takewhile(lambda line: not line.startswith(" "), reversed(lines)))
-    return " ".join(reversed(behind)) if len(behind) < len(lines) else "".join(lines[-1:])

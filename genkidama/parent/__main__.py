@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import structlog
+
 from genkidama.errors import GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
 from genkidama.parent.learner import NURSERY
 from genkidama.parent.server import Parent
 from genkidama.system.console import configure_logging, fail, stop_at_eof
+from genkidama.system.examples import experiment_file
 from genkidama.system.forkserver import spare_the_resource_tracker
+from genkidama.system.goal import with_goal
 from genkidama.system.plugs import check_environment
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
@@ -28,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        experiment = Experiment.load(options.experiment).with_settings(parse_settings(options.set))
+        experiment = Experiment.load(experiment_file(options.experiment)).with_settings(
+            parse_settings(options.set)
+        )
         given = {
             f"parent.{key}": getattr(options, key)
             for key in _FILES
@@ -39,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # say what is wrong.
         if find_spec("gymnasium") is not None and experiment.environment.envpool is None:
             check_environment(experiment)
+        experiment, about_stop = with_goal(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.until_eof:
             stop_at_eof()
@@ -46,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             spare_the_resource_tracker()
             NURSERY.join(options.nursery)
         configure_logging()
+        if about_stop:
+            structlog.get_logger().info("stop", reason=about_stop)
         parent.run()
     except GenkidamaError as error:
         return fail(error)
@@ -57,7 +66,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m genkidama.parent",
         description="Holds the weights of a run and serves its children.",
     )
-    parser.add_argument("experiment", metavar="FILE.toml", type=Path, help="the experiment")
+    parser.add_argument(
+        "experiment",
+        metavar="FILE.toml",
+        type=Path,
+        help="the experiment, or the name of an example",
+    )
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",

@@ -22,6 +22,7 @@ from genkidama.events import Event, Resumed, Started, Warned
 from genkidama.experiment import Experiment, read_toml
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
+from genkidama.parent.pulse import Pulse
 from genkidama.parent.telemetry import EventLog
 from genkidama.parent.trials import TrialKeeper
 from genkidama.system.files import write_atomically
@@ -97,6 +98,7 @@ class Records:
         except BaseException:
             self.close()
             raise
+        self._pulse = Pulse(server, out, log, now())
         self.note(resumed or Started(time=now(), run=out.name, software=genkidama.__version__))
 
     @property
@@ -119,6 +121,7 @@ class Records:
     async def keep(self) -> None:
         """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
+        self._pulse.beat(self._now())
         await self._keeper.keep(self._now())
         try:
             self._history.flush()
@@ -141,6 +144,7 @@ class Records:
             failure = error
         self._take_events()
         self._events.close()
+        self._pulse.end(self._now(), "stopped")
         try:
             self._history.flush()
         except EnvironmentFailure as error:

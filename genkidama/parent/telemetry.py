@@ -40,6 +40,9 @@ class EventLog:
                     self._refused(event, code, "the parent's rule leaves this push out", now)
                 case Exchange() | Measures() | PhaseReported():
                     pass
+                case Refused(code="name"):
+                    # Children of one host have one name; the second adds a number and asks again.
+                    self._logger.info("name taken", child=event.child, reason=event.reason)
                 case Refused():
                     self._refused(event, event.code, event.reason, now)
                 case _:

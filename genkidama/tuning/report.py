@@ -19,20 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from genkidama.formats import bar
+from genkidama.formats import bar, plural
 from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.system.run import trial_folder
 from genkidama.tuning.bias import order_section
 from genkidama.tuning.findings import Findings, read
 from genkidama.tuning.importance import Importances, importances
-from genkidama.tuning.records import SearchRecord, State
+from genkidama.tuning.records import SearchRecord, State, TrialRecord
 from genkidama.tuning.storage import open_study
 from genkidama.tuning.timeline import timeline_section
 from genkidama.tuning.wording import (
     clock,
     counted,
     percent,
-    plural,
     section,
     short_names,
     show,
@@ -183,9 +182,15 @@ def _best(findings: Findings, directory: str) -> str:
     lines += [
         f"Checkpoint  {written}",
         f"Evaluate    genkidama evaluate {folder}",
-        f"Train on    genkidama train --resume {folder}",
+        f"Train on    genkidama train --resume {folder} --children 1{_as_long_again(best)}",
     ]
     return section("The best configuration", lines)
+
+
+def _as_long_again(best: TrialRecord) -> str:
+    """A limit for going on with a trial, which has none of its own."""
+    steps = best.phases[-1].steps if best.phases else 0
+    return f" --set stop.steps={2 * steps}" if steps else ""
 
 
 def _toml(value: Any) -> str:

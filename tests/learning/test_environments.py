@@ -13,7 +13,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.learning.environments import default_threshold, make_environment, played
+from genkidama.learning.environments import make_environment, played
 from genkidama.settings import Environment, Wrapper
 from genkidama.system.plugs import check_environment
 from tests.environments import (
@@ -130,15 +130,6 @@ def test_what_gymnasium_knows_passes_the_early_check_and_what_it_does_not_know_d
     for name in ("MoonLander-v3", "tests.environments:Casino", "ALE/Pnog-v5"):
         with pytest.raises(ConfigurationError, match=f"^environment.id = '{name}': "):
             check_environment(Experiment(environment=Environment(id=name)))
-
-
-def test_gymnasium_says_from_when_on_a_task_is_solved() -> None:
-    assert default_threshold(Environment(id="LunarLander-v3")) == 200.0
-    assert default_threshold(Environment(id="envpool:LunarLander-v3")) == 200.0
-    assert default_threshold(Environment(id="Pendulum-v1")) is None
-    assert default_threshold(Environment(id="tests.environments:Bandit")) is None
-    assert default_threshold(Environment(id="MoonLander-v3")) is None
-    assert default_threshold(Environment(id="ALE/Pong-v5")) is None
 
 
 def test_in_place_of_envpools_environment_gymnasiums_is_played() -> None:

@@ -12,13 +12,14 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from genkidama.formats import plural
 from genkidama.hypertrick.rule import Verdict
 from genkidama.hypertrick.space import Dimension
 from genkidama.tuning.figures.style import INK, RED, evenly, floor, jitter, key, plain, scores
 from genkidama.tuning.findings import Findings
 from genkidama.tuning.importance import Importances
 from genkidama.tuning.records import PhaseRecord, TrialRecord
-from genkidama.tuning.wording import plural, short_names, show
+from genkidama.tuning.wording import short_names, show
 
 __all__ = ["active_trials"]
 
