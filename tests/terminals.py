@@ -27,9 +27,24 @@ class Terminal:
     columns: int
     rows: int
     code: int = 0
-    text: str = ""
-    #: The screen after each piece of output.
-    frames: list[list[str]] = field(default_factory=list)
+    #: What was written, as it came.
+    pieces: list[bytes] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All that was written."""
+        return b"".join(self.pieces).decode(errors="replace")
+
+    @property
+    def frames(self) -> list[list[str]]:
+        """The screen after each piece of output."""
+        screen = pyte.Screen(self.columns, self.rows)
+        stream = pyte.ByteStream(screen)
+        found = []
+        for piece in self.pieces:
+            stream.feed(piece)
+            found.append([line.rstrip() for line in screen.display])
+        return found
 
     @property
     def lines(self) -> list[str]:
@@ -65,8 +80,6 @@ def in_terminal(
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         variables.pop(name, None)
     found = Terminal(columns, rows)
-    screen = pyte.Screen(columns, rows)
-    stream = pyte.ByteStream(screen)
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -77,7 +90,6 @@ def in_terminal(
         start_new_session=True,
     )
     os.close(theirs)
-    read = bytearray()
     deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
@@ -89,10 +101,7 @@ def in_terminal(
                 break
             if not piece:
                 break
-            read += piece
-            stream.feed(piece)
-            found.frames.append([line.rstrip() for line in screen.display])
-            found.text = read.decode(errors="replace")
+            found.pieces.append(piece)
             meanwhile(process, found)
         found.code = process.wait(max(0.1, deadline - time.monotonic()))
     finally:
