@@ -97,7 +97,11 @@ def test_a_wrong_setting_is_one_line(
     [
         (["nowhere.toml"], "error: nowhere.toml: no such file"),
         (["."], "error: .: is a directory, expected a TOML file"),
-        ([], "error: which experiment? give FILE.toml, or --resume DIR"),
+        (
+            [],
+            "error: which experiment? give FILE.toml, "
+            "the name of an example (`genkidama examples`), or --resume DIR",
+        ),
         (
             ["cart.toml", "--set", "child.exchange"],
             "error: --set child.exchange: expected key=value",
@@ -208,7 +212,11 @@ def test_an_evaluation_of_nothing_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["search"], "what is searched? give FILE.toml, or --resume DIR"),
+        (
+            ["search"],
+            "what is searched? give FILE.toml, "
+            "the name of an example (`genkidama examples`), or --resume DIR",
+        ),
         (["search", "nowhere.toml"], "nowhere.toml: no such file"),
         (
             ["search", "cart.toml"],

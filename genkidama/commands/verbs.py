@@ -42,9 +42,7 @@ def _train(options: argparse.Namespace) -> int:
         if options.json:
             print(_json(summary(Run.open(options.resume), before)))
         return 0
-    progress = Progress(experiment)
-    if about_stop:
-        progress.say(about_stop)
+    progress = Progress(experiment, about=about_stop)
     with _followed(progress):
         run = train(
             experiment,
@@ -113,9 +111,7 @@ def _launch(options: argparse.Namespace) -> int:
             f"--json: {experiment.name} has a [search], which ends with a report; leave --json out"
         )
     before = _before(options)
-    progress = follower(experiment)
-    if about_stop:
-        progress.say(about_stop)
+    progress = follower(experiment, about_stop)
     # Ray prints what it knows about lost workers to standard output, which is for the result.
     with _followed(progress), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         run = launch(
@@ -163,7 +159,7 @@ def _experiment(options: argparse.Namespace, question: str) -> Experiment:
     """The experiment that the command line names, with its changes."""
     if options.file is None and options.resume is None:
         raise ConfigurationError(
-            f"{question} give FILE.toml or an example's name (`genkidama examples`), "
+            f"{question} give FILE.toml, the name of an example (`genkidama examples`), "
             "or --resume DIR"
         )
     if options.file is not None:

@@ -73,7 +73,7 @@ def launch(
         Run.open(resume)
     ray = find_ray()
     # A shelf's files for its safety lie on its own machines. Here each launch has a token.
-    experiment, _ = with_goal(experiment)
+    experiment, about_stop = with_goal(experiment)
     experiment = experiment.with_settings(
         {f"parent.{key}": "" for key in ("tokens_file", "certificate_file", "key_file")}
     )
@@ -86,7 +86,7 @@ def launch(
         kind = "child" if experiment.search is None else "node"
         parts = _children(ray, kind, places, gpus)
         with (
-            following(experiment, progress, watch) as told,
+            following(experiment, progress, watch, about_stop) as told,
             resumable(run, "launch --ray"),
             Driver(ray, run, parts, told, say) as driver,
         ):

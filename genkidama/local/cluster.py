@@ -98,14 +98,14 @@ def train(
             f"{experiment.name}: has a [search]; "
             "start it with `genkidama search`, or take that section out"
         )
-    experiment, _ = with_goal(experiment)
+    experiment, about_stop = with_goal(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = _cores(experiment, cores, children)
     if not done:
         with (
-            following(experiment, progress, watch) as told,
+            following(experiment, progress, watch, about_stop) as told,
             resumable(run, "train"),
             _Cluster(run, experiment, names, cores) as cluster,
         ):

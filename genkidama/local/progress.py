@@ -162,9 +162,11 @@ class Progress(_Follower):
     Args:
         experiment: for the stop conditions.
         file: where to; standard error or, in a notebook, the cell if absent.
+        about: a sentence that is said once the run has begun.
     """
 
-    def __init__(self, experiment: Experiment, file: TextIO | None = None) -> None:
+    def __init__(self, experiment: Experiment, file: TextIO | None = None, about: str = "") -> None:
+        self._about = about
         self.standing = Standing(experiment)
         super().__init__(self.standing, file)
 
@@ -187,6 +189,9 @@ class Progress(_Follower):
                 self.say(f"{what}: run {event.run} goes on from version {event.version}")
             case Refused():
                 _say_refusal(self, event)
+        if self._about and self.standing.run:
+            self.say(self._about)
+            self._about = ""
         if self.standing.last is not None:
             self.refresh()
 
@@ -261,27 +266,38 @@ class EvaluationProgress(_Follower):
         return self
 
 
-def follower(experiment: Experiment, file: TextIO | None = None) -> Progress | SearchProgress:
-    """What follows a run of this experiment."""
-    return (Progress if experiment.search is None else SearchProgress)(experiment, file)
+def follower(experiment: Experiment, about: str = "") -> Progress | SearchProgress:
+    """What follows a run of this experiment.
+
+    Args:
+        about: a sentence that is said once a plain run has begun.
+    """
+    if experiment.search is not None:
+        return SearchProgress(experiment)
+    return Progress(experiment, about=about)
 
 
 def following(
-    experiment: Experiment, progress: bool, watch: Callable[[dict[str, Any]], None] | None
+    experiment: Experiment,
+    progress: bool,
+    watch: Callable[[dict[str, Any]], None] | None,
+    about: str = "",
 ) -> AbstractContextManager[Callable[[dict[str, Any]], None] | None]:
     """`watch`, or what shows how a run goes if `progress` asks for that. Both get each line."""
     if not progress:
         return nullcontext(watch)
-    return _Both(experiment, watch)
+    return _Both(follower(experiment, about), watch)
 
 
 class _Both:
     """A follower, and beside it a caller's own function."""
 
     def __init__(
-        self, experiment: Experiment, watch: Callable[[dict[str, Any]], None] | None
+        self,
+        follower: Progress | SearchProgress,
+        watch: Callable[[dict[str, Any]], None] | None,
     ) -> None:
-        self._follower = follower(experiment)
+        self._follower = follower
         self._watch = watch
 
     def __enter__(self) -> Callable[[dict[str, Any]], None]:

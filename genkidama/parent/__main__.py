@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             NURSERY.join(options.nursery)
         configure_logging()
         if about_stop:
-            structlog.get_logger().info("stop", reason=about_stop)
+            structlog.get_logger().info("goal", reason=about_stop)
         parent.run()
     except GenkidamaError as error:
         return fail(error)

@@ -8,8 +8,12 @@ import sysconfig
 import traceback
 
 import genkidama
+from genkidama.errors import GenkidamaError
 
 __all__ = ["died_of", "in_words", "is_users", "print_users"]
+
+#: An error's own text is cut after so many characters, so that its place is not.
+_LONGEST = 500
 
 #: Code below these folders is no user's.
 _OTHERS = tuple(
@@ -25,6 +29,8 @@ def in_words(error: BaseException) -> str:
     """As `KeyError: 'my bug' (my_env.py:12, in step)`; without a place if no user's code raised."""
     said = error.msg if isinstance(error, SyntaxError) else error
     text = " ".join(f"{type(error).__name__}: {said}".split())
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]} …"
     place = _place(error)
     return f"{text} ({place})" if place else text
 
@@ -58,7 +64,9 @@ def died_of(code: int | None) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of a user's own code."""
+    """The innermost line of a user's own code; what we raise says itself what is wrong."""
+    if isinstance(error, GenkidamaError):
+        return ""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_short(error.filename)}:{error.lineno}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -247,7 +247,7 @@ def test_what_a_wrapper_cannot_be_put_around_is_told_in_one_line() -> None:
     assert "ValueError: Disable frame-skipping in the original env." in str(caught.value)
     with pytest.raises(
         ConfigurationError,
-        match=r"^environment.wrappers\[0\] = '.*:Breaking': .* RuntimeError: the wrapping tears$",
+        match=r"^environment.wrappers\[0\] = '.*:Breaking': .* RuntimeError: the wrapping tears \(",
     ):
         make_environment(
             Environment(id="CartPole-v1", wrappers=(Wrapper(name=f"{__name__}:Breaking"),))
