@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from importlib import resources
 from pathlib import Path
 
@@ -41,8 +43,9 @@ def list_examples(options: argparse.Namespace) -> int:
         return 0
     found = examples()
     longest = max(map(len, found), default=0)
+    room = max(20, shutil.get_terminal_size((100, 24)).columns - longest - 2)
     for name, file in found.items():
-        print(f"{name:<{longest}}  {about(file)}")
+        print(f"{name:<{longest}}  {textwrap.shorten(about(file), room, placeholder=' …')}")
     print("\ngenkidama train NAME runs one, genkidama init --example NAME FILE.toml copies it")
     return 0
 

@@ -184,7 +184,7 @@ def check_search(experiment: Experiment) -> None:
     if experiment.search is None:
         raise ConfigurationError(
             f"{experiment.name}: has no [search]; "
-            "say what to vary, as examples/lunarlander/search.toml does"
+            "say what to vary, as `genkidama examples lunarlander/search` shows"
         )
 
 
