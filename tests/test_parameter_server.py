@@ -690,10 +690,10 @@ def test_stop_after_so_many_seconds_even_if_nobody_pushes() -> None:
 def test_the_first_reason_stays_and_everybody_is_told() -> None:
     server = make(stop_updates=1, stop_seconds=10)
     enter(server, "a", "b")
-    assert (pushes(server, 1), pushes(server, 1)) == ("", "1 updates done")
+    assert (pushes(server, 1), pushes(server, 1)) == ("", "1 update done")
     server.tick(100)
-    assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 updates done"  # type: ignore[union-attr]
-    assert server.handle("", hello("c"), 101).stop == "1 updates done"  # type: ignore[union-attr]
+    assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 update done"  # type: ignore[union-attr]
+    assert server.handle("", hello("c"), 101).stop == "1 update done"  # type: ignore[union-attr]
     assert [event["event"] for event in lines(server)] == [
         "exchange",
         "exchange",
@@ -852,7 +852,7 @@ def test_a_run_that_was_over_is_over_after_a_restart() -> None:
     new = make(stop_updates=1)
     new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
     new.tick(0)
-    assert new.stop == "1 updates done"
+    assert new.stop == "1 update done"
 
 
 def test_a_parent_that_lost_everything_takes_the_first_survivors_weights() -> None:
