@@ -23,12 +23,12 @@ def examples() -> dict[str, Path]:
         package,
     )
     files = sorted(folder.glob("*/*.toml"))
-    return {
-        file.parent.name
-        if file.stem == file.parent.name
-        else f"{file.parent.name}/{file.stem}": file
+    names = [
+        file.stem if file.stem == file.parent.name else f"{file.parent.name}/{file.stem}"
         for file in files
-    }
+    ]
+    found = dict(zip(names, files, strict=True))
+    return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
 
 
 def about(file: Path) -> str:
