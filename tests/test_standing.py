@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -148,6 +149,16 @@ def test_a_curve_keeps_its_ends_and_few_points(steps: list[tuple[float, float]])
     assert curve.points[0] == (steps[0][0], steps[0][1])
     assert curve.points[-1] == (now, steps[-1][1])
     assert [time for time, _ in curve.points] == sorted(time for time, _ in curve.points)
+
+
+def test_many_points_are_thinned_out_evenly() -> None:
+    curve = Curve()
+    for moment in range(10_000):
+        curve.add(float(moment), 2.0 * moment)
+    assert 100 <= len(curve.points) <= 400
+    assert curve.points[0] == (0.0, 0.0) and curve.points[-1] == (9999.0, 19998.0)
+    gaps = [later[0] - sooner[0] for sooner, later in pairwise(curve.points)]
+    assert max(gaps[:-1]) <= 10_000 / 50
 
 
 @given(st.integers(1, 1000), st.floats(0.001, 1.0))

@@ -7,7 +7,6 @@ Laws of this file:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -66,7 +65,6 @@ def frame(
     for row in rows:
         row.no_wrap = True
         row.overflow = "ellipsis"
-        row.truncate(width, overflow="ellipsis")
     return Group(*rows)
 
 
@@ -201,7 +199,7 @@ def _worded(figures: dict[str, float]) -> list[str]:
 
 
 def _number(value: float) -> str:
-    return rate(value) if math.isfinite(value) and abs(value) >= _LARGE else f"{value:.3g}"
+    return rate(value) if abs(value) >= _LARGE else f"{value:.3g}"
 
 
 def _state(member: Member | Node) -> str:

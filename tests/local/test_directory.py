@@ -81,6 +81,7 @@ def test_a_search_is_played_by_its_best_trial(tmp_path: Path) -> None:
         best_trial_of(run)
     for number in range(3):
         untrained(run.path / trial_folder(number), small())
+    (run.path / trial_folder(3)).mkdir()
     story = [
         *(assigned(0.0, number) for number in range(4)),
         report(1.0, 0, 7.0),

@@ -99,6 +99,7 @@ def test_a_search_that_goes_on_says_so_and_one_that_is_over_keeps_its_nodes() ->
     resumed = Resumed(time=0.0, run="r", software="1", trials=3, reports=4)
     standing = searched(resumed, join(0.0), assigned(0.0, 3), report(10.0, 3, 1.0))
     assert standing.reports == 5
+    assert standing.left(10.0) == pytest.approx(20.0)  # 7 are expected, and one took 10 s
     standing.take(Stopped(time=11.0, reason="all trials are done"))
     standing.take(leave(12.0, "pi"))
     assert (standing.there(), standing.reason) == (1, "all trials are done")
