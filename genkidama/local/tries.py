@@ -23,6 +23,8 @@ class Tries:
         self.done = 0
         self.minimum = math.inf
         self._began = 0.0
+        #: When the first ended: what plays them takes its time to start.
+        self._first = 0.0
         #: Welford's mean and sum of squared distances from it.
         self._mean = 0.0
         self._squares = 0.0
@@ -34,6 +36,7 @@ class Tries:
     def take(self, episode_return: float, now: float) -> None:
         """One more episode has ended."""
         self.done += 1
+        self._first = now if self.done == 1 else self._first
         self.minimum = min(self.minimum, episode_return)
         distance = episode_return - self._mean
         self._mean += distance / self.done
@@ -59,8 +62,9 @@ class Tries:
 
     def left(self, now: float) -> float | None:
         """How many seconds it still takes, about; None if nobody knows."""
-        left = remaining(self.elapsed(now), 0.0, self.share(now))
-        return None if self.done >= self.episodes else left
+        if self.done >= self.episodes:
+            return None
+        return remaining(now - self._first, 1.0 / self.episodes, self.share(now))
 
     def line(self, now: float) -> str:
         """All of it in one line, for a log."""

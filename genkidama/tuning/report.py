@@ -153,14 +153,12 @@ def _method(settings: SearchRecord) -> str:
 def _best(findings: Findings, directory: str) -> str:
     best, phases = findings.best, findings.settings.phases
     assert best is not None
+    every = "its only phase" if phases == 1 else f"all {plural(phases, 'phase')}"
     if best.state == "completed":
-        lines = [
-            f"Trial {best.number} ran all {plural(phases, 'phase')} "
-            f"and scored {show(best.score)} in the last one."
-        ]
+        lines = [f"Trial {best.number} ran {every} and scored {show(best.score)} in the last one."]
     else:
         lines = [
-            f"No trial has run all {plural(phases, 'phase')} yet.",
+            f"No trial has run {every} yet.",
             f"Trial {best.number} ({best.state}) has the best score so far, {show(best.score)}.",
         ]
     lines += [

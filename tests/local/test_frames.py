@@ -95,10 +95,11 @@ def test_an_evaluation_shows_how_far_it_is() -> None:
     tries = Tries(4)
     tries.begin(0.0)
     tries.take(10.0, 1.0)
-    rows = drawn(tries, 1.0, 80, 24)
-    assert rows[0] == "evaluating 1 of 4 episodes"
-    assert rows[1].endswith(" 25% · 0:01 · about 0:03 left")
-    assert rows[2] == "return   10.0 ± 0.0 · minimum 10.0"
+    tries.take(20.0, 2.0)
+    rows = drawn(tries, 2.0, 80, 24)
+    assert rows[0] == "evaluating 2 of 4 episodes"
+    assert rows[1].endswith(" 50% · 0:02 · about 0:02 left")
+    assert rows[2] == "return   15.0 ± 5.0 · minimum 10.0"
 
 
 def test_the_end_is_said() -> None:

@@ -25,7 +25,11 @@ def test_the_line_tells_how_far_it_is() -> None:
     tries.begin(100.0)
     assert tries.line(100.0) == "evaluating 0 of 4 episodes · 0:00"
     tries.take(10.0, 105.0)
-    tries.take(20.0, 110.0)
-    assert tries.line(110.0) == (
-        "evaluating 2 of 4 episodes · mean return 15.0 ± 5.0 · 0:10 · about 0:10 left"
+    assert tries.left(106.0) is None  # it took 5 s to start, and nobody knows how long an episode
+    tries.take(20.0, 107.0)
+    assert tries.line(107.0) == (
+        "evaluating 2 of 4 episodes · mean return 15.0 ± 5.0 · 0:07 · about 0:04 left"
     )
+    for _ in range(2):
+        tries.take(15.0, 111.0)
+    assert tries.line(111.0) == "evaluating 4 of 4 episodes · mean return 15.0 ± 3.5 · 0:11"
