@@ -204,7 +204,8 @@ class Optimizer(Section, frozen=True):
 
 
 class Stop(Section, frozen=True):
-    """`[stop]`: the run ends when the first of these limits is reached. An absent one never is."""
+    """`[stop]`: the run ends when the first of these limits is reached, and without any when the
+    task counts as solved."""
 
     updates: Natural | None = None
     """Exchanges a child: each counts 1/n while n children take part, so the count never goes

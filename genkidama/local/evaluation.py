@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.errors import ConfigurationError
+from genkidama.formats import plural
 from genkidama.local.directory import best_trial_of
 from genkidama.local.players import ignore, play
 from genkidama.local.progress import EvaluationProgress
@@ -96,7 +97,7 @@ class Evaluation:
         elif self.environment.startswith("envpool:"):
             where = f" of {self.environment}"
         return (
-            f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes{where}, "
+            f"{self.mean:.1f} ± {self.std:.1f} over {plural(len(self.returns), 'episode')}{where}, "
             f"{actions}: {verdict[self.solved]}\n  minimum {self.minimum:.1f} · {quantiles}"
         )
 
