@@ -32,7 +32,6 @@ from typing import Any
 
 import genkidama
 from genkidama.local.cluster import search
-from genkidama.local.progress import Progress, SearchProgress
 from genkidama.overrides import parse_settings
 from genkidama.tuning.findings import Findings, read
 from genkidama.tuning.storage import open_study
@@ -67,7 +66,6 @@ def run_search(
     if seconds is not None:
         settings["search.seconds"] = seconds
     experiment = genkidama.Experiment.load(EXAMPLES / "search.toml").with_settings(settings)
-    progress = SearchProgress(experiment)
     begun = (out / "study.db").exists()
     run = search(
         experiment,
@@ -75,14 +73,13 @@ def run_search(
         cores=1,
         out=None if begun else out,
         resume=out if begun else None,
-        watch=progress,
+        progress=True,
     )
-    progress.close()
     findings = read(open_study(f"sqlite:///{out.absolute() / 'study.db'}", out.name))
     best = findings.best
     if best is None:
         raise SystemExit(f"{out}: no trial has a score; make the search longer")
-    evaluation = genkidama.evaluate(run.path / "trials" / f"{best.number:04d}", episodes=500)
+    evaluation = genkidama.evaluate(run.path / "trials" / f"{best.number:04d}", progress=True)
     found = {
         "method": name,
         "seed": seed,
@@ -114,11 +111,7 @@ def train(experiment: genkidama.Experiment, out: Path) -> float:
     """A plain run of this experiment; the mean of its evaluation."""
     run = genkidama.Run(out)
     if run.evaluation is None:
-        progress = Progress(experiment)
-        run = genkidama.train(
-            experiment, children=2, cores=1, out=out, episodes=500, watch=progress
-        )
-        progress.close()
+        run = genkidama.train(experiment, children=2, cores=1, out=out, progress=True)
     assert run.evaluation is not None
     return float(run.evaluation["mean"])
 

@@ -56,7 +56,7 @@ BOX2D_GLIBC_MINOR = 28
 BOX2D_SOURCE = {"2.3.8": "bdacfbbc56079bb317548efe49d3d5a86646885cc27f4a2ee97e4b2960921ab7"}
 
 #: All that Genkidama's wheel is made of.
-SOURCES = ("genkidama", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("genkidama", "examples", "pyproject.toml", "README.md", "LICENSE")
 
 
 class Failure(Exception):

@@ -1,4 +1,4 @@
-"""The `genkidama` command: train · evaluate · search · launch · report, parent · join · token, ….
+"""The `genkidama` command: train · evaluate · search · launch · report · init, parent · join, ….
 
 Only what a verb needs is imported, after it is known which one is meant.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from genkidama.system import interruptible  # isort: skip  # before all else
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0, 1 (this machine cannot), 2 (the user's mistake), 130 (interrupted).
     """
     interruptible.heed()
+    if arguments is None and not sys.flags.safe_path:
+        # As `python -m` does: an experiment may name modules in the current folder.
+        sys.path.insert(0, os.getcwd())
     options = make_parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _terminated)
     try:

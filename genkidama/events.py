@@ -77,6 +77,8 @@ class Resumed(Event, kw_only=True):
     """Plain run: episodes done."""
     steps: int | UnsetType = UNSET
     """Plain run: environment steps done."""
+    seconds: float | UnsetType = UNSET
+    """Plain run: seconds of training done."""
     mean_return: float | UnsetType | None = UNSET
     """Plain run: mean return of the last `stop.window` episodes."""
     trials: int | UnsetType = UNSET
@@ -341,8 +343,7 @@ def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
 
 def _measures(fields: dict[str, Any]) -> Measures:
     figures = {key: value for key, value in fields.items() if key not in _HEADS}
-    heads = {key: value for key, value in fields.items() if key in _HEADS}
-    return msgspec.convert(heads | {"figures": figures}, Measures)
+    return msgspec.convert(fields | {"figures": figures}, Measures)
 
 
 def _are_measures(fields: dict[str, Any]) -> bool:

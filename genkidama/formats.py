@@ -2,13 +2,66 @@
 
 from __future__ import annotations
 
-__all__ = ["bar", "duration", "megabytes", "one_line", "rate"]
+from collections.abc import Sequence
+
+__all__ = ["bar", "curve", "duration", "megabytes", "one_line", "plural", "rate", "remaining"]
+
+#: Nouns whose plural is not the noun with an s.
+_PLURALS = {"child": "children", "process": "processes"}
+
+#: What remains is estimated when so much of the whole is done.
+_LEAST_DONE = 0.02
+
+#: The heights of a curve in one line.
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun: `"1 child"`, `"0 children"`, `"1,234 episodes"`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {_PLURALS.get(noun, noun + 's')}"
 
 
 def bar(share: float, width: int = 20) -> str:
     """`share` in [0, 1] as a bar of `width` characters."""
     full = round(min(1.0, max(0.0, share)) * width)
     return "█" * full + "░" * (width - full)
+
+
+def curve(points: Sequence[tuple[float, float]], width: int) -> str:
+    """How a value has gone, in at most `width` characters: `"▁▂▄▅▇█"`.
+
+    Args:
+        points: times, never going back, and values.
+    """
+    if not points:
+        return ""
+    first, last = points[0][0], points[-1][0]
+    columns: dict[int, float] = {}
+    for time, value in points:
+        share = (time - first) / (last - first) if last > first else 0.0
+        columns[min(width - 1, int(share * width))] = value
+    low, high = min(columns.values()), max(columns.values())
+    top = len(_HEIGHTS) - 1
+    text, level = "", 0
+    for column in range(max(columns) + 1 if width > 0 else 0):
+        if column in columns:
+            level = round((columns[column] - low) / (high - low) * top) if high > low else 0
+        text += _HEIGHTS[level]
+    return text
+
+
+def remaining(elapsed: float, before: float, share: float) -> float | None:
+    """Seconds that are left, if all goes on at the pace so far; None if too little is done.
+
+    Args:
+        elapsed: seconds since there was `before`.
+        before: the share of the whole that was done then, in [0, 1].
+        share: that is done now, in [0, 1].
+    """
+    done = share - before
+    return elapsed * (1.0 - share) / done if done > _LEAST_DONE else None
 
 
 def duration(seconds: float) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from genkidama.averaging import Blend, Rule
 from genkidama.events import Event
-from genkidama.experiment import Experiment
+from genkidama.experiment import Experiment, Stop
+from genkidama.formats import plural
 from genkidama.rules.arrivals import Arrivals
 from genkidama.rules.table import RULES, make_rule, pushes
 from genkidama.trial import Tally, Trial
 
-__all__ = ["PlainRun"]
+__all__ = ["PlainRun", "reached"]
 
 
 class PlainRun:
@@ -79,33 +80,44 @@ class PlainRun:
         return min(1.0, used)
 
     def over(self, now: float) -> str:
-        stop, trial = self._stop, self.trial
-        if stop.mean_return is not None and len(trial.returns) == stop.window:
-            mean = trial.mean_return
-            if mean is not None and mean >= stop.mean_return:
-                return (
-                    f"mean return {mean:.1f} over {stop.window} episodes "
-                    f"reached {stop.mean_return:g}"
-                )
-        if stop.updates is not None and self.tally.updates >= stop.updates:
-            return f"{stop.updates} updates done"
-        if stop.episodes is not None and trial.episodes >= stop.episodes:
-            return f"{stop.episodes} episodes done"
-        if stop.steps is not None and trial.steps >= stop.steps:
-            return f"{stop.steps} steps done"
-        if stop.seconds is not None and self.tally.seconds(now) >= stop.seconds:
-            return f"{stop.seconds:g} seconds are over"
-        return ""
+        trial, tally = self.trial, self.tally
+        mean = trial.mean_return if len(trial.returns) == self._stop.window else None
+        return reached(
+            self._stop, mean, tally.updates, trial.episodes, trial.steps, tally.seconds(now)
+        )
 
     def describe(self, connected: int, now: float) -> str:
         """As `3 children, version 1234, mean return 201.3, 41 %`."""
         trial, stop = self.trial, self._stop
-        parts = [f"{connected} child{'ren' if connected != 1 else ''}", f"version {trial.version}"]
+        parts = [plural(connected, "child"), f"version {trial.version}"]
         if trial.mean_return is not None:
             parts.append(f"mean return {trial.mean_return:.1f}")
         if stop.updates or stop.episodes or stop.steps or stop.seconds:
             parts.append(f"{100 * self.progress(trial, now):.0f} %")
         return ", ".join(parts)
+
+
+def reached(
+    stop: Stop, mean: float | None, updates: float, episodes: int, steps: int, seconds: float
+) -> str:
+    """Which stop condition a run has reached, in words; empty if none.
+
+    Args:
+        mean: mean return of the last `stop.window` episodes; None while there are fewer.
+        updates: how far the run has come, as `[stop]` counts it; so are those that follow.
+    """
+    if stop.mean_return is not None and mean is not None and mean >= stop.mean_return:
+        window = plural(stop.window, "episode")
+        return f"mean return {mean:.1f} over {window} reached {stop.mean_return:g}"
+    if stop.updates is not None and updates >= stop.updates:
+        return f"{plural(stop.updates, 'update')} done"
+    if stop.episodes is not None and episodes >= stop.episodes:
+        return f"{plural(stop.episodes, 'episode')} done"
+    if stop.steps is not None and steps >= stop.steps:
+        return f"{plural(stop.steps, 'step')} done"
+    if stop.seconds is not None and seconds >= stop.seconds:
+        return f"{stop.seconds:g} seconds are over"
+    return ""
 
 
 def _named(experiment: Experiment) -> Rule:

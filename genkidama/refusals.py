@@ -38,7 +38,7 @@ def check_hello(message: Hello, session: str, connected: int, limit: int) -> Non
             f"the name {message.name!r} is in use by another child; give this one another name",
         )
     if not session and connected >= limit:
-        raise ProtocolError("full", f"{limit} children are connected already (parent.max_children)")
+        raise ProtocolError("full", f"parent.max_children = {limit}: so many are connected already")
 
 
 def check_signature(

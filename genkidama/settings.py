@@ -56,8 +56,8 @@ class Environment(Section, frozen=True):
     """`[environment]`: what is learned."""
 
     id: Annotated[str, Meta(min_length=1)] = "LunarLander-v3"
-    """A Gymnasium id, one of EnvPool's as `"envpool:LunarLander-v3"`, or `"module:callable"` that
-    returns an environment."""
+    """A Gymnasium id, also `"module:Name-v0"`, one of EnvPool's as `"envpool:LunarLander-v3"`, or
+    `"module:callable"` that returns an environment."""
     options: dict[str, Any] = {}
     """Keyword arguments for the environment."""
     wrappers: tuple[Wrapper, ...] = ()
@@ -255,7 +255,8 @@ class Optimizer(Section, frozen=True):
 
 
 class Stop(Section, frozen=True):
-    """`[stop]`: the run ends when the first of these limits is reached. An absent one never is."""
+    """`[stop]`: the run ends when the first of these limits is reached, and without any when the
+    task counts as solved."""
 
     updates: Natural | None = None
     """Exchanges a child: each counts 1/n while n children take part, so the count never goes

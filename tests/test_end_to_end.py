@@ -109,7 +109,12 @@ def test_a_user_follows_it_on_standard_error(trained: Trained) -> None:
     lines = trained.said.err.splitlines()
     assert lines[0] == "training CartPole-v1 with a3c: run run"
     assert any("mean return" in line and "update" in line for line in lines)
-    assert "run: run  (evaluate it again: genkidama evaluate run)" in lines
+    end = lines.index("ended: 8 updates done")
+    assert lines[end + 3 :] == [
+        "run: run",
+        "  play again: genkidama evaluate run",
+        "  go on:      genkidama train --resume run --set stop.updates=16",
+    ]
 
 
 def test_the_run_directory_holds_what_a_run_leaves(trained: Trained) -> None:
@@ -217,6 +222,10 @@ def test_a_run_that_is_over_is_over_at_once(trained: Trained, tmp_path: Path) ->
     assert said.code == 0, said.err
     found = json.loads(said.out)
     assert (found["updates"], found["steps"]) == (before.updates, before.steps)
+    assert said.err == (
+        "run is finished: 8 updates done; "
+        "go on: genkidama train --resume run --set stop.updates=16\n"
+    )
 
 
 def test_ppo_with_episodes_trains_continuous_actions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from genkidama.commands import verbs
 from genkidama.local.evaluation import Evaluation
 from genkidama.system.run import Run
 from tests.helpers import ROOT, command, small, untrained
+
+#: The command as a wheel installs it, which does not put the current folder on the path.
+CONSOLE = Path(sys.executable).parent / "genkidama"
 
 Outcome = tuple[int, str, str]
 
@@ -97,7 +101,11 @@ def test_a_wrong_setting_is_one_line(
     [
         (["nowhere.toml"], "error: nowhere.toml: no such file"),
         (["."], "error: .: is a directory, expected a TOML file"),
-        ([], "error: which experiment? give FILE.toml, or --resume DIR"),
+        (
+            [],
+            "error: which experiment? give FILE.toml, "
+            "the name of an example (`genkidama examples`), or --resume DIR",
+        ),
         (
             ["cart.toml", "--set", "child.exchange"],
             "error: --set child.exchange: expected key=value",
@@ -208,11 +216,16 @@ def test_an_evaluation_of_nothing_is_one_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["search"], "what is searched? give FILE.toml, or --resume DIR"),
+        (
+            ["search"],
+            "what is searched? give FILE.toml, "
+            "the name of an example (`genkidama examples`), or --resume DIR",
+        ),
         (["search", "nowhere.toml"], "nowhere.toml: no such file"),
         (
             ["search", "cart.toml"],
-            "small: has no [search]; say what to vary, as examples/lunarlander/search.toml does",
+            "small: has no [search]; "
+            "say what to vary, as `genkidama examples lunarlander/search` shows",
         ),
         (["search", "search.toml", "--nodes", "0"], "nodes = 0: at least 1 is needed, or 0 with"),
         (["search", "search.toml", "--nodes", "-1"], "nodes = -1: at least 1 is needed"),
@@ -250,6 +263,43 @@ def test_a_search_that_cannot_be_is_one_line(
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {words}") and err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_is_finished_says_so_and_how_to_go_on(
+    tmp_path: Path, genkidama: Callable[..., Outcome]
+) -> None:
+    untrained(tmp_path / "run", small(stop={"steps": 100}), version=3)  # 150 steps
+    code, out, err = genkidama("train", "--resume", "run", "--json")
+    assert (code, json.loads(out)["steps"]) == (0, 150)
+    assert err == (
+        "run is finished: 100 steps done; "
+        "go on: genkidama train --resume run --set stop.steps=200\n"
+    )
+    assert not (tmp_path / "run" / "history.jsonl").exists()  # nothing was started
+
+
+@pytest.mark.skipif(not CONSOLE.exists(), reason="the command is not installed")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my_env:Mine-v0", "error: children = 0: at least 1 is needed"),
+        ("my_env:other", "error: environment.id = 'my_env:other': module 'my_env' has no 'other'"),
+    ],
+)
+def test_the_console_command_finds_modules_of_the_current_folder(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    (tmp_path / "my_env.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv as make\n"
+        "gymnasium.register('Mine-v0', make)\n"
+    )
+    experiment(tmp_path, small(environment={"id": name}).to_toml())
+    command = [CONSOLE, "train", "cart.toml", "--children", "0"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert said.returncode == 2
+    assert said.stderr.startswith(words), said.stderr
 
 
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:

@@ -465,7 +465,7 @@ def test_a_new_session_of_a_name_counts_its_pushes_from_1_again() -> None:
 def test_no_more_children_than_are_allowed_but_each_may_return() -> None:
     server = make(parent_max_children=2)
     enter(server, "a", "b")
-    full = Refusal(code="full", reason="2 children are connected already (parent.max_children)")
+    full = Refusal(code="full", reason="parent.max_children = 2: so many are connected already")
     assert server.handle("", hello("c"), 1) == full
     assert isinstance(server.handle("", hello("a"), 2), Welcome)
     server.disconnected("a", "gone", 3)
@@ -500,7 +500,7 @@ EARLY = "the first message of a connection is a hello"
             "name",
             "the name 'a' is in use by another child; give this one another name",
         ),
-        ("", hello("c"), "full", "3 children are connected already (parent.max_children)"),
+        ("", hello("c"), "full", "parent.max_children = 3: so many are connected already"),
         ("c", join(), "order", EARLY),
         ("c", push(1, 0, 0, 0), "order", EARLY),
         ("c", Leave(), "order", EARLY),
@@ -692,10 +692,10 @@ def test_stop_after_so_many_seconds_even_if_nobody_pushes() -> None:
 def test_the_first_reason_stays_and_everybody_is_told() -> None:
     server = make(stop_updates=1, stop_seconds=10)
     enter(server, "a", "b")
-    assert (pushes(server, 1), pushes(server, 1)) == ("", "1 updates done")
+    assert (pushes(server, 1), pushes(server, 1)) == ("", "1 update done")
     server.tick(100)
-    assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 updates done"  # type: ignore[union-attr]
-    assert server.handle("", hello("c"), 101).stop == "1 updates done"  # type: ignore[union-attr]
+    assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 update done"  # type: ignore[union-attr]
+    assert server.handle("", hello("c"), 101).stop == "1 update done"  # type: ignore[union-attr]
     assert [event["event"] for event in lines(server)] == [
         "exchange",
         "exchange",
@@ -854,7 +854,7 @@ def test_a_run_that_was_over_is_over_after_a_restart() -> None:
     new = make(stop_updates=1)
     new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
     new.tick(0)
-    assert new.stop == "1 updates done"
+    assert new.stop == "1 update done"
 
 
 def test_a_parent_that_lost_everything_takes_the_first_survivors_weights() -> None:

@@ -138,7 +138,8 @@ def test_a_search_ends_with_its_report(searched: Searched) -> None:
     assert "genkidama evaluate run/trials/" in searched.said.out
     lines = searched.said.err.splitlines()
     assert lines[0] == "searching CartPole-v1 with hypertrick: run run"
-    assert "4 of 4 trials" in lines[-1] and "best" in lines[-1]
+    assert "4 of 4 trials" in lines[-2] and "best" in lines[-2]
+    assert lines[-1].startswith("ended: all trials are done: ")
     for log in (searched.path / "logs").glob("*.log"):
         assert "Traceback" not in log.read_text()
 
@@ -188,8 +189,8 @@ def test_a_trial_can_be_evaluated_and_trained_on(
         key=lambda trial: trial.value or 0.0,
     )
     trial = f"run/trials/{best.number:04d}"
-    said = genkidama(tmp_path, "evaluate", trial, "--episodes", "1", "--json")
-    assert json.loads(said)["episodes"] == 1
+    said = json.loads(genkidama(tmp_path, "evaluate", "run", "--episodes", "1", "--json"))
+    assert said["episodes"] == 1 and said["checkpoint"].startswith(f"{trial}/checkpoints/")
     before = Run(tmp_path / trial).load().snapshot
     goal = f"stop.updates={before.exchanges + 3}"
     options = ["--children", "1", "--cores", "1", "--set", goal, "--episodes", "0"]

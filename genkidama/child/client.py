@@ -198,7 +198,7 @@ class Child:
         finally:
             await self._conversation.close()
         over = self._session.over
-        log.info("left", child=self.name, reason=over.reason if over else "stopped")
+        self._conversation.pulse.ended(self.name, self.parent, over.reason if over else "stopped")
 
     # One trial; a plain run is one.
 

@@ -27,6 +27,7 @@ from genkidama.child import uplink
 from genkidama.child.backend import Backend, GradientBackend, NewsBackend, tell_answered
 from genkidama.child.explanations import Complaints
 from genkidama.child.news import News
+from genkidama.child.pulse import Pulse
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
 from genkidama.decisions import Blend, Decision, Refused, Renamed, Reset, Wait
 from genkidama.messages import Join, Pull, Request
@@ -59,6 +60,7 @@ class Conversation:
         self._ended = ended
         self._news = News(session, ended)
         self._complaints = Complaints(uplink)
+        self.pulse = Pulse()
 
     @property
     def problem(self) -> str:
@@ -277,6 +279,7 @@ class Conversation:
 
     def _gather(self, backend: Backend) -> None:
         work = backend.take_work()
+        self.pulse.worked(work.steps, work.returns)
         left_out = self.session.gather(work.steps, work.returns, work.measures)
         if left_out.returns:
             log.warning(
@@ -296,6 +299,7 @@ class Conversation:
         match decision:
             case Blend(progress, sent, vector, steps):
                 self.exchanged = time.monotonic()
+                self.pulse.exchanged(self.session.name, self.session.version)
                 if vector is not None and sent is None:
                     backend.reset(vector)
                 elif vector is not None and sent is not None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -40,6 +41,7 @@ from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
 from genkidama.system.engine import Engine
+from genkidama.system.faults import in_words, print_users
 from genkidama.system.machine import available_bytes, private_bytes, since_peak_bytes
 from genkidama.system.memory import size_of
 
@@ -123,11 +125,13 @@ def describe(experiment: Experiment, line: Connection) -> None:
     try:
         entries, vector, layout, rehearsal = _built(experiment)
     except ConfigurationError as error:
+        print_users(error)
         line.send(("error", str(error)))
         return
     except Exception as error:  # a network of the user's own may raise anything
         setting = f"network.name = {experiment.network.name!r}"  # the way out
-        line.send(("error", f"{setting}: cannot be built: {type(error).__name__}: {error}"))
+        traceback.print_exc()
+        line.send(("error", f"{setting}: cannot be built: {in_words(error)}"))
         return
     line.send(("ok", entries, vector, layout))
     gc.collect()

@@ -35,6 +35,7 @@ from genkidama.child.semaphore import SemaphoreVector
 from genkidama.child.watch import Trace, Watch
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.system.faults import died_of
 from genkidama.system.forkserver import end
 
 __all__ = ["Crew"]
@@ -225,15 +226,14 @@ class Crew:
         member.process.join()
         code = member.process.exitcode
         deaths = 0 if code == RECYCLED else member.deaths + 1
+        reason = member.failure or died_of(code)
         if code != RECYCLED:
-            reason = member.failure or "killed"
-            log.warning(
-                f"{self._noun} lost", **{self._noun: member.index}, exit_code=code, reason=reason
-            )
+            index = {self._noun: member.index}
+            log.warning(f"{self._noun} lost", **index, exit_code=code, reason=reason)
         del self._members[member.index]
         if self._semaphore.all_lit:
             self._wake.set()
-        self._replace(member.index, deaths, member.failure, member.failure or f"exit code {code}")
+        self._replace(member.index, deaths, member.failure, reason)
 
     def _hung(self, index: int, seconds: float) -> None:
         if (member := self._members.get(index)) is not None:

@@ -23,8 +23,9 @@ from typing import Any, NoReturn
 import numpy.typing as npt
 
 from genkidama.capacity import GROWTH_BYTES, SETTLING_BYTES, allowance
-from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.formats import megabytes
+from genkidama.system.faults import in_words, is_users
 from genkidama.system.limits import limit_growth, own_bytes
 from genkidama.system.machine import available_bytes
 
@@ -192,11 +193,9 @@ def live(pipe: Connection, life: Callable[[], int], among: int = 1) -> NoReturn:
     try:
         code = life()
     except Exception as error:  # the user's environment or network may raise anything
-        if not isinstance(error, GenkidamaError):
+        if not isinstance(error, ConfigurationError | EnvironmentFailure) or is_users(error):
             traceback.print_exc()
-        words = f"{type(error).__name__}: {error}"
-        if isinstance(error, EnvironmentFailure):
-            words = str(error)
+        words = str(error) if isinstance(error, EnvironmentFailure) else in_words(error)
         if isinstance(error, MemoryError) and allowed is not None:
             words = f"it took more than {megabytes(allowed)}: {words}"
         reason = words.encode()[:_LONGEST_REASON]

@@ -5,4 +5,5 @@ here.
 
 parser.py   what may be typed, as data
 verbs.py    what each verb does
+starting.py what the verbs do that help to begin; template.toml is what `init` writes
 """

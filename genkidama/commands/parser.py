@@ -23,6 +23,14 @@ class Verb:
     help: str
     description: str
     options: tuple[Option, ...]
+    #: What one may type, each with what it does.
+    examples: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def epilog(self) -> str:
+        """The examples, for the end of its help."""
+        lines = [f"  {typed}\n      {what}" for typed, what in self.examples]
+        return "\n".join(["examples:", *lines]) if lines else ""
 
 
 def _number(name: str, help: str, **more: Any) -> Option:
@@ -38,7 +46,7 @@ def _path(name: str, help: str, metavar: str = "DIR", **more: Any) -> Option:
 
 
 def _file(help: str) -> Option:
-    return _path("file", help, metavar="FILE.toml", nargs="?")
+    return _path("file", help, metavar="FILE.toml|EXAMPLE", nargs="?")
 
 
 def _setting(example: str) -> Option:
@@ -86,6 +94,14 @@ VERBS = {
             _EPISODES,
             _JSON,
         ),
+        (
+            ("genkidama train lunarlander", "an example, by its name (genkidama examples)"),
+            (
+                "genkidama train mine.toml --set stop.seconds=60 --out runs/first",
+                "an experiment of one's own (genkidama init), for a minute",
+            ),
+            ("genkidama train --resume runs/first", "go on with it"),
+        ),
     ),
     "evaluate": Verb(
         "play episodes with a run's or a checkpoint's weights",
@@ -93,7 +109,8 @@ VERBS = {
         (
             _path(
                 "targets",
-                "a run directory (its best checkpoint is taken) or a file; of several, the mean",
+                "a run directory (its best checkpoint is taken), a search's (its best trial is), "
+                "or a file; of several, the mean",
                 metavar="DIR_OR_CHECKPOINT",
                 nargs="+",
             ),
@@ -123,6 +140,13 @@ VERBS = {
             ),
             _flag("--json", "print one JSON object on standard output and nothing else"),
         ),
+        (
+            ("genkidama evaluate runs/first", "500 episodes with the best weights of a run"),
+            (
+                "genkidama evaluate runs/first --episodes 20 --greedy --json",
+                "few episodes, the most probable actions, a result for programs",
+            ),
+        ),
     ),
     "search": Verb(
         "search for hyperparameters",
@@ -151,6 +175,14 @@ VERBS = {
                 "--simulate",
                 "show the rule and its rivals on the paper's toy problem; trains nothing",
             ),
+        ),
+        (
+            ("genkidama search lunarlander/search", "an example, by its name"),
+            (
+                "genkidama search mine.toml --nodes 0 --listen 0.0.0.0:8765",
+                "the nodes are other machines: python -m genkidama.child --parent ws://HERE:8765",
+            ),
+            ("genkidama search --resume runs/search", "go on with it"),
         ),
     ),
     "launch": Verb(
@@ -191,6 +223,13 @@ VERBS = {
             _setting("child.exchange=free"),
             _EPISODES,
             _JSON,
+        ),
+        (
+            ("genkidama launch lunarlander --ray", "a child on each node of the cluster here"),
+            (
+                "genkidama launch mine.toml --ray --address ray://HEAD:10001 --children 8",
+                "eight children on another cluster",
+            ),
         ),
     ),
     "parent": Verb(
@@ -275,19 +314,83 @@ VERBS = {
             _path("run", "a search's run directory"),
             _path("--figures", "draw the figures there (PNG and SVG)"),
         ),
+        (("genkidama report runs/search --figures figures", "the text, and the figures as files"),),
+    ),
+    "init": Verb(
+        "write a first experiment, with comments",
+        "Writes an experiment with comments, to be changed.",
+        (
+            _path(
+                "file",
+                "where to (default: experiment.toml)",
+                metavar="FILE.toml",
+                nargs="?",
+                default=Path("experiment.toml"),
+            ),
+            (
+                "--environment",
+                {
+                    "metavar": "ID",
+                    "default": "LunarLander-v3",
+                    "help": "what is learned (default: LunarLander-v3)",
+                },
+            ),
+            ("--example", {"metavar": "NAME", "help": "copy an example instead"}),
+        ),
+        (
+            (
+                "genkidama init mine.toml --environment my_env:Mine-v0",
+                "for a module of this folder",
+            ),
+            ("genkidama init mine.toml --example lunarlander", "an example to change"),
+        ),
+    ),
+    "examples": Verb(
+        "list the examples",
+        "Lists the examples, which can be trained by their names.",
+        (("name", {"nargs": "?", "metavar": "NAME", "help": "print this one"}),),
+    ),
+    "completion": Verb(
+        "print a script that completes this command in a shell",
+        "Prints a script that completes this command in a shell.",
+        (("shell", {"choices": ("bash", "zsh", "fish"), "help": "for which shell"}),),
+        (
+            (
+                "echo 'eval \"$(genkidama completion bash)\"' >> ~/.bashrc",
+                "bash, in every new shell",
+            ),
+            ("genkidama completion zsh > ~/.zfunc/_genkidama", "zsh, where ~/.zfunc is in fpath"),
+            ("genkidama completion fish > ~/.config/fish/completions/genkidama.fish", "fish"),
+        ),
     ),
 }
+
+_EPILOG = """\
+the first hour:
+  genkidama train lunarlander        train an example on this machine
+  genkidama init                     write an experiment of one's own
+  genkidama COMMAND --help           all options of a command, with examples
+"""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The command's parser. What it parses has the name of its verb as `verb`."""
     parser = argparse.ArgumentParser(
-        prog="genkidama", description="Trains one policy on many small machines."
+        prog="genkidama",
+        description="Trains one policy on many small machines.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"genkidama {genkidama.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, verb in VERBS.items():
-        command = commands.add_parser(name, help=verb.help, description=verb.description)
+        command = commands.add_parser(
+            name,
+            help=verb.help,
+            description=verb.description,
+            epilog=verb.epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
         for option, more in verb.options:
             command.add_argument(option, **more)
         command.set_defaults(verb=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -15,26 +16,35 @@ import msgspec
 
 import genkidama
 from genkidama.commands import access
+from genkidama.commands.starting import completion, init, list_examples
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.local.cluster import check_search, search, train
-from genkidama.local.evaluation import Evaluations, evaluate
-from genkidama.local.progress import Progress, SearchProgress
+from genkidama.local.directory import finished, go_on
+from genkidama.local.evaluation import Evaluation, Evaluations, evaluate
+from genkidama.local.progress import Progress, SearchProgress, follower
 from genkidama.overrides import parse_settings
 from genkidama.system.checkpoint import CheckpointFolder
+from genkidama.system.examples import experiment_file
+from genkidama.system.goal import with_goal
 from genkidama.system.plugs import check_environment
-from genkidama.system.run import CHECKPOINTS, Run
+from genkidama.system.run import CHECKPOINTS, TRIALS, Run
 from genkidama.trial import Snapshot
 
 __all__ = ["RUN", "summary"]
 
 
 def _train(options: argparse.Namespace) -> int:
-    experiment = _experiment(options, "which experiment?")
+    experiment, about_stop = with_goal(_experiment(options, "which experiment?"))
     check_environment(experiment)
     before = _before(options)
     _check_episodes(options)
-    progress = Progress(experiment)
+    if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):
+        print(words, file=sys.stderr)
+        if options.json:
+            print(_json(summary(Run.open(options.resume), before)))
+        return 0
+    progress = Progress(experiment, about=about_stop)
     with _followed(progress):
         run = train(
             experiment,
@@ -61,9 +71,10 @@ def _evaluate(options: argparse.Namespace) -> int:
             environment=options.environment,
             starts=options.starts,
             choose=options.choose,
+            progress=not options.json,
         )
         if not options.json:
-            print(f"{target}: {evaluation}", flush=True)
+            print(_played(target, evaluation), flush=True)
         evaluations.append(evaluation)
     if len(evaluations) > 1:
         together = Evaluations(tuple(evaluations))
@@ -71,6 +82,13 @@ def _evaluate(options: argparse.Namespace) -> int:
     elif options.json:
         print(_json(evaluations[0].to_dict()))
     return 0
+
+
+def _played(target: Path, evaluation: Evaluation) -> str:
+    """The result, and of which trial it is if a search was given."""
+    run = evaluation.checkpoint.parents[1]
+    best = f" (its best trial, {run.name})" if run.parent == target / TRIALS else ""
+    return f"{target}{best}: {evaluation}"
 
 
 def _search(options: argparse.Namespace) -> int:
@@ -92,6 +110,7 @@ def _search(options: argparse.Namespace) -> int:
             watch=progress,
             say=progress.say,
         )
+    _say_end(progress)
     print(_findings(run, None if options.no_figures else run.path / "figures"))
     return 0
 
@@ -99,7 +118,7 @@ def _search(options: argparse.Namespace) -> int:
 def _launch(options: argparse.Namespace) -> int:
     from genkidama.launch import launch
 
-    experiment = _experiment(options, "which experiment?")
+    experiment, about_stop = with_goal(_experiment(options, "which experiment?"))
     check_environment(experiment)
     _check_episodes(options)
     if options.json and experiment.search is not None:
@@ -107,7 +126,7 @@ def _launch(options: argparse.Namespace) -> int:
             f"--json: {experiment.name} has a [search], which ends with a report; leave --json out"
         )
     before = _before(options)
-    progress = Progress(experiment) if experiment.search is None else SearchProgress(experiment)
+    progress = follower(experiment, about_stop)
     # Ray prints what it knows about lost workers to standard output, which is for the result.
     with _followed(progress), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         run = launch(
@@ -123,6 +142,7 @@ def _launch(options: argparse.Namespace) -> int:
             say=progress.say,
         )
     if isinstance(progress, SearchProgress):
+        _say_end(progress)
         print(_findings(run, run.path / "figures"))
     else:
         _finish(run, experiment, options, progress, before)
@@ -145,6 +165,9 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "token": access.token,
     "signature": access.signature,
     "report": _report,
+    "init": init,
+    "examples": list_examples,
+    "completion": completion,
 }
 
 
@@ -154,9 +177,12 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
 def _experiment(options: argparse.Namespace, question: str) -> Experiment:
     """The experiment that the command line names, with its changes."""
     if options.file is None and options.resume is None:
-        raise ConfigurationError(f"{question} give FILE.toml, or --resume DIR")
+        raise ConfigurationError(
+            f"{question} give FILE.toml, the name of an example (`genkidama examples`), "
+            "or --resume DIR"
+        )
     if options.file is not None:
-        experiment = Experiment.load(options.file)
+        experiment = Experiment.load(experiment_file(options.file))
     else:
         experiment = Run.open(options.resume).experiment
     changes = parse_settings(options.set)
@@ -212,13 +238,24 @@ def _finish(
     progress: Progress,
     before: Snapshot | None,
 ) -> None:
-    """Evaluates what was trained, and tells what has come of it."""
+    """Evaluates what was trained, and tells what has come of it and how to go on."""
+    _say_end(progress)
     if options.episodes:
-        progress.say(f"evaluating {options.episodes} episodes …")
-        print(evaluate(run, episodes=options.episodes, seed=experiment.seed), file=sys.stderr)
-    progress.say(f"run: {run.path}  (evaluate it again: genkidama evaluate {run.path})")
+        found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
+        print(found, file=sys.stderr)
+    folder = shlex.quote(str(run.path))
+    progress.say(f"run: {run.path}")
+    progress.say(f"  play again: genkidama evaluate {folder}")
+    progress.say(f"  go on:      {go_on(run, experiment)}")
     if options.json:
         print(_json(summary(run, before, evaluated=options.episodes > 0)))
+
+
+def _say_end(progress: Progress | SearchProgress) -> None:
+    """Why it has stopped."""
+    standing = progress.standing
+    if standing.reason:
+        progress.say(f"ended: {standing.reason}")
 
 
 def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) -> dict[str, Any]:
@@ -229,6 +266,8 @@ def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) ->
         evaluated: whether its evaluation belongs to it.
     """
     snapshot = run.load().snapshot
+    evaluation = dict(run.evaluation or {}) if evaluated else {}
+    evaluation.pop("returns", None)  # hundreds of numbers, which stand in the file
     steps = snapshot.steps - (before.steps if before else 0)
     seconds = snapshot.seconds - (before.seconds if before else 0.0)
     return {
@@ -238,7 +277,7 @@ def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) ->
         "steps": snapshot.steps,
         "seconds": snapshot.seconds,
         "steps_per_second": steps / seconds if seconds > 0 else 0.0,
-        "evaluation": run.evaluation if evaluated else None,
+        "evaluation": evaluation or None,
     }
 
 

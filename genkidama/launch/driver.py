@@ -14,7 +14,7 @@ import msgspec
 import genkidama
 from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.events import Stopped, from_line
-from genkidama.formats import one_line
+from genkidama.formats import one_line, plural
 from genkidama.launch.copies import Copies
 from genkidama.launch.node import GRACE_SECONDS, ParentHost, Told, files
 from genkidama.launch.part import Part
@@ -114,7 +114,7 @@ class Driver:
                 self._ask_next(part)
             if part.url and not part.placed and not part.said and now - part.since > _ROOM_SECONDS:
                 part.said = True
-                self._say(f"{part.name} waits for a node with {part.cores} free CPUs")
+                self._say(f"{part.name} waits for a node with {plural(part.cores, 'free CPU')}")
         asked = {part.call: part for part in parts if part.call is not None}
         if asked:
             for call in self._ray.wait(list(asked), num_returns=1, timeout=_PARENT_SECONDS / 2)[0]:

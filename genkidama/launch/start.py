@@ -14,7 +14,9 @@ from genkidama.launch.part import Part
 from genkidama.launch.places import connected, find_ray, layout, nodes_of, on_node
 from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
+from genkidama.local.progress import following
 from genkidama.local.results import Run
+from genkidama.system.goal import with_goal
 
 __all__ = ["launch"]
 
@@ -31,6 +33,7 @@ def launch(
     episodes: int = 500,
     watch: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
+    progress: bool = False,
 ) -> Run:
     """Trains on a Ray cluster, or searches if the experiment has a `[search]`. Blocks.
 
@@ -48,6 +51,7 @@ def launch(
         watch: is called with each new line of the history.
         say: is called with a line about what is not in the history: a child that waits for room, a
             part that was lost.
+        progress: shows how it goes, on standard error or in a notebook's cell.
 
     Returns:
         The run, all of it on this machine.
@@ -69,6 +73,7 @@ def launch(
         Run.open(resume)
     ray = find_ray()
     # A shelf's files for its safety lie on its own machines. Here each launch has a token.
+    experiment, about_stop = with_goal(experiment)
     experiment = experiment.with_settings(
         {f"parent.{key}": "" for key in ("tokens_file", "certificate_file", "key_file")}
     )
@@ -80,10 +85,14 @@ def launch(
         run = prepare_directory(experiment, out, resume)
         kind = "child" if experiment.search is None else "node"
         parts = _children(ray, kind, places, gpus)
-        with resumable(run, "launch --ray"), Driver(ray, run, parts, watch, say) as driver:
+        with (
+            following(experiment, progress, watch, about_stop) as told,
+            resumable(run, "launch --ray"),
+            Driver(ray, run, parts, told, say) as driver,
+        ):
             driver.wait()
     if episodes and experiment.search is None:
-        evaluate(run, episodes=episodes, seed=experiment.seed)
+        evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
     return run
 
 

@@ -22,6 +22,7 @@ from genkidama.experiment import Experiment
 from genkidama.learner.memory import LearnerLayout, LearnerMemory
 from genkidama.learning.environments import make_environment
 from genkidama.learning.experience import RowLearner
+from genkidama.system.faults import in_words, print_users
 from genkidama.system.lifeline import end_with_parent
 from genkidama.system.machine import keep_large_blocks
 
@@ -83,6 +84,7 @@ def main(control: Connection) -> int:
             environment.close()  # its spaces alone are asked for
             learning = RowLearner(experiment, environment)
         except ConfigurationError as error:
+            print_users(error)
             control.send(("error", str(error)))
             return 1
         control.send(_describe(learning))
@@ -94,7 +96,7 @@ def main(control: Connection) -> int:
             raise
         except Exception as error:  # a network or learner of the user's own may raise anything
             traceback.print_exc()
-            control.send(("failed", f"{type(error).__name__}: {error}"[:_LONGEST_REASON]))
+            control.send(("failed", in_words(error)[:_LONGEST_REASON]))
             return 1
     except (EOFError, OSError):
         pass  # the parent is gone, or needs no learner any more

@@ -18,6 +18,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from genkidama.errors import ConfigurationError
 from genkidama.settings import Environment, Wrapper
+from genkidama.system.faults import in_words
 from genkidama.system.plugs import (
     environment_spec,
     is_plug,
@@ -26,7 +27,7 @@ from genkidama.system.plugs import (
     vectorized_spec,
 )
 
-__all__ = ["default_threshold", "make_environment", "make_vectorized", "played"]
+__all__ = ["make_environment", "make_vectorized", "played"]
 
 Array = npt.NDArray[Any]
 
@@ -60,6 +61,7 @@ def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
         )
     for position, wrapper in enumerate(settings.wrappers):
         environment = _wrapped(environment, wrapper, f"environment.wrappers[{position}]")
+    environment = _flat(environment, settings)
     if (cv2 := sys.modules.get("cv2")) is not None:
         # OpenCV's threads would compete with the other cores' processes. And the threads of a
         # nursery do not live on in its forks.
@@ -126,16 +128,33 @@ def played(settings: Environment, name: str | None = None) -> Environment:
     return msgspec.structs.replace(result, options=options, vectorized=False)
 
 
-def default_threshold(settings: Environment) -> float | None:
-    """The mean return from which on Gymnasium calls the task solved, if it says so."""
-    name = settings.id if settings.envpool is None else settings.envpool
-    if is_plug(name):
-        return None
-    try:
-        threshold: float | None = environment_spec(name).reward_threshold
-    except ConfigurationError:
-        return None
-    return threshold
+def _flat(environment: gymnasium.Env[Any, Any], settings: Environment) -> gymnasium.Env[Any, Any]:
+    """Its observations as one vector if they are parts (`Dict`, `Tuple`) or a number (`Discrete`).
+
+    Parts stand one behind the other, and a number is one-hot (`gymnasium.spaces.utils`).
+    """
+    space = environment.observation_space
+    if space.shape:
+        return environment
+    if not space.is_np_flattenable:
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: observations of {type(space).__name__} have no "
+            "fixed length; put a wrapper of your own around it that gives a Box "
+            "(environment.wrappers)"
+        )
+    flat: gymnasium.Env[Any, Any] = gymnasium.wrappers.FlattenObservation(environment)
+    box = flat.observation_space
+    if box.dtype == np.float32:
+        return flat
+    # A network takes float32 and gets what it is: parts of several types are no images.
+    vectors = gymnasium.spaces.Box(
+        box.low.astype(np.float32),  # type: ignore[attr-defined]
+        box.high.astype(np.float32),  # type: ignore[attr-defined]
+        dtype=np.float32,
+    )
+    return gymnasium.wrappers.TransformObservation(
+        flat, lambda observation: np.asarray(observation, np.float32), vectors
+    )
 
 
 def _wrapped(
@@ -145,7 +164,7 @@ def _wrapped(
     try:
         wrapped: gymnasium.Env[Any, Any] = kind(environment, **wrapper.options)
     except Exception as error:  # a wrapper may raise anything: some look only now at what is inside
-        problem = f"cannot be put around {environment}: {type(error).__name__}: {error}"
+        problem = f"cannot be put around {environment}: {in_words(error)}"
         raise ConfigurationError(
             f"{key} = {wrapper.name!r}: options = {wrapper.options!r}: {problem}"
         ) from error
@@ -154,7 +173,7 @@ def _wrapped(
 
 def _cannot_be_built(settings: Environment, error: Exception) -> ConfigurationError:
     return ConfigurationError(
-        f"environment.id = {settings.id!r}: cannot be built: {type(error).__name__}: {error}"
+        f"environment.id = {settings.id!r}: cannot be built: {in_words(error)}"
     )
 
 

@@ -15,6 +15,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
+from genkidama.system.faults import in_words
 
 __all__ = [
     "Learner",
@@ -65,7 +66,7 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
         raise
     except Exception as error:  # a learner of the user's own may raise anything
         raise ConfigurationError(
-            f"algorithm.name = {name!r}: cannot be built: {type(error).__name__}: {error}"
+            f"algorithm.name = {name!r}: cannot be built: {in_words(error)}"
         ) from error
     if reads_replay(learner) and not model.experiment.replay.steps:
         raise ConfigurationError(

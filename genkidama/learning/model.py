@@ -28,6 +28,7 @@ from genkidama.learning.heads import Head, head_for
 from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.normalization import Moments
 from genkidama.learning.perceptron import Perceptrons
+from genkidama.system.faults import in_words
 from genkidama.system.plugs import is_plug, load_plug
 from genkidama.weights import STATISTICS, Signature
 
@@ -142,7 +143,7 @@ class Model:
         except Exception as error:  # a network of the user's own may raise anything
             raise ConfigurationError(
                 f"network.name = {name!r}: does not take observations of shape {list(shape)}: "
-                f"{type(error).__name__}: {error}"
+                f"{in_words(error)}"
             ) from error
         if outputs.shape != (2, self.head.outputs) or values.shape != (2,):
             raise ConfigurationError(
@@ -224,7 +225,7 @@ def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
         raise
     except Exception as error:  # a head of the user's own may raise anything
         raise ConfigurationError(
-            f"algorithm.name = {name!r}: its head cannot be built: {type(error).__name__}: {error}"
+            f"algorithm.name = {name!r}: its head cannot be built: {in_words(error)}"
         ) from error
     return head
 
@@ -250,8 +251,7 @@ def _build(experiment: Experiment, environment: Spaces) -> Network:
             raise
         except Exception as error:  # a network of the user's own may raise anything
             raise ConfigurationError(
-                f"network.name = {settings.name!r}: cannot be built: "
-                f"{type(error).__name__}: {error}"
+                f"network.name = {settings.name!r}: cannot be built: {in_words(error)}"
             ) from error
 
 

@@ -1,15 +1,16 @@
 """Playing episodes with fixed weights, to see how good they are.
 
 `python -m genkidama.learning.play`: one process' share of an evaluation, which
-`genkidama.local.evaluation` starts; the request comes as JSON on standard input, the returns go as
-JSON to standard output.
+`genkidama.local.players` starts; the request comes as JSON on standard input. Each return goes to
+standard output as it comes, a line of JSON, and in the end the answer, in the last line.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium
@@ -18,11 +19,13 @@ import torch
 
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.dqn import Greedy
-from genkidama.learning.environments import default_threshold, make_environment, played
+from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import Starts, starts_of
 from genkidama.settings import Environment
 from genkidama.system import checkpoint as checkpoints
+from genkidama.system.faults import in_words, print_users
+from genkidama.system.goal import default_threshold
 from genkidama.system.lifeline import end_with_parent
 
 __all__ = ["play", "play_episode"]
@@ -35,6 +38,7 @@ def play(
     seed: int,
     greedy: bool,
     starts: Starts | None = None,
+    watch: Callable[[float], None] = lambda _: None,
 ) -> list[float]:
     """The undiscounted return of each numbered episode.
 
@@ -45,11 +49,14 @@ def play(
         greedy: whether the most probable action is taken instead of a sampled one. ε is off either
             way.
         starts: how they begin; as the environment does if absent.
+        watch: is called with each return as it comes.
     """
     starts = starts or Starts()
-    return [
-        play_episode(model, environment, (seed, episode), greedy, starts) for episode in episodes
-    ]
+    returns = []
+    for episode in episodes:
+        returns.append(play_episode(model, environment, (seed, episode), greedy, starts))
+        watch(returns[-1])
+    return returns
 
 
 def play_episode(
@@ -99,7 +106,12 @@ def main() -> int:
         model.vector.copy_(torch.from_numpy(checkpoint.vector))
         starts = starts_of(request["starts"], request["recorded"])
         greedy = request["greedy"]
-        returns = play(model, environment, request["episodes"], request["seed"], greedy, starts)
+        wanted = request["episodes"]
+
+        def tell(value: float) -> None:
+            print(json.dumps(value), file=answer, flush=True)
+
+        returns = play(model, environment, wanted, request["seed"], greedy, starts, tell)
         json.dump(
             {
                 "returns": returns,
@@ -110,7 +122,11 @@ def main() -> int:
             answer,
         )
     except GenkidamaError as error:
+        print_users(error)
         json.dump({"error": str(error), "exit_code": error.exit_code}, answer)
+    except Exception as error:  # an environment or network of the user's own may raise anything
+        traceback.print_exc()
+        json.dump({"error": f"playing episodes fails: {in_words(error)}", "exit_code": 1}, answer)
     return 0
 
 

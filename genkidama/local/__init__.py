@@ -8,5 +8,9 @@ complaints.py   what processes complain about
 directory.py    the run directory before its parent comes
 processes.py    one process: started, started again, ended
 evaluation.py   how good a policy is
-progress.py     the line that shows how a run goes
+players.py      the processes that play it
+tries.py        how an evaluation stands
+progress.py     follows a run, and shows how it goes: in lines, or on a
+screen.py       display, on a terminal or in a notebook
+frames.py       what a display looks like
 """

@@ -18,14 +18,16 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.local.attendance import Attended
 from genkidama.local.complaints import Complaints
-from genkidama.local.directory import prepare_directory, resumable
+from genkidama.local.directory import finished, prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
+from genkidama.local.progress import following
 from genkidama.local.results import Run
 from genkidama.local.shares import cores_of_each
 from genkidama.local.tidings import Tidings, note_loss
 from genkidama.system.address import listening_socket, local_address, parse_listen
+from genkidama.system.goal import with_goal
 from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS
 
 __all__ = ["check_search", "search", "train"]
@@ -63,8 +65,12 @@ def train(
     episodes: int = 500,
     watch: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
+    progress: bool = False,
 ) -> Run:
     """Trains until the experiment's stop condition, then evaluates. Blocks.
+
+    Without a stop condition it ends when the task counts as solved (`with_goal`). A run that is
+    finished and is resumed stays as it is.
 
     Args:
         experiment: all settings.
@@ -76,6 +82,7 @@ def train(
         episodes: length of the final evaluation; 0 for none.
         watch: is called with each new line of the history, about four times a second.
         say: is called with a line about each process that dies or complains.
+        progress: shows how it goes, on standard error or in a notebook's cell.
 
     Returns:
         The run; `run.evaluation` is its final evaluation.
@@ -97,13 +104,20 @@ def train(
             f"{experiment.name}: has a [search]; "
             "start it with `genkidama search`, or take that section out"
         )
+    experiment, about_stop = with_goal(experiment)
+    done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = cores_of_each(experiment, cores, children)
-    with resumable(run, "train"), _Cluster(run, experiment, names, cores) as cluster:
-        cluster.wait(watch, say)
+    if not done:
+        with (
+            following(experiment, progress, watch, about_stop) as told,
+            resumable(run, "train"),
+            _Cluster(run, experiment, names, cores) as cluster,
+        ):
+            cluster.wait(told, say)
     if episodes:
-        evaluate(run, episodes=episodes, seed=experiment.seed)
+        evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
     return run
 
 
@@ -117,6 +131,7 @@ def search(
     resume: str | Path | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
+    progress: bool = False,
 ) -> Run:
     """Searches for hyperparameters until `[search]` says that it is over. Blocks.
 
@@ -131,6 +146,7 @@ def search(
         resume: a run directory with a search to go on with, instead of `out`.
         watch: is called with each new line of the history, about four times a second.
         say: is called with a line about each process that dies or complains.
+        progress: shows how it goes, on standard error or in a notebook's cell.
 
     Returns:
         The run; its `trials` are runs of their own. `genkidama.tuning.report` tells what they
@@ -160,8 +176,12 @@ def search(
     run = prepare_directory(experiment, out, resume)
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     cores = cores_of_each(experiment, cores, nodes)
-    with resumable(run, "search"), _Cluster(run, experiment, names, cores, listen) as cluster:
-        cluster.wait(watch, say)
+    with (
+        following(experiment, progress, watch) as told,
+        resumable(run, "search"),
+        _Cluster(run, experiment, names, cores, listen) as cluster,
+    ):
+        cluster.wait(told, say)
     return run
 
 
@@ -174,7 +194,7 @@ def check_search(experiment: Experiment) -> None:
     if experiment.search is None:
         raise ConfigurationError(
             f"{experiment.name}: has no [search]; "
-            "say what to vary, as examples/lunarlander/search.toml does"
+            "say what to vary, as `genkidama examples lunarlander/search` shows"
         )
 
 

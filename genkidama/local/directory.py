@@ -7,18 +7,31 @@ processes have ended. A parent that another starter has begun holds the lock of 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.experiment import Experiment
-from genkidama.local.results import Run
-from genkidama.system.run import CHECKPOINTS, HISTORY, LOGS, SETTINGS, TRIALS, new_directory
+from genkidama.events import from_line
+from genkidama.experiment import Experiment, Stop
+from genkidama.local.results import Run as Result
+from genkidama.plain_run import reached
+from genkidama.system.run import (
+    CHECKPOINTS,
+    HISTORY,
+    LOGS,
+    SETTINGS,
+    TRIALS,
+    Run,
+    new_directory,
+)
+from genkidama.tuning.standing import SearchStanding
 
-__all__ = ["prepare_directory", "resumable"]
+__all__ = ["best_trial_of", "finished", "go_on", "prepare_directory", "resumable"]
 
 #: Its lock lies there.
 _LOCK = f"{LOGS}/.lock"
@@ -32,7 +45,7 @@ _held: dict[Path, int] = {}
 
 def prepare_directory(
     experiment: Experiment, out: str | Path | None, resume: str | Path | None
-) -> Run:
+) -> Result:
     """Makes a run directory ready for its parent, with the experiment in it, and locks it.
 
     `resumable` gives the lock back.
@@ -48,7 +61,7 @@ def prepare_directory(
     path = Path("runs" if out is None else out)
     try:
         if resume is None:
-            run = Run(new_directory(experiment.name) if out is None else path)
+            run = Result(new_directory(experiment.name) if out is None else path)
             _check_empty(run)
         else:
             run = _opened(resume, out)
@@ -101,12 +114,12 @@ def _in_use(path: Path, why: str) -> ConfigurationError:
     )
 
 
-def _opened(resume: str | Path, out: str | Path | None) -> Run:
+def _opened(resume: str | Path, out: str | Path | None) -> Result:
     if out is not None and Path(out) != Path(resume):
         raise ConfigurationError(
             f"--out {out}: a resumed run stays in its directory {resume}; give one of the two"
         )
-    return Run.open(resume)
+    return Result.open(resume)
 
 
 def _check_empty(run: Run) -> None:
@@ -117,6 +130,63 @@ def _check_empty(run: Run) -> None:
                 f"--out {run.path}: holds a run already; "
                 f"go on with it by --resume {run.path}, or choose another directory"
             )
+
+
+def best_trial_of(run: Run) -> Run:
+    """The run itself or, of a search, its best trial.
+
+    Raises:
+        ConfigurationError: no trial of the search has a score and weights.
+    """
+    experiment = run.experiment
+    if experiment.search is None:
+        return run
+    standing = SearchStanding(experiment)
+    for event in map(from_line, run.history()):
+        if event is not None:
+            standing.take(event)
+    trials = {int(trial.path.name): trial for trial in run.trials if trial.checkpoints}
+    standing.scores = {number: standing.scores.get(number, math.nan) for number in trials}
+    if standing.best is None:
+        raise ConfigurationError(
+            f"{run.path}: no trial of this search has a score yet; go on later"
+        )
+    return trials[standing.best]
+
+
+def finished(run: Run, experiment: Experiment) -> str:
+    """Why there is nothing left to do in a plain run, and how to go on; empty if there is.
+
+    Args:
+        experiment: the settings with which it is to go on.
+    """
+    reason, _ = _reached(run, experiment.stop)
+    return f"{run.path} is finished: {reason}; go on: {go_on(run, experiment)}" if reason else ""
+
+
+def go_on(run: Run, experiment: Experiment) -> str:
+    """The command that goes on with a plain run, beyond the limits that it has reached."""
+    _, limits = _reached(run, experiment.stop)
+    words = ["genkidama train --resume", shlex.quote(str(run.path))]
+    words += [f"--set stop.{key}={value:.15g}" for key, value in limits.items()]
+    return " ".join(words)
+
+
+def _reached(run: Run, stop: Stop) -> tuple[str, dict[str, float]]:
+    """Which stop condition a run has reached, and limits with which it could go on."""
+    if not run.checkpoints:
+        return "", {}
+    snapshot = run.load().snapshot
+    mean = snapshot.mean_return if len(snapshot.returns) >= stop.window else None
+    done = (snapshot.updates, snapshot.episodes, snapshot.steps, snapshot.seconds)
+    limits: dict[str, float] = {
+        key: 2 * limit
+        for key, have in zip(("updates", "episodes", "steps", "seconds"), done, strict=True)
+        if (limit := getattr(stop, key)) is not None and have >= limit
+    }
+    if stop.mean_return is not None and mean is not None and mean >= stop.mean_return:
+        limits["mean_return"] = math.ceil(mean + 0.1 * abs(mean))
+    return reached(stop, mean, *done), limits
 
 
 @contextmanager

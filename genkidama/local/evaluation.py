@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError
+from genkidama.formats import plural
 from genkidama.learning.starts import is_null, starts_of
-from genkidama.local.processes import failure
+from genkidama.local.directory import best_trial_of
+from genkidama.local.players import ignore, play
+from genkidama.local.progress import EvaluationProgress
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.machine import available_cores
-from genkidama.system.run import Run
+from genkidama.system.run import LOGS, Run
 
 __all__ = ["Evaluation", "Evaluations", "evaluate"]
 
@@ -106,7 +106,7 @@ class Evaluation:
         if self.starts is not None:
             where += f" from {self.starts}"
         return (
-            f"{self.mean:.1f} ± {self.std:.1f} over {len(self.returns)} episodes{where}, "
+            f"{self.mean:.1f} ± {self.std:.1f} over {plural(len(self.returns), 'episode')}{where}, "
             f"{actions}: {verdict[self.solved]}\n  minimum {self.minimum:.1f} · {quantiles}"
         )
 
@@ -146,11 +146,13 @@ def evaluate(
     environment: str | None = None,
     starts: str | None = None,
     choose: int = 0,
+    progress: bool = False,
 ) -> Evaluation:
     """Plays episodes with a run's or a checkpoint's weights.
 
     Of a run it takes the best checkpoint by mean training return, or the newest before a whole
-    window of episodes. The result is then also written to the run's `evaluation.json`.
+    window of episodes. The result is then also written to the run's `evaluation.json`. Of a search
+    it takes the best trial, which is a run.
 
     Args:
         target: a `Run`, its directory, or a checkpoint file.
@@ -164,6 +166,7 @@ def evaluate(
             starts, JSON as `genkidama.learning.starts` has it; as the environment does if absent.
         choose: of a run, each checkpoint that is kept is judged by so many episodes first, others
             than those that count, and the best one is played; 0 goes by the training returns.
+        progress: shows how it goes, on standard error or in a notebook's cell.
 
     Raises:
         ConfigurationError: no such run or checkpoint, or it does not fit its environment.
@@ -178,6 +181,7 @@ def evaluate(
     if choose < 0:
         raise ConfigurationError(f"choose = {choose}: at least 0 is needed")
     run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
+    run = None if run is None else best_trial_of(run)
     if run is None:
         checkpoint = checkpoints.load(Path(str(target)))
     elif choose:
@@ -188,9 +192,15 @@ def evaluate(
         checkpoint = run.load(best=True, unreadable=_warn)
     path = checkpoint.path
     assert path is not None
+    recorded = None if starts is None or is_null(starts) else _recorded(starts)
+    starts_of(starts, recorded)
     count = min(cores or available_cores(), episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
-    answers = _play(path, shares, seed, greedy, environment, starts)
+    request = {"checkpoint": str(path), "seed": seed, "greedy": greedy, "environment": environment}
+    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid()}
+    log = (path.parents[1] if run is None else run.path) / LOGS
+    with EvaluationProgress(episodes) if progress else nullcontext(ignore) as watch:
+        answers = play(request, shares, watch, log)
     returns = np.empty(episodes)
     for share, answer in zip(shares, answers, strict=True):
         returns[share] = answer["returns"]
@@ -240,93 +250,3 @@ def _recorded(name: str) -> Any:
         raise ConfigurationError(f"{name}: no such file; a start is 'noop:N' or a file") from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{name}: cannot be read as JSON: {error}") from None
-
-
-def _play(
-    path: Path,
-    shares: list[list[int]],
-    seed: int,
-    greedy: bool,
-    environment: str | None,
-    starts: str | None,
-) -> list[dict[str, Any]]:
-    """One process a share, all at once."""
-    recorded = None if starts is None or is_null(starts) else _recorded(starts)
-    starts_of(starts, recorded)
-    variables = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "genkidama.learning.play"]
-    with ExitStack() as stack:
-        # A pipe would fill up. The last line says why a process died.
-        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in shares]
-        processes = [
-            stack.enter_context(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=file,
-                    env=variables,
-                )
-            )
-            for file in said
-        ]
-        try:
-            for process, share in zip(processes, shares, strict=True):
-                _ask(
-                    process,
-                    {
-                        "parent": os.getpid(),
-                        "checkpoint": str(path),
-                        "episodes": share,
-                        "seed": seed,
-                        "greedy": greedy,
-                        "environment": environment,
-                        "starts": starts,
-                        "recorded": recorded,
-                    },
-                )
-            answers = [
-                _answer(process, file) for process, file in zip(processes, said, strict=True)
-            ]
-        finally:
-            for process in processes:
-                process.kill()
-    for answer in answers:
-        if "error" in answer:
-            raise failure(answer["exit_code"], answer["error"])
-    return answers
-
-
-def _ask(process: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it is dead already, as `_answer` will find
-        process.stdin.write(json.dumps(request).encode())
-        process.stdin.close()
-
-
-def _answer(process: subprocess.Popen[bytes], said: IO[bytes]) -> dict[str, Any]:
-    """What the process answers in its last line; an environment may have printed some before."""
-    assert process.stdout is not None
-    lines = process.stdout.read().decode(errors="replace").splitlines()
-    if process.wait() == 0 and lines:
-        with suppress(json.JSONDecodeError):
-            answer: dict[str, Any] = json.loads(lines[-1])
-            return answer
-    said.seek(0)
-    last = _last_words(said.read().decode(errors="replace")) or "it said nothing"
-    raise EnvironmentFailure(
-        "a process that plays evaluation episodes ended with exit code "
-        f"{process.returncode}: {last}"
-    )
-
-
-def _last_words(text: str) -> str:
-    """The exception behind a traceback, whose lines are indented, or else the last line."""
-    lines = text.rstrip().splitlines()
-    behind = list(itertools.takewhile(lambda line: not line.startswith(" "), reversed(lines)))
-    return " ".join(reversed(behind)) if len(behind) < len(lines) else "".join(lines[-1:])

@@ -121,12 +121,17 @@ class Process:
         self.start()
 
     def error(self) -> str:
-        """The last `error: …` line that it wrote, without the word."""
+        """The last `error: …` line that it wrote, without the word.
+
+        Where a traceback stands before it, it says so.
+        """
         lines: list[str] = []
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(self._mark)
             lines = file.read().decode(errors="replace").splitlines()
         found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        if found and "Traceback (most recent call last):" in lines:
+            return f"{found[-1]}; the whole traceback is in {self.log}"
         if found or (said := self.said()):
             return found[-1] if found else said
         return f"{self.name} ended with exit code {self.popen.returncode}; see {self.log}"

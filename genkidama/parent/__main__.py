@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import structlog
+
 from genkidama.errors import GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
@@ -17,7 +19,9 @@ from genkidama.parent.learner import NURSERY
 from genkidama.parent.server import Parent
 from genkidama.system.aside import aside
 from genkidama.system.console import configure_logging, fail, stop_at_eof
+from genkidama.system.examples import experiment_file
 from genkidama.system.forkserver import spare_the_resource_tracker
+from genkidama.system.goal import with_goal
 from genkidama.system.machine import keep_large_blocks
 from genkidama.system.plugs import check_environment
 
@@ -32,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        experiment = Experiment.load(options.experiment).with_settings(parse_settings(options.set))
+        experiment = Experiment.load(experiment_file(options.experiment)).with_settings(
+            parse_settings(options.set)
+        )
         given = {
             f"parent.{key}": getattr(options, key)
             for key in _FILES
@@ -43,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # say what is wrong.
         if find_spec("gymnasium") is not None and experiment.environment.envpool is None:
             check_environment(experiment)
+        experiment, about_stop = with_goal(experiment)
         parent = Parent(experiment, out=options.out, listen=options.listen)
         if options.aside is not None:
             parent.aside = aside(options.aside)
@@ -56,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Each push brings a vector, which is let go with its reply. A system that gave and took its
         # memory each time would take longer for that than the blend.
         keep_large_blocks()
+        if about_stop:
+            structlog.get_logger().info("goal", reason=about_stop)
         parent.run()
     except GenkidamaError as error:
         return fail(error)
@@ -67,7 +76,12 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m genkidama.parent",
         description="Holds the weights of a run and serves its children.",
     )
-    parser.add_argument("experiment", metavar="FILE.toml", type=Path, help="the experiment")
+    parser.add_argument(
+        "experiment",
+        metavar="FILE.toml",
+        type=Path,
+        help="the experiment, or the name of an example",
+    )
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",

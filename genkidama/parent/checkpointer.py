@@ -124,6 +124,7 @@ class Checkpointer:
             update=server.updates,
             episodes=snapshot.episodes,
             steps=snapshot.steps,
+            seconds=snapshot.seconds,
             mean_return=server.trial.mean_return,
         )
 

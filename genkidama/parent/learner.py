@@ -34,6 +34,7 @@ from genkidama.experience import Columns, Experience, Learned
 from genkidama.experiment import Experiment
 from genkidama.learner.memory import LearnerLayout, LearnerMemory
 from genkidama.parameter_server import ParameterServer
+from genkidama.system.faults import died_of
 from genkidama.system.forkserver import Nursery
 from genkidama.system.machine import ONE_THREAD
 from genkidama.weights import DTYPE, Signature, Vector
@@ -230,7 +231,7 @@ class LearnerProcess:
         self._idle = False
         code = _code(self._process)
         self._deaths += 1
-        reason = self._reason or f"exit code {code}"
+        reason = self._reason or died_of(code)
         self._reason = ""
         if self._deaths >= _FATAL_DEATHS:
             self._failed(

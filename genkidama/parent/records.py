@@ -25,6 +25,7 @@ from genkidama.events import CheckpointWritten, Event, Resumed, Started, Warned,
 from genkidama.experiment import Experiment, read_toml
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
+from genkidama.parent.pulse import Pulse
 from genkidama.parent.telemetry import EventLog
 from genkidama.parent.trials import TrialKeeper
 from genkidama.system.files import way_out, write_atomically
@@ -110,6 +111,7 @@ class Records:
         except BaseException:
             self.close()
             raise
+        self._pulse = Pulse(server, out, log, now())
         self.note(resumed or Started(time=now(), run=out.name, software=genkidama.__version__))
 
     @property
@@ -134,6 +136,7 @@ class Records:
     async def keep(self) -> None:
         """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
+        self._pulse.beat(self._now())
         try:
             self._look()
             self._history.flush()
@@ -156,6 +159,7 @@ class Records:
         except EnvironmentFailure as error:
             failure = error
         self._take_events(last=True)
+        self._pulse.end(self._now(), "stopped")
         try:
             self._look(at_once=True)
             self._history.flush()

@@ -39,6 +39,9 @@ class EventLog:
                     self._refused(self._left_out.add(left_out))
                 case Exchange() | Measures() | PhaseReported():
                     pass
+                case Refused(code="name"):
+                    # Children of one host have one name; the second adds a number and asks again.
+                    self._logger.info("name taken", child=event.child, reason=event.reason)
                 case Refused():
                     self._refused([event])
                 case _:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from genkidama.errors import ConfigurationError
+from genkidama.system.faults import in_words
 
 if TYPE_CHECKING:
     from genkidama.experiment import Experiment
@@ -36,8 +37,11 @@ _NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")
 
 
 def is_plug(name: str) -> bool:
-    """Whether `name` is an import string rather than the name of something built in."""
-    return ":" in name and "/" not in name
+    """Whether `name` is an import string rather than the name of something built in.
+
+    `"module:Name-v0"` is Gymnasium's: the module registers the id.
+    """
+    return ":" in name and name.rpartition(":")[2].isidentifier()
 
 
 def load_plug(name: str, key: str) -> Any:
@@ -70,7 +74,7 @@ def _import(module_name: str, name: str, key: str) -> ModuleType:
         ) from error
     except Exception as error:  # a user's module may raise anything, and the user can mend it
         raise ConfigurationError(
-            f"{key} = {name!r}: importing {module_name!r} fails: {type(error).__name__}: {error}"
+            f"{key} = {name!r}: importing {module_name!r} fails: {in_words(error)}"
         ) from error
 
 
@@ -129,8 +133,8 @@ def environment_spec(name: str) -> Any:
     The Arcade Learning Environment is made known to it here, without its banner.
 
     Args:
-        name: as `"LunarLander-v3"`, `"ALE/Pong-v5"` or `"module:Namespace/Name-v0"`, for which the
-            module is imported.
+        name: as `"LunarLander-v3"`, `"ALE/Pong-v5"`, or `"module:Name-v0"`, for which the module is
+            imported.
 
     Raises:
         ConfigurationError: Gymnasium does not know it, or something cannot be imported for it.
@@ -166,7 +170,7 @@ def load_envpool(settings: Environment) -> ModuleType:
     except Exception as error:  # without its packages of assets it lacks folders
         raise ConfigurationError(
             f"environment.id = {settings.id!r}: importing EnvPool fails: "
-            f"{type(error).__name__}: {error}; install all of it: {_INSTALL_ENVPOOL}"
+            f"{in_words(error)}; install all of it: {_INSTALL_ENVPOOL}"
         ) from error
 
 

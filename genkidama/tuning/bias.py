@@ -13,11 +13,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from genkidama.formats import plural
 from genkidama.hypertrick.equations import ROUNDING
 from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
 from genkidama.tuning.findings import Findings
 from genkidama.tuning.records import PhaseRecord, TrialRecord
-from genkidama.tuning.wording import plural, section, wrapped
+from genkidama.tuning.wording import section, wrapped
 
 __all__ = ["OrderBias", "order_bias", "order_section"]
 

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.errors import ConfigurationError
+from genkidama.formats import plural
 
 if TYPE_CHECKING:
     import optuna
@@ -160,7 +161,7 @@ def _learned(x: _Array, y: _Array, seed: int) -> tuple[float, _Array]:
 def _caution(trials: int, r2: float) -> str:
     reasons = []
     if trials < ENOUGH:
-        reasons.append(f"only {trials} trials have ended, and at least {ENOUGH} are needed")
+        reasons.append(f"only {plural(trials, 'trial')} ended, and at least {ENOUGH} are needed")
     if r2 < 0.0:
         reasons.append("R² is below 0, so the forest predicts worse than the mean score does")
     return " and ".join(reasons)

@@ -19,20 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from genkidama.formats import bar
+from genkidama.formats import bar, plural
 from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.system.run import trial_folder
 from genkidama.tuning.bias import order_section
 from genkidama.tuning.findings import Findings, read
 from genkidama.tuning.importance import Importances, importances
-from genkidama.tuning.records import SearchRecord, State
+from genkidama.tuning.records import SearchRecord, State, TrialRecord
 from genkidama.tuning.storage import open_study
 from genkidama.tuning.timeline import timeline_section
 from genkidama.tuning.wording import (
     clock,
     counted,
     percent,
-    plural,
     section,
     short_names,
     show,
@@ -154,14 +153,12 @@ def _method(settings: SearchRecord) -> str:
 def _best(findings: Findings, directory: str) -> str:
     best, phases = findings.best, findings.settings.phases
     assert best is not None
+    every = "its only phase" if phases == 1 else f"all {plural(phases, 'phase')}"
     if best.state == "completed":
-        lines = [
-            f"Trial {best.number} ran all {plural(phases, 'phase')} "
-            f"and scored {show(best.score)} in the last one."
-        ]
+        lines = [f"Trial {best.number} ran {every} and scored {show(best.score)} in the last one."]
     else:
         lines = [
-            f"No trial has run all {plural(phases, 'phase')} yet.",
+            f"No trial has run {every} yet.",
             f"Trial {best.number} ({best.state}) has the best score so far, {show(best.score)}.",
         ]
     lines += [
@@ -183,9 +180,15 @@ def _best(findings: Findings, directory: str) -> str:
     lines += [
         f"Checkpoint  {written}",
         f"Evaluate    genkidama evaluate {folder}",
-        f"Train on    genkidama train --resume {folder}",
+        f"Train on    genkidama train --resume {folder} --children 1{_as_long_again(best)}",
     ]
     return section("The best configuration", lines)
+
+
+def _as_long_again(best: TrialRecord) -> str:
+    """A limit for going on with a trial, which has none of its own."""
+    steps = best.phases[-1].steps if best.phases else 0
+    return f" --set stop.steps={2 * steps}" if steps else ""
 
 
 def _toml(value: Any) -> str:

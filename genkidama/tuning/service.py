@@ -31,6 +31,7 @@ from genkidama.events import (
     Warned,
 )
 from genkidama.experiment import Experiment
+from genkidama.formats import plural
 from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.hypertrick.space import parse_space
 from genkidama.trial import Tally, Trial
@@ -218,8 +219,8 @@ class Search:
 
     def describe(self, connected: int, now: float) -> str:
         """As `2 nodes, 5 of 16 trials: 1 completed, 2 stopped, 2 running`."""
-        nodes = f"{connected} node{'s' if connected != 1 else ''}"
-        return f"{nodes}, {len(self.trials)} of {self.settings.trials} trials: {self}"
+        trials = plural(self.settings.trials, "trial")
+        return f"{plural(connected, 'node')}, {len(self.trials)} of {trials}: {self}"
 
     def __str__(self) -> str:
         counts = Counter(trial.state for trial in self.trials.values())

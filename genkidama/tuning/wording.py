@@ -16,7 +16,6 @@ __all__ = [
     "clock",
     "counted",
     "percent",
-    "plural",
     "section",
     "short_names",
     "show",
@@ -59,11 +58,6 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
 def counted(counts: dict[str, int]) -> str:
     """`3 completed, 1 stopped`."""
     return ", ".join(f"{count} {word}" for word, count in counts.items())
-
-
-def plural(count: int, word: str) -> str:
-    """`1 phase`, `2 phases`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def section(title: str, lines: Iterable[str]) -> str:

@@ -324,7 +324,7 @@ async def test_who_makes_none_ends_the_child_under_the_name_of_its_kind(
             await turn(crew)
         assert len(yard.started) == 3
     assert (
-        '"agent": 0, "exit_code": 3, "reason": "killed", "event": "agent lost"'
+        '"agent": 0, "exit_code": 3, "reason": "exit code 3", "event": "agent lost"'
         in capsys.readouterr().err
     )
 

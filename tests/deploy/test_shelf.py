@@ -57,7 +57,7 @@ class Shelf:
     def copy_checkout(self, name: str) -> Path:
         """What a user has cloned."""
         checkout = self.folder / name
-        for part in ("genkidama", "parent", "child", "deploy"):
+        for part in ("genkidama", "examples", "parent", "child", "deploy"):
             shutil.copytree(
                 ROOT / part,
                 checkout / part,

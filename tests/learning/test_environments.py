@@ -13,7 +13,8 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.learning.environments import default_threshold, make_environment, played
+from genkidama.learning.environments import make_environment, played
+from genkidama.learning.model import Model
 from genkidama.settings import Environment, Wrapper
 from genkidama.system.plugs import check_environment
 from tests.environments import (
@@ -24,6 +25,7 @@ from tests.environments import (
     Endless,
     corridor_values,
 )
+from tests.helpers import small
 from tests.vectorized import CORRIDORS, LATE_CORRIDORS
 
 
@@ -132,15 +134,6 @@ def test_what_gymnasium_knows_passes_the_early_check_and_what_it_does_not_know_d
             check_environment(Experiment(environment=Environment(id=name)))
 
 
-def test_gymnasium_says_from_when_on_a_task_is_solved() -> None:
-    assert default_threshold(Environment(id="LunarLander-v3")) == 200.0
-    assert default_threshold(Environment(id="envpool:LunarLander-v3")) == 200.0
-    assert default_threshold(Environment(id="Pendulum-v1")) is None
-    assert default_threshold(Environment(id="tests.environments:Bandit")) is None
-    assert default_threshold(Environment(id="MoonLander-v3")) is None
-    assert default_threshold(Environment(id="ALE/Pong-v5")) is None
-
-
 def test_in_place_of_envpools_environment_gymnasiums_is_played() -> None:
     options = {"num_threads": 2, "max_episode_steps": 9}
     lander = Environment(id="envpool:LunarLander-v3", options=options, reward_scale=0.5)
@@ -241,6 +234,68 @@ def test_opencv_has_no_threads_of_its_own() -> None:
     assert cv2.getNumThreads() == 1
 
 
+class Parts(gymnasium.Env[Any, Any]):
+    """Gives observations of whatever space it is made with."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self.observation_space = space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+
+def of_parts() -> Parts:
+    spaces = gymnasium.spaces
+    position = spaces.Box(-1.0, 1.0, (2, 2), np.float64)
+    return Parts(spaces.Dict(position=position, gear=spaces.Discrete(3), lamps=LAMPS))
+
+
+def of_a_pair() -> Parts:
+    return Parts(gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(4), LAMPS)))
+
+
+def of_words() -> Parts:
+    return Parts(gymnasium.spaces.Sequence(LAMPS))
+
+
+LAMPS = gymnasium.spaces.MultiBinary(2)
+
+
+@pytest.mark.parametrize(("name", "length"), [("of_parts", 9), ("of_a_pair", 6)])
+def test_observations_of_parts_become_one_vector(name: str, length: int) -> None:
+    environment = make_environment(Environment(id=f"{__name__}:{name}"))
+    space = environment.observation_space
+    assert isinstance(space, gymnasium.spaces.Box)
+    assert (space.shape, space.dtype) == ((length,), np.float32)
+    observation, _ = environment.reset(seed=7)
+    assert observation.dtype == np.float32 and observation in space
+    bare = environment.unwrapped
+    bare.observation_space.seed(7)
+    sample = bare.observation_space.sample()
+    assert np.allclose(observation, gymnasium.spaces.flatten(bare.observation_space, sample))
+    Model(small(environment={"id": f"{__name__}:{name}"}), environment)  # a network takes it
+
+
+def test_a_number_becomes_one_hot() -> None:
+    environment = make_environment(Environment(id="FrozenLake-v1"))
+    assert environment.reset(seed=0)[0].tolist() == [1.0] + 15 * [0.0]
+
+
+def test_observations_without_a_fixed_length_are_refused_with_a_way_out() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_environment(Environment(id=f"{__name__}:of_words"))
+    assert str(caught.value) == (
+        f"environment.id = '{__name__}:of_words': observations of Sequence have no fixed length; "
+        "put a wrapper of your own around it that gives a Box (environment.wrappers)"
+    )
+
+
 def test_what_a_wrapper_cannot_be_put_around_is_told_in_one_line() -> None:
     settings = Environment(
         id="ALE/Pong-v5",
@@ -256,7 +311,7 @@ def test_what_a_wrapper_cannot_be_put_around_is_told_in_one_line() -> None:
     assert "ValueError: Disable frame-skipping in the original env." in str(caught.value)
     with pytest.raises(
         ConfigurationError,
-        match=r"^environment.wrappers\[0\] = '.*:Breaking': .* RuntimeError: the wrapping tears$",
+        match=r"^environment.wrappers\[0\] = '.*:Breaking': .* RuntimeError: the wrapping tears \(",
     ):
         make_environment(
             Environment(id="CartPole-v1", wrappers=(Wrapper(name=f"{__name__}:Breaking"),))

@@ -207,7 +207,7 @@ def test_a_head_that_does_not_suit_the_actions_is_told_in_one_line(
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
         named("Headed", 1000, space)
-    assert str(caught.value).splitlines()[0] == sentence
+    assert str(caught.value).startswith(sentence)
 
 
 def odd() -> gymnasium.Env[Any, Any]:

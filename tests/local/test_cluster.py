@@ -119,15 +119,15 @@ def test_options_are_checked_before_anything_is_made(
 def test_the_final_evaluation_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def evaluate(target: Run, *, episodes: int, seed: int) -> Evaluation | None:
-        asked.append((target, episodes, seed))
+    def evaluate(target: Run, *, episodes: int, seed: int, progress: bool) -> Evaluation | None:
+        asked.append((target, episodes, seed, progress))
         return None
 
     monkeypatch.setattr(cluster, "evaluate", evaluate)
     run = train(
         constant(stop={"updates": 2}).with_settings({"seed": 5}), children=1, episodes=7, out="run"
     )
-    assert asked == [(run, 7, 5)]
+    assert asked == [(run, 7, 5, False)]
 
 
 # Processes that die.
@@ -208,13 +208,13 @@ def test_a_child_that_cannot_go_on_ends_the_run_with_its_reason(tmp_path: Path) 
     settings = small(environment={"id": "tests.tiny:Faulty", "options": {"fault": "raise"}})
     with pytest.raises(EnvironmentFailure) as raised:
         train(settings, children=1, cores=1, out="run")
-    assert (
-        str(raised.value)
-        == "core 0 died 3 times without ending an episode: ValueError: the cable is loose"
+    place = f"{ROOT / 'tests' / 'tiny.py'}:59, in _meet"
+    log = Path("run", "logs", "child-1.log")
+    assert str(raised.value) == (
+        "core 0 died 3 times without ending an episode: "
+        f"ValueError: the cable is loose ({place}); the whole traceback is in {log}"
     )
-    assert (
-        "Traceback" in (tmp_path / "run" / "logs" / "child-1.log").read_text()
-    )  # for whoever wrote the environment
+    assert 'tiny.py", line 59, in _meet' in log.read_text()
 
 
 @pytest.mark.usefixtures("leftovers")

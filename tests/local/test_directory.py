@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from genkidama.errors import ConfigurationError
+from genkidama.events import TrialEnded, as_lines
 from genkidama.experiment import Experiment
 from genkidama.local import directory
-from genkidama.local.directory import prepare_directory, resumable
+from genkidama.local.directory import (
+    best_trial_of,
+    finished,
+    go_on,
+    prepare_directory,
+    resumable,
+)
+from genkidama.overrides import parse_setting
+from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.history import History
-from genkidama.system.run import Run
+from genkidama.system.run import Run, trial_folder
 from tests.helpers import small, untrained
+from tests.stories import PLAN, assigned, report
 
 
 def test_a_new_run_gets_a_directory_and_its_parent_the_experiment(
@@ -87,3 +99,66 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, kind: type[BaseExcept
     with pytest.raises(kind) as raised, resumable(run, "search"):
         raise kind
     assert raised.value.__notes__ == [f"go on with it: genkidama search --resume {run.path}"]
+
+
+def test_a_search_is_played_by_its_best_trial(tmp_path: Path) -> None:
+    run = Run(tmp_path / "search")
+    untrained(run.path, small(search=PLAN))
+    assert best_trial_of(untrained(tmp_path / "plain", small())).path == tmp_path / "plain"
+    with pytest.raises(ConfigurationError, match=r"no trial of this search has a score yet"):
+        best_trial_of(run)
+    for number in range(3):
+        untrained(run.path / trial_folder(number), small())
+    (run.path / trial_folder(3)).mkdir()
+    story = [
+        *(assigned(0.0, number) for number in range(4)),
+        report(1.0, 0, 7.0),
+        report(2.0, 1, 9.0),
+        report(3.0, 2, 8.0),
+        report(4.0, 3, 99.0),  # which has no weights yet
+    ]
+    (run.path / "history.jsonl").write_bytes(as_lines(story))
+    assert best_trial_of(run).path == run.path / "trials" / "0001"
+    completed = TrialEnded(time=5.0, trial=2, state="completed", reason="all phases are done")
+    (run.path / "history.jsonl").write_bytes(as_lines([*story, completed]))
+    assert best_trial_of(run).path == run.path / "trials" / "0002"
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason", "options"),
+    [
+        ({"updates": 3}, "3 updates done", " --set stop.updates=6"),
+        ({"episodes": 5}, "5 episodes done", " --set stop.episodes=10"),
+        ({"steps": 150}, "150 steps done", " --set stop.steps=300"),
+        ({"seconds": 4.5}, "4.5 seconds are over", " --set stop.seconds=9"),
+        ({"seconds": 4.0, "steps": 1_000_000}, "4 seconds are over", " --set stop.seconds=8"),
+    ],
+)
+def test_a_finished_run_says_why_and_how_to_go_on(
+    tmp_path: Path, stop: dict[str, Any], reason: str, options: str
+) -> None:
+    run = untrained(tmp_path / "a run", small(stop=stop), version=3)
+    command = f"genkidama train --resume '{run.path}'{options}"
+    assert finished(run, run.experiment) == f"{run.path} is finished: {reason}; go on: {command}"
+    changes = dict(parse_setting(word) for word in options.split() if "=" in word)
+    assert finished(run, run.experiment.with_settings(changes)) == ""  # as printed, it goes on
+
+
+def test_a_run_that_is_not_finished_goes_on_as_it_is(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", small(stop={"updates": 4, "mean_return": 10.0}), version=3)
+    assert finished(run, run.experiment) == ""
+    assert go_on(run, run.experiment) == f"genkidama train --resume {run.path}"
+    assert finished(Run(tmp_path / "new"), small(stop={"updates": 1})) == ""
+
+
+def test_a_goal_that_is_reached_is_raised(tmp_path: Path) -> None:
+    experiment = small(stop={"mean_return": 20.0, "window": 2})
+    run = untrained(tmp_path / "run", experiment)
+    checkpoint = run.load()
+    snapshot = msgspec.structs.replace(checkpoint.snapshot, returns=[20.0, 25.0], mean_return=22.5)
+    folder = CheckpointFolder(run.path / "checkpoints")
+    folder.save_latest(checkpoint.signature, checkpoint.vector, snapshot)
+    assert finished(run, experiment) == (
+        f"{run.path} is finished: mean return 22.5 over 2 episodes reached 20; "
+        f"go on: genkidama train --resume {run.path} --set stop.mean_return=25"
+    )

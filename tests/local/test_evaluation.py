@@ -239,12 +239,13 @@ def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     [
         (
             "raise",
-            "a process that plays evaluation episodes ended with exit code 1: "
-            "ValueError: the cable is loose",
+            "playing episodes fails: ValueError: the cable is loose (tests/tiny.py:59, in _meet); "
+            "the whole traceback is in {log}",
         ),
         (
             "kill",
-            "a process that plays evaluation episodes ended with exit code -9: it said nothing",
+            "a process that plays evaluation episodes ended: killed (SIGKILL), perhaps for want of "
+            "memory: it said nothing",
         ),
     ],
 )
@@ -255,7 +256,10 @@ def test_an_environment_that_fails_is_an_error_of_one_line(
     run = untrained(tmp_path / "run", small(environment=environment))
     with pytest.raises(EnvironmentFailure) as raised:
         evaluate(run, episodes=2, cores=1)
-    assert str(raised.value) == words
+    log = run.path / "logs" / "evaluation.log"
+    assert str(raised.value) == words.format(log=log)
+    if fault == "raise":
+        assert 'tiny.py", line 59, in _meet\n' in log.read_text()
 
 
 @pytest.mark.slow

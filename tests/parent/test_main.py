@@ -94,6 +94,8 @@ async def test_a_signal_leaves_a_final_checkpoint(
     assert set(logged(err)) == {
         "listening",
         "settings",
+        "goal",
+        "ended",
         "start",
         "join",
         "leave",

@@ -61,17 +61,23 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "cannot import 'plug_needs': No module named 'plug_absent'; "
             "is it installed or on PYTHONPATH?",
         ),
-        ("plug_raises:X", "importing 'plug_raises' fails: RuntimeError: no luck"),
+        (
+            "plug_raises:X",
+            "importing 'plug_raises' fails: RuntimeError: no luck (plug_raises.py:1)",
+        ),
         (
             "plug_wrong:X",
-            "importing 'plug_wrong' fails: SyntaxError: invalid syntax (plug_wrong.py, line 1)",
+            "importing 'plug_wrong' fails: SyntaxError: invalid syntax (plug_wrong.py:1)",
         ),
         ("plug_fine:question", "module 'plug_fine' has no 'question'"),
         ("plug_fine:", "module 'plug_fine' has no ''"),
         (":X", "importing '' fails: ValueError: Empty module name"),
     ],
 )
-def test_what_cannot_be_loaded_is_told_in_one_line(name: str, sentence: str) -> None:
+def test_what_cannot_be_loaded_is_told_in_one_line(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the modules are
     with pytest.raises(ConfigurationError) as caught:
         load_plug(name, "network.name")
     assert str(caught.value) == f"network.name = {name!r}: {sentence}"
@@ -233,13 +239,14 @@ def test_envpool_is_looked_for_early_and_imported_late(
         )
     monkeypatch.delitem(sys.modules, "envpool")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "envpool.py").write_text("raise FileNotFoundError('atari/roms')")
     check_environment(Experiment(environment=lander))  # importing EnvPool takes 110 MB
     with pytest.raises(ConfigurationError) as caught:
         load_envpool(lander)
     assert str(caught.value) == (
         "environment.id = 'envpool:LunarLander-v3': importing EnvPool fails: FileNotFoundError: "
-        "atari/roms; install all of it: pip install 'genkidama[envpool]'"
+        "atari/roms (envpool.py:1); install all of it: pip install 'genkidama[envpool]'"
     )
 
 

@@ -33,7 +33,7 @@ def test_the_text_of_a_search_written_by_hand() -> None:
         "Trial 3 (running) scored more, 5, and has not run all phases.",
         "    x.y = 0.5",
         "Evaluate    genkidama evaluate 'runs/a b/trials/0000'",
-        "Train on    genkidama train --resume 'runs/a b/trials/0000'",
+        "Train on    genkidama train --resume 'runs/a b/trials/0000' --children 1",
         "Checkpoint  none was written",
         "3      running        5       1  0.5",
         "Too few trials have ended to tell.",

@@ -30,6 +30,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS
+from genkidama.system.faults import in_words, is_users, print_users
 from genkidama.system.lifeline import end_with_parent
 
 __all__ = ["Engine", "main"]
@@ -115,9 +116,9 @@ class Engine:
 
     def _fail(self, error: Exception) -> None:
         """A thread has ended by an error, the user's or the machine's: training cannot go on."""
-        if not isinstance(error, GenkidamaError):
+        if not isinstance(error, GenkidamaError) or is_users(error):
             traceback.print_exception(error)
-        self._say("failed", f"{type(error).__name__}: {error}"[:1000])
+        self._say("failed", in_words(error)[:1000])
 
     def _say(self, *message: Any) -> None:
         with self._saying:
@@ -172,6 +173,7 @@ def main() -> int:
         try:
             engine = Engine(Experiment.from_dict(control.recv()), control)
         except ConfigurationError as error:
+            print_users(error)
             control.send(("error", str(error)))
             return 1
         control.send(engine.description())

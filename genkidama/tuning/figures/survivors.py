@@ -13,13 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from genkidama.figures.style import INK, RED, evenly, jitter, key, plain
+from genkidama.formats import plural
 from genkidama.hypertrick.rule import Verdict
 from genkidama.hypertrick.space import Dimension
 from genkidama.tuning.figures.scale import floor, scores
 from genkidama.tuning.findings import Findings
 from genkidama.tuning.importance import Importances
 from genkidama.tuning.records import PhaseRecord, TrialRecord
-from genkidama.tuning.wording import plural, short_names, show
+from genkidama.tuning.wording import short_names, show
 
 __all__ = ["active_trials"]
 

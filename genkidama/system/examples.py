@@ -1,0 +1,70 @@
+"""The examples, which come with the package: experiments that are taken by their names."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import genkidama
+from genkidama.errors import ConfigurationError
+
+__all__ = ["about", "example", "examples", "experiment_file"]
+
+
+def examples() -> dict[str, Path]:
+    """The file of each example, by name: `"lunarlander"`, `"lunarlander/a3c"`, ….
+
+    The first experiment of a folder has the folder's name.
+    """
+    package = Path(genkidama.__file__).parent
+    # In a checkout they lie beside the package; a wheel has them inside.
+    folder = next(
+        (path for path in (package / "examples", package.parent / "examples") if path.is_dir()),
+        package,
+    )
+    files = sorted(folder.glob("*/*.toml"))
+    names = [
+        file.stem if file.stem == file.parent.name else f"{file.parent.name}/{file.stem}"
+        for file in files
+    ]
+    found = dict(zip(names, files, strict=True))
+    return dict(sorted(found.items(), key=lambda item: ("/" in item[0], item[0])))
+
+
+def about(file: Path) -> str:
+    """What an example says of itself: the first sentence of its first comment."""
+    lines = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("# ") or line.startswith("#   "):
+            break
+        lines.append(line.removeprefix("# "))
+    text = " ".join(lines)
+    return text.partition(". ")[0].rstrip(".")
+
+
+def example(name: str) -> Path:
+    """The file of an example; its last word is enough if no other has it.
+
+    Raises:
+        ConfigurationError: there is no such example, or several.
+    """
+    known = examples()
+    found = [each for each in known if name in (each, each.rpartition("/")[2])]
+    if name in known:
+        return known[name]
+    if len(found) == 1:
+        return known[found[0]]
+    near = found or difflib.get_close_matches(name, known, 2)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ConfigurationError(
+        f"{name}: no such file, and no example; {hint}`genkidama examples` lists them"
+    )
+
+
+def experiment_file(path: Path) -> Path:
+    """The file, or the example of this name where there is no such file.
+
+    Raises:
+        ConfigurationError: there is neither.
+    """
+    return path if path.exists() or path.suffix else example(path.as_posix())
