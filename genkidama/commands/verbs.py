@@ -154,6 +154,22 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
+def _plot(options: argparse.Namespace) -> int:
+    # It imports Matplotlib, which training does without.
+    from genkidama.figures.runs import draw_runs
+
+    runs = [Run.open(path) for path in options.runs]
+    folder = options.out or (runs[0].path / "figures" if len(runs) == 1 else Path("figures"))
+    if len(runs) == 1 and runs[0].experiment.search is not None:
+        _findings(runs[0], folder)
+        paths = sorted(folder.iterdir())
+    else:
+        paths = draw_runs(runs, folder, options.over)
+    for path in paths:
+        print(path)
+    return 0
+
+
 #: The function of each verb.
 RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
@@ -165,6 +181,7 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "token": access.token,
     "signature": access.signature,
     "report": _report,
+    "plot": _plot,
     "init": init,
     "examples": list_examples,
     "completion": completion,

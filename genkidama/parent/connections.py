@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection
@@ -43,7 +41,6 @@ from genkidama.messages import (
     Push,
     Refusal,
     Reply,
-    Request,
     Weights,
     decode_request,
     encode,
@@ -52,27 +49,19 @@ from genkidama.messages import (
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, answer
 from genkidama.parent.channel import Channel
-from genkidama.tokens import ANY
+from genkidama.parent.manners import (
+    CLOSED_FOR,
+    REFUSED_BY,
+    address_of,
+    check_name,
+    decode,
+    turn_away,
+)
 
 __all__ = ["Connections"]
 
 #: Refusals after which a child that has joined is not believed to speak our protocol at all.
 _FATAL = frozenset({"malformed", "unknown"})
-
-#: By the close code with which websockets itself refuses something, our code for the same.
-_CLOSED_FOR: dict[int, str] = {
-    CloseCode.MESSAGE_TOO_BIG: "length",
-    CloseCode.INVALID_DATA: "malformed",
-    CloseCode.PROTOCOL_ERROR: "malformed",
-    # The only internal error that websockets knows of is a ping without a pong.
-    CloseCode.INTERNAL_ERROR: "silent",
-}
-
-#: By the status of an HTTP answer, our code for the same.
-_REFUSED_BY: dict[int, str] = {HTTPStatus.UNAUTHORIZED: "token", HTTPStatus.FORBIDDEN: "origin"}
-
-#: RFC 6455 §5.5: a control frame's payload has at most 125 bytes, two of which are the close code.
-_REASON_BYTES = 123
 
 
 class Connections:
@@ -138,23 +127,23 @@ class Connections:
         """For websockets' `process_request`."""
         assert isinstance(connection, Channel)
         connection.admitted, response = answer(connection, request, self.admission)
-        if response is not None and (code := _REFUSED_BY.get(response.status_code)) is not None:
+        if response is not None and (code := REFUSED_BY.get(response.status_code)) is not None:
             reason = (response.body or b"").decode().strip()
-            self.refused(_address(connection), ProtocolError(code, reason))
+            self.refused(address_of(connection), ProtocolError(code, reason))
         return response
 
     async def handle(self, connection: ServerConnection) -> None:
         """Serves one connection until it ends."""
         assert isinstance(connection, Channel)
-        peer = _address(connection)
+        peer = address_of(connection)
         name = ""
         try:
             hello = await self._first(connection)
-            _check_name(hello.name, connection.admitted)
+            check_name(hello.name, connection.admitted)
             await self._make_way(hello, connection.admitted)
             reply = self._server.handle(peer, hello, self._now())
             if isinstance(reply, Refusal):
-                await _turn_away(connection, reply)
+                await turn_away(connection, reply)
                 return
             name = hello.name
             if connection.visit is not None:
@@ -164,7 +153,7 @@ class Connections:
             await connection.send(encode(reply))
             await self._converse(connection, name)
         except ProtocolError as error:
-            await _turn_away(connection, self._server.refuse(peer, error, self._now()))
+            await turn_away(connection, self._server.refuse(peer, error, self._now()))
         except ConnectionClosed as closed:
             self._note_closed(name or peer, closed)
         finally:
@@ -192,7 +181,7 @@ class Connections:
                 frame = await connection.recv()
         except TimeoutError:
             raise ProtocolError("silent", f"no hello within {self.hello_seconds:g} s") from None
-        message = _decode(frame)
+        message = decode(frame)
         if not isinstance(message, Hello):
             raise ProtocolError(
                 "order",
@@ -217,7 +206,7 @@ class Connections:
             kind: type[Any] | None = None
             reply: Reply
             try:
-                message = _decode(frame)
+                message = decode(frame)
                 kind = type(message)
                 if isinstance(message, Hello):
                     self._check_again(message, name)
@@ -227,7 +216,7 @@ class Connections:
                 reply = self._server.handle(name, message, now)
             if isinstance(reply, Refusal):
                 if not joined or reply.code in _FATAL:
-                    await _turn_away(connection, reply)
+                    await turn_away(connection, reply)
                     return
             elif kind is Hello:
                 joined = False
@@ -318,7 +307,7 @@ class Connections:
         if (
             sent is not None
             and not closed.rcvd_then_sent
-            and (code := _CLOSED_FOR.get(sent.code)) is not None
+            and (code := CLOSED_FOR.get(sent.code)) is not None
         ):
             self._server.refuse(
                 child, ProtocolError(code, f"{sent.reason or 'closed'} ({sent.code})"), self._now()
@@ -330,35 +319,7 @@ class Connections:
             self.doors.leave(connection.visit)
         if connection.fault is not None:
             names = (name for name, each in self.children.items() if each is connection)
-            self.refused(next(names, _address(connection)), connection.fault)
+            self.refused(next(names, address_of(connection)), connection.fault)
         elif connection.request is None and seconds >= self.open_seconds:
             error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
-            self._server.refuse(_address(connection), error, self._now())
-
-
-def _check_name(name: str, admitted: str) -> None:
-    if admitted not in (ANY, name):
-        raise ProtocolError(
-            "token",
-            f"this token is for {admitted!r}, and this child says it is {name!r}; "
-            f"name it {admitted!r}, or give it a token of its own",
-        )
-
-
-def _decode(frame: str | bytes) -> Request:
-    if isinstance(frame, str):
-        raise ProtocolError("malformed", "a text frame; messages are binary frames")
-    return decode_request(frame)
-
-
-async def _turn_away(connection: ServerConnection, refusal: Refusal) -> None:
-    """Sends the refusal and closes, with as much of the reason as a close frame holds."""
-    reason = refusal.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
-    with suppress(ConnectionClosed):
-        await connection.send(encode(refusal))
-        await connection.close(CloseCode.POLICY_VIOLATION, reason)
-
-
-def _address(connection: ServerConnection) -> str:
-    address = connection.remote_address
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
+            self._server.refuse(address_of(connection), error, self._now())

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from genkidama.commands.parser import VERBS, make_parser
+from genkidama.commands.parser import OVER, VERBS, make_parser
 from genkidama.commands.verbs import RUN
+from genkidama.curves import AXES
 
 
 def parsed(*words: str) -> Namespace:
@@ -21,6 +22,10 @@ def test_every_verb_has_a_function_and_an_explanation_of_each_option() -> None:
     for verb in VERBS.values():
         assert verb.description.endswith(".")
         assert all(more["help"] for _, more in verb.options)
+
+
+def test_curves_can_be_drawn_over_each_of_their_axes() -> None:
+    assert tuple(AXES) == OVER
 
 
 def test_a_parsed_verb_knows_its_name() -> None:
@@ -35,10 +40,11 @@ def test_a_parsed_verb_knows_its_name() -> None:
     [
         (["train"], {"file": None, "children": 2, "cores": None, "set": [], "episodes": 500}),
         (["train", "--set", "a=1", "--set", "b=2"], {"set": ["a=1", "b=2"]}),
-        (["evaluate", "run"], {"target": Path("run"), "greedy": False, "seed": 0}),
+        (["evaluate", "run"], {"targets": [Path("run")], "greedy": False, "seed": 0}),
         (["search"], {"nodes": 2, "listen": None, "no_figures": False, "simulate": False}),
         (["launch", "--ray"], {"ray": True, "address": None, "children": None, "gpus": 0.0}),
         (["report", "run", "--figures", "x"], {"run": Path("run"), "figures": Path("x")}),
+        (["plot", "a", "b"], {"runs": [Path("a"), Path("b")], "over": "steps", "out": None}),
         (["doctor"], {}),
     ],
     ids=lambda found: " ".join(found) if isinstance(found, list) else "",

@@ -11,6 +11,7 @@ import genkidama
 from genkidama.commands import verbs
 from genkidama.commands.verbs import summary
 from genkidama.errors import ConfigurationError
+from tests.figures.test_runs import run
 from tests.helpers import small, untrained
 
 
@@ -47,3 +48,14 @@ def test_without_a_checkout_there_is_no_simulator(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(genkidama, "__file__", "/nowhere/genkidama/__init__.py")
     with pytest.raises(ConfigurationError, match="--simulate: the simulator is not installed"):
         verbs._search(Namespace(simulate=True, seed=None, out=None))
+
+
+def test_runs_are_drawn_beside_a_single_one_or_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, two = run(tmp_path / "one"), run(tmp_path / "two", seed=1)
+    assert verbs._plot(Namespace(runs=[one.path], out=None, over="seconds")) == 0
+    assert (one.path / "figures" / "learning.png").is_file()
+    assert verbs._plot(Namespace(runs=[one.path, two.path], out=None, over="steps")) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "figures/learning.svg"

@@ -1,0 +1,94 @@
+"""The verbs that let machines join a run, as data."""
+
+from __future__ import annotations
+
+from genkidama.commands.options import (
+    CREDENTIALS,
+    HOST,
+    LISTEN,
+    Verb,
+    flag,
+    number,
+    path,
+    setting,
+)
+
+__all__ = ["ACCESS"]
+
+ACCESS = {
+    "parent": Verb(
+        "hold the weights for children on other machines",
+        "Holds the weights for children on other machines, with TLS and tokens. "
+        "At its first start it makes both, and prints what to type on each of those machines.",
+        (
+            path("file", "the experiment", metavar="FILE.toml"),
+            LISTEN,
+            HOST,
+            CREDENTIALS,
+            path("--out", "the run's directory; a run in it goes on (default: a new one)"),
+            setting("child.exchange=free"),
+        ),
+    ),
+    "join": Verb(
+        "train on this machine for a parent somewhere",
+        "Trains on this machine for the parent of a join string.",
+        (
+            (
+                "string",
+                {
+                    "nargs": "?",
+                    "help": "what `genkidama parent` or `genkidama token` prints; - reads it from "
+                    "standard input (default: $GENKIDAMA_JOIN)",
+                },
+            ),
+            ("--name", {"default": "", "help": "what this child is called"}),
+            number("--cores", "core processes (default: what the experiment says)"),
+            path("--state", "keep this child's own state there"),
+            (
+                "--allow",
+                {
+                    "metavar": "MODULE",
+                    "action": "append",
+                    "default": [],
+                    "help": "a module of your own that the parent may have this child import; "
+                    "repeatable, '*' for all (default: none)",
+                },
+            ),
+        ),
+    ),
+    "token": Verb(
+        "let a machine join, or no longer",
+        "Makes a token, writes its hash into the parent's tokens, and prints a join string. "
+        "The parent reads its tokens at every handshake, so it need not be started again.",
+        (
+            (
+                "name",
+                {
+                    "nargs": "?",
+                    "default": "*",
+                    "metavar": "NAME",
+                    "help": "whose token it is (default: * for any name)",
+                },
+            ),
+            number("--days", "the token ends after so many days (default: never)"),
+            number(
+                "--rotate",
+                "the name's other tokens end after so many days (default of N: 7)",
+                nargs="?",
+                const=7,
+            ),
+            flag("--revoke", "take the name's tokens out, and make none"),
+            flag("--list", "show whose tokens there are, and make none"),
+            LISTEN,
+            HOST,
+            CREDENTIALS,
+            path("--tokens-file", "the parent's tokens, if they lie elsewhere", metavar="FILE"),
+            path("--certificate-file", "its certificate, if it lies elsewhere", metavar="FILE"),
+        ),
+    ),
+    "signature": Verb(
+        "which network an experiment has",
+        "Prints the digest of an experiment's network, for parent.signature, and its parts.",
+        (path("file", "the experiment", metavar="FILE.toml"), setting("network.hidden=[32]")),
+    ),
+}
