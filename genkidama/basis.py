@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from genkidama.messages import Kind
-from genkidama.weights import Signature, Vector
+from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["Basis"]
 
@@ -43,7 +43,9 @@ class Basis:
             vector: θ_C, float32, shape (signature.size,), only read; or rows of experience.
             gradient: at θ_base, float32, one number for each trained one; None if there is none.
         """
-        if self.vector is not None and self._difference is not None:
+        again = self.vector is not None and self._difference is not None
+        if again and is_finite(vector):  # else the parent shall hear that training has diverged
+            assert self._difference is not None
             return "difference", self._difference
         self.pushed = vector
         if self.pushes == "experience":
@@ -52,7 +54,7 @@ class Basis:
         if self.vector is not None and self.pushes == "difference":
             difference = vector.copy()
             difference[:trained] -= self.vector[:trained]
-            self._difference = difference
+            self._difference = difference if is_finite(vector) else None
             return "difference", difference
         if self.vector is not None and gradient is not None and self.pushes == "gradient":
             return "gradient", np.concatenate((gradient, vector[trained:]))
