@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from genkidama.messages import Kind
-from genkidama.weights import Signature, Vector
+from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["Basis"]
 
@@ -44,7 +44,9 @@ class Basis:
                 if nothing is pushed but what was done.
             gradient: at θ_base, float32, one number for each trained one; None if there is none.
         """
-        if self.vector is not None and self._difference is not None:
+        again = self.vector is not None and self._difference is not None
+        if again and is_finite(vector):  # else the parent shall hear that training has diverged
+            assert self._difference is not None
             return "difference", self._difference
         self.pushed = vector
         if vector is None:
@@ -55,7 +57,7 @@ class Basis:
         if self.vector is not None and self.pushes == "difference":
             difference = vector.copy()
             difference[:trained] -= self.vector[:trained]
-            self._difference = difference
+            self._difference = difference if is_finite(vector) else None
             return "difference", difference
         if self.vector is not None and gradient is not None and self.pushes == "gradient":
             return "gradient", np.concatenate((gradient, vector[trained:]))

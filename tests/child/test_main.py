@@ -35,7 +35,7 @@ Start = Callable[..., Started]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     with starting(tmp_path) as start:
-        yield lambda *arguments: start("genkidama.child", *arguments)
+        yield lambda *arguments: start("genkidama.child", *arguments, "--allow", "tests")
 
 
 def faulty(**options: object) -> Experiment:
@@ -91,7 +91,7 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
         (
             ["child.toml"],
             "error: child.toml: nam = 'pi': no such setting; did you mean 'name'? "
-            "known here: ca_file, cores, fingerprint, name, parent, state, token_file\n",
+            "known here: allow, ca_file, cores, fingerprint, name, parent, state, token_file\n",
         ),
     ],
 )
