@@ -34,7 +34,7 @@ Start = Callable[..., Started]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     with starting(tmp_path) as start:
-        yield lambda *arguments: start("genkidama.child", *arguments)
+        yield lambda *arguments: start("genkidama.child", *arguments, "--allow", "tests")
 
 
 def faulty(**options: object) -> Experiment:
