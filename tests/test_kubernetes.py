@@ -473,6 +473,8 @@ def test_what_it_starts_answers_its_probes_and_exchanges_weights(
         start(
             "genkidama.child",
             *here(child, **values, **{"genkidama-parent:8765": f"localhost:{port}"}),
+            "--allow",
+            "tests",
         )
         run = Path(option(parent, "out").replace("/var/lib/genkidama", str(tmp_path / "parent")))
         joined = until(lambda: history(run, "join"), "the child joins", 60.0)

@@ -216,11 +216,7 @@ class _Output:
 
 def _enter(entry: str, args: tuple[Any, ...], output: _Output | None) -> None:
     """The first function of each process."""
-    # Multiprocessing would have a nursery live as long as any process that was forked from it.
-    alive = forkserver._forkserver._forkserver_alive_fd  # type: ignore[attr-defined]
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, alive)
-    os.close(nothing)
+    # When these have ended, multiprocessing ends the nursery, too.
     starter = multiprocessing.parent_process()
     assert starter is not None
     end_with_pipe(starter.sentinel)

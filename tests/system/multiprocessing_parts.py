@@ -40,9 +40,6 @@ def missing() -> list[str]:
             forkserver.main.__code__.co_varnames[:3] == ("listener_fd", "alive_r", "preload")
             and not (forkserver.main.__kwdefaults__ or {}).get("authkey_r")
         ),
-        "a process that is forked keeps its nursery's lifeline in _forkserver_alive_fd": (
-            "_forkserver_alive_fd" in forkserver._serve_one.__code__.co_names  # type: ignore[attr-defined]
-        ),
         "Popen._launch keeps the other end of what a process has as its parent's sentinel": {
             "dup",
             "Finalize",
