@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.child.memory import Layout, SharedMemory
@@ -74,6 +74,7 @@ def test_every_sum_is_that_of_what_lies_below_it(rows: int) -> None:
     memory.close()
 
 
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.child.replay import ReplayTensor
@@ -135,6 +135,7 @@ lanes_of_batches = st.integers(1, 3).flatmap(
 )
 
 
+@settings(max_examples=40)
 @given(lanes_of_batches, st.integers(1, 7), st.integers(0, 2**32 - 1))
 def test_n_steps_are_summed_up_as_far_as_they_are_remembered(
     played: tuple[int, list[tuple[int, list[list[int]]]]], n: int, seed: int
@@ -190,6 +191,7 @@ def test_rewards_are_scaled_and_cut_before_they_are_summed_up() -> None:
     memory.close()
 
 
+@settings(max_examples=40)
 @given(lanes_of_batches, st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_trajectories_are_what_was_played(
     played: tuple[int, list[tuple[int, list[list[int]]]]], length: int, seed: int
@@ -239,6 +241,7 @@ class _Interrupting(Sampler):
         return super()._walk(cores, rows, most)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(kinds, min_size=1, max_size=4), min_size=8, max_size=30),
     st.integers(0, 12),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import genkidama
 from genkidama.commands import verbs
+from genkidama.commands.parser import make_parser
 from genkidama.commands.verbs import summary
 from genkidama.errors import ConfigurationError
+from genkidama.local.evaluation import Evaluation
 from tests.figures.test_runs import run
 from tests.helpers import small, untrained
 
@@ -42,6 +47,31 @@ def test_a_summary_counts_what_this_command_has_added(tmp_path: Path) -> None:
     snapshot.steps = 150
     snapshot.seconds = 5.0
     assert summary(run, snapshot)["steps_per_second"] == 50.0
+
+
+def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def played(target: Path, **options: Any) -> Evaluation:
+        asked.append({"target": target} | options)
+        returns = np.array([float(target.name)])
+        return Evaluation(returns, target, None, True, 0, "Moon-v1", "Moon-v1")
+
+    monkeypatch.setattr(verbs, "evaluate", played)
+    words = ["evaluate", "3", "5", "--starts", "noop:30", "--choose", "20", "--seed", "9"]
+    assert verbs._evaluate(make_parser().parse_args(words)) == 0
+    options = {"episodes": 500, "greedy": False, "seed": 9, "environment": None}
+    options |= {"starts": "noop:30", "choose": 20}
+    assert asked == [{"target": Path(name)} | options for name in ("3", "5")]
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("3: 3.0 ± 0.0 over 1 episodes, greedy")
+    assert said[-1] == "4.0 ± 1.0 over 2 runs, the least 3.0"
+    assert verbs._evaluate(make_parser().parse_args([*words, "--json"])) == 0
+    assert json.loads(capsys.readouterr().out)["mean"] == 4.0
+    assert verbs._evaluate(make_parser().parse_args(["evaluate", "3", "--json"])) == 0
+    assert json.loads(capsys.readouterr().out)["starts"] is None
 
 
 def test_without_a_checkout_there_is_no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ networks = st.builds(
 seeds = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(networks, st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5, 1.0]), seeds)
 def test_the_gradient_is_that_of_the_definition_by_hand_and_by_torch(
     network: Network, double: bool, dueling: bool, huber: float, seed: int

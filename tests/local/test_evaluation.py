@@ -144,23 +144,12 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
 ) -> None:
     run = untrained(tmp_path / "run", small())
     (tmp_path / "starts.json").write_text(json.dumps([{"state": [0.0, 0.0, 0.2, 3.0]}, [1, 1, 1]]))
-    said = command(
-        tmp_path,
-        "genkidama",
-        "evaluate",
-        run.path,
-        run.final,
-        "--starts",
-        "starts.json",
-        "--episodes",
-        2,
-        "--json",
-    )
-    assert (said.code, said.err) == (0, "")
-    found = json.loads(said.out)
-    assert [one["starts"] for one in found["runs"]] == ["starts.json"] * 2
-    assert found["mean"] == found["runs"][0]["mean"] and found["std"] == 0.0
-    assert found["runs"][0]["minimum"] == 1.0  # from the state it falls at the first step
+    starts = str(tmp_path / "starts.json")
+    found = evaluate(run, episodes=2, cores=1, starts=starts)
+    assert found.returns[0] == 1.0  # from the state it falls at the first step
+    assert found.returns[1] > 1.0
+    assert run.evaluation is not None and run.evaluation["starts"] == starts
+    assert f"over 2 episodes from {starts}, sampled: " in str(found)
     # Of two checkpoints it is the one that earned more, though it is older.
     worse = untrained(tmp_path / "run", small(), version=2)
     judged: list[Path] = []
