@@ -43,7 +43,11 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "error: which experiment? give FILE.toml, or --resume DIR"),
+        (
+            [],
+            "error: which experiment? give FILE.toml, "
+            "the name of an example (`genkidama examples`), or --resume DIR",
+        ),
         (
             ["cart.toml", "--episodes", "-1"],
             "error: --episodes -1: at least 1 is needed, or 0 for no evaluation",
