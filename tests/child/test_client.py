@@ -387,16 +387,8 @@ async def test_auto_takes_every_core_that_may_be_used(
 ) -> None:
     monkeypatch.setattr(client, "available_cores", lambda: 6)
     async with running(constant(), tmp_path) as parent:
-        child = Child.from_role(
-            Role.from_dict(
-                {
-                    "parent": url(parent.address),
-                    "cores": "auto",
-                    "name": "pi",
-                    "allow": ["tests.helpers"],
-                }
-            )
-        )
+        role = {"parent": url(parent.address), "cores": "auto", "name": "pi", "allow": ["tests"]}
+        child = Child.from_role(Role.from_dict(role))
         async with Serving(child) as serving:
             await serving.exchanged(1)
         assert serving.backend.cores == 6
