@@ -91,7 +91,8 @@ async def vanished(child: Started, seconds: float = 5.0) -> None:
         (
             ["child.toml"],
             "error: child.toml: nam = 'pi': no such setting; did you mean 'name'? "
-            "known here: allow, ca_file, cores, fingerprint, name, parent, role, state, token_file\n",
+            "known here: allow, ca_file, cores, fingerprint, name, parent, role, state, "
+            "token_file\n",
         ),
     ],
 )
