@@ -46,7 +46,7 @@ class Worker:
     def __init__(self, folder: Path, number: int, seed: tuple[int, ...], steps: int = 0) -> None:
         torch.set_num_threads(1)
         experiment = Experiment.from_dict(json.loads((folder / EXPERIMENT).read_text()))
-        _, vector, layout = _built(experiment)
+        _, vector, layout, _ = _built(experiment)
         #: θ, the optimizer's state and its clock, to be read and written between batches.
         self.memory = SharedMemory(layout)
         self.memory.weights[:] = np.frombuffer(vector, np.float32)

@@ -86,7 +86,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _played(target: Path, evaluation: Evaluation) -> str:
     """The result, and of which trial it is if a search was given."""
-    run = evaluation.checkpoint.parents[1]
+    run = evaluation.checkpoint.parent.parent
     best = f" (its best trial, {run.name})" if run.parent == target / TRIALS else ""
     return f"{target}{best}: {evaluation}"
 

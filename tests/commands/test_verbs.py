@@ -57,13 +57,21 @@ def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
     def played(target: Path, **options: Any) -> Evaluation:
         asked.append({"target": target} | options)
         returns = np.array([float(target.name)])
-        return Evaluation(returns, target, None, True, 0, "Moon-v1", "Moon-v1")
+        return Evaluation(
+            returns,
+            target / "checkpoints" / "best.safetensors",
+            None,
+            True,
+            0,
+            "Moon-v1",
+            "Moon-v1",
+        )
 
     monkeypatch.setattr(verbs, "evaluate", played)
     words = ["evaluate", "3", "5", "--starts", "noop:30", "--choose", "20", "--seed", "9"]
     assert verbs._evaluate(make_parser().parse_args(words)) == 0
     options = {"episodes": 500, "greedy": False, "seed": 9, "environment": None}
-    options |= {"starts": "noop:30", "choose": 20}
+    options |= {"starts": "noop:30", "choose": 20, "progress": True}
     assert asked == [{"target": Path(name)} | options for name in ("3", "5")]
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("3: 3.0 ± 0.0 over 1 episodes, greedy")
