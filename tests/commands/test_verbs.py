@@ -74,7 +74,7 @@ def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
     options |= {"starts": "noop:30", "choose": 20, "progress": True}
     assert asked == [{"target": Path(name)} | options for name in ("3", "5")]
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("3: 3.0 ± 0.0 over 1 episodes, greedy")
+    assert said[0].startswith("3: 3.0 ± 0.0 over 1 episode, greedy")
     assert said[-1] == "4.0 ± 1.0 over 2 runs, the least 3.0"
     assert verbs._evaluate(make_parser().parse_args([*words, "--json"])) == 0
     assert json.loads(capsys.readouterr().out)["mean"] == 4.0
