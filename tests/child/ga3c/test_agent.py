@@ -400,15 +400,15 @@ def test_a_process_acts_whatever_is_typed_and_ends_when_it_is_told_to() -> None:
     ("environment", "reason"),
     [
         # Which also says that it has no torch.
-        ({"id": "tests.child.ga3c.numbered:TorchFree"}, "RuntimeError: torch: []"),
+        ({"id": "tests.child.ga3c.numbered:TorchFree"}, "RuntimeError: torch: [] ("),
         (
             {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "reset"}},
-            "ValueError: the cable\nis loose",
+            "ValueError: the cable is loose (tests/tiny.py:",
         ),
         (
             {"id": "tests.tiny:Faulty", "options": {"fault": "raise", "where": "construct"}},
             "ConfigurationError: environment.id = 'tests.tiny:Faulty': cannot be built: "
-            "ValueError: the cable\nis loose",
+            "ValueError: the cable is loose (tests/tiny.py:",
         ),
     ],
     ids=["step", "reset", "construct"],
@@ -422,11 +422,8 @@ def test_one_whose_environment_raises_says_why_and_ends(
             yard.answer()
         assert yard.line.poll(PATIENCE)
         record = yard.line.recv_bytes()
-        assert (
-            RECORD.unpack_from(record) == (FAILED, 0.0, 0)
-            and record[RECORD.size :].decode() == reason
-        )
+        assert RECORD.unpack_from(record) == (FAILED, 0.0, 0)
+        assert record[RECORD.size :].decode().startswith(reason)
         agent.join(PATIENCE)
         assert agent.exitcode == 1
-    traceback = capfd.readouterr().err
-    assert ("Traceback" in traceback) == (not reason.startswith("ConfigurationError"))
+    assert "Traceback" in capfd.readouterr().err
