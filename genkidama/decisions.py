@@ -1,4 +1,4 @@
-"""What a child's session decides, as values; nothing here decides.
+"""What a child's session decides, as values.
 
 Two decisions are compared without their vectors.
 """
@@ -6,11 +6,11 @@ Two decisions are compared without their vectors.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from genkidama.errors import GenkidamaError
+from genkidama.errors import GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
-from genkidama.messages import Join, Refusal
+from genkidama.messages import Join, Refusal, Reply, Weights, Welcome
 from genkidama.weights import Vector
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Reset",
     "Train",
     "Wait",
+    "expect",
 ]
 
 
@@ -103,3 +104,20 @@ class Refused(GenkidamaError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"the parent refuses this child: {refusal.reason}")
         self.code = refusal.code
+
+
+R = TypeVar("R", Welcome, Weights)
+
+
+def expect(kind: type[R], reply: Reply, to: str) -> R:
+    """The reply, if it is of this kind.
+
+    Raises:
+        Refused: it is a refusal.
+        ProtocolError: it is of another kind.
+    """
+    if isinstance(reply, Refusal):
+        raise Refused(reply)
+    if not isinstance(reply, kind):
+        raise ProtocolError("order", f"the parent answers {to} with {type(reply).__name__}")
+    return reply

@@ -49,6 +49,7 @@ class ProtocolError(GenkidamaError):
         "full",  # no room for another child
         "trial",  # a push for a trial that the child does not own
         "base",  # a difference to weights that the parent does not know
+        "part",  # another part of a parent than the child takes it for
         "token",  # no token that the parent knows, or one for another name
     )
 

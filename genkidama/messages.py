@@ -32,6 +32,7 @@ import numpy as np
 
 from genkidama.compression import Encoding
 from genkidama.errors import ProtocolError
+from genkidama.parts import PART
 from genkidama.weights import DTYPE, Signature
 
 __all__ = [
@@ -75,7 +76,6 @@ HANDSHAKE_LIMIT = 1 << 20
 _HEADER_LIMIT = 1 << 17
 
 _LENGTH = struct.Struct("<I")
-
 
 #: Counts stay exact in every language: a double holds whole numbers up to 2⁵³.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -122,6 +122,8 @@ class Hello(Message):
     encodings: Annotated[
         list[Annotated[str, msgspec.Meta(max_length=32)]], msgspec.Meta(max_length=32)
     ] = []
+    #: Which part the child takes this parent for.
+    part: Annotated[str, msgspec.Meta(pattern=PART)] = "1/1"
 
 
 class Welcome(Message):
@@ -141,6 +143,7 @@ class Welcome(Message):
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
     #: One of the hello's encodings, in which weights travel from the first push on.
     encoding: Encoding = ""
+    part: Annotated[str, msgspec.Meta(pattern=PART)] = "1/1"
 
 
 class Join(Message):
@@ -207,6 +210,8 @@ class Leave(Message):
     reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
     #: In a search, the child could not train its trial.
     failed: bool = False
+    #: The first part has said that the run is over, for this reason.
+    over: bool = False
 
 
 class Goodbye(Message):

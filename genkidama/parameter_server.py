@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from msgspec import UNSET
-
 from genkidama.averaging import Contribution
 from genkidama.child_record import ChildRecord
 from genkidama.errors import ProtocolError
-from genkidama.events import Event, Exchange, Joined, Left, Measures, Refused, Stopped
+from genkidama.events import Event, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
 from genkidama.lines import as_known_to
 from genkidama.messages import (
@@ -182,7 +180,7 @@ class ParameterServer:
         record = self.children.get(name)
         session = record.session if record is not None and record.connected else ""
         settings = self.experiment.parent
-        check_hello(message, session, len(self.connected), settings.max_children)
+        check_hello(message, session, len(self.connected), settings.max_children, self.trial.part)
         trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
         record = self.children.setdefault(name, ChildRecord())
         record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
@@ -197,6 +195,7 @@ class ParameterServer:
             stop=self.stop,
             trial=trial.number,
             encoding=record.line.encoding if record.line else "",
+            part=str(self.trial.part),
         )
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
@@ -217,7 +216,7 @@ class ParameterServer:
             )
         )
         self.trials.rule.forget(child)
-        record.join(signature)
+        record.join(trial.held)
         return self._pull(child, now)
 
     def _pull(self, child: str, now: float) -> Reply:
@@ -251,7 +250,6 @@ class ParameterServer:
         self, child: str, message: Push, vector: Vector, trial: Trial, now: float
     ) -> str | None:
         """Why the push is left out; None if it is used."""
-        assert trial.signature is not None
         push = Contribution(
             vector,
             message.version,
@@ -262,7 +260,7 @@ class ParameterServer:
             now,
             self.trials.progress(trial, now),
             message.measures.get("loss"),
-            trial.signature.statistics,
+            trial.held.statistics,
         )
         return trial.take(push, message.kind, self.trials.rule, self.experiment.parent.average)
 
@@ -284,20 +282,8 @@ class ParameterServer:
         record.count(message, left_out=left_out is not None)
         every = self.experiment.parent.history_every
         if left_out is not None or not tally.exchanges % every:
-            self._events.append(
-                Exchange(
-                    time=now,
-                    child=child,
-                    version=trial.version,
-                    update=tally.updates,
-                    staleness=version - message.version,
-                    episodes=trial.episodes,
-                    steps=trial.steps,
-                    mean_return=trial.mean_return,
-                    trial=trial.label,
-                    left_out=left_out or UNSET,
-                )
-            )
+            staleness = version - message.version
+            self._events.append(trial.exchange(now, child, tally.updates, staleness, left_out))
         if message.measures and not record.exchanges % every:
             # Every n-th of each child: otherwise children that push in turns would be left out.
             self._events.append(
@@ -313,6 +299,8 @@ class ParameterServer:
     def _leave(self, child: str, message: Leave, now: float) -> Reply:
         trial = self._record(child)[1]
         self.trials.left(child, trial, message.failed, message.reason, now)
+        if message.over and not trial.part.is_first:
+            self._end(message.reason or "the run is over", now)
         self._check_stop(now)
         self.disconnected(child, message.reason or "left", now)
         return Goodbye()
@@ -343,8 +331,10 @@ class ParameterServer:
         return self._weights(child, trial, now, answer=True)
 
     def _check_stop(self, now: float) -> None:
-        if self.stop:
-            return
-        self.stop = self.trials.over(now)
-        if self.stop:
-            self._events.append(Stopped(time=now, reason=self.stop, version=self.trials.version))
+        if not self.stop and (reason := self.trials.over(now)):
+            self._end(reason, now)
+
+    def _end(self, reason: str, now: float) -> None:
+        if not self.stop:
+            self.stop = reason
+            self._events.append(Stopped(time=now, reason=reason, version=self.trials.version))

@@ -17,8 +17,6 @@ Laws of this file:
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import genkidama
 from genkidama.basis import Basis
 from genkidama.compression import ENCODINGS
@@ -28,11 +26,11 @@ from genkidama.decisions import (
     Decision,
     Keep,
     Over,
-    Refused,
     Renamed,
     Reset,
     Train,
     Wait,
+    expect,
 )
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
@@ -53,6 +51,7 @@ from genkidama.messages import (
     Weights,
     Welcome,
 )
+from genkidama.parts import WHOLE, Part
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Session"]
@@ -67,9 +66,6 @@ _RUN_OVER = 1000
 _BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "pushes")
 
 
-R = TypeVar("R", Welcome, Weights)
-
-
 class Session:
     """A child's mind: who it is, what it trains, what its parent has counted.
 
@@ -78,17 +74,22 @@ class Session:
         word: a random word that tells this process from another one with the same name.
         numbered: whether the name gets a number if it is taken; False if a person has chosen it.
         parent: the parent's name in errors, its address for example.
+        part: which part of a parent it is.
     """
 
-    def __init__(self, name: str, word: str, *, numbered: bool = False, parent: str) -> None:
+    def __init__(
+        self, name: str, word: str, *, numbered: bool = False, parent: str, part: Part = WHOLE
+    ) -> None:
         self.name = name
         self.parent = parent
+        self.part = part
         #: The experiment, the run's name and, in a search, the trial; set by the first welcome.
         self.experiment: Experiment | None = None
         self.run = ""
         self.trial: int | None = None
-        #: The network; set by `join`.
+        #: What the parent holds of the network; set by `join`.
         self.signature: Signature | None = None
+        self._join = Join(signature=[])
         #: The version of θ_P in the parent's last weights.
         self.version = 0
         #: Set when the run is over, or the trial.
@@ -120,12 +121,14 @@ class Session:
             software=genkidama.__version__,
             trial=self.trial,
             encodings=list(ENCODINGS) if self._protocol > OLDEST_PROTOCOL else [],
+            part=str(self.part),
         )
 
     def join(self, signature: Signature) -> Join:
         """The request after hello, when the network is built."""
-        self.signature = signature
-        return Join.of(signature)
+        self.signature = self.part.of(signature)
+        self._join = Join.of(signature)
+        return self._join
 
     @property
     def pushes(self) -> Kind:
@@ -160,16 +163,21 @@ class Session:
         )
         return self._line.write(push)
 
-    def leave(self) -> Leave:
-        """The last request."""
-        reason = self.over.reason if self.over else "stopped"
-        return Leave(reason=reason[:_LONGEST_REASON])
+    def leave(self, over: str = "") -> Leave:
+        """The last request; `over` is why the first part, if this is another, has ended the run."""
+        reason = over or (self.over.reason if self.over else "stopped")
+        return Leave(reason=reason[:_LONGEST_REASON], over=bool(over))
 
     def give_back(self, reason: str) -> Leave:
         """The last request on a connection, if the trial cannot be trained here."""
         return Leave(reason=reason[:_LONGEST_REASON], failed=True)
 
     # What has happened.
+
+    def call_like(self, other: Session) -> None:
+        """Takes over the name that another part has given to this child."""
+        self.name = other.name
+        self._number = other._number
 
     def gather(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
         """Adds the work since the last call to that of the next push; see `Gathered.add`.
@@ -201,7 +209,7 @@ class Session:
             case Push():
                 return self._hear_of_push(request, reply)
             case Pull():
-                return self._blend(_expect(Weights, reply, "a pull"), None)
+                return self._blend(expect(Weights, reply, "a pull"), None)
             case Hello():
                 return self._hear_of_hello(reply)
             case Join():
@@ -237,11 +245,16 @@ class Session:
             raise ProtocolError(
                 "version", f"it does not speak protocol {PROTOCOL}; trying an older one"
             )
-        welcome = _expect(Welcome, reply, "hello")
+        welcome = expect(Welcome, reply, "hello")
         if welcome.protocol != self._protocol:
             raise EnvironmentFailure(
                 f"{self.parent} speaks protocol {welcome.protocol}, this child {self._protocol}; "
                 "install the same version"
+            )
+        if welcome.part != str(self.part):
+            raise EnvironmentFailure(
+                f"{self.parent} is part {welcome.part} of a parent, this child takes it for part "
+                f"{self.part}; list the addresses of all parts in their order"
             )
         self.run = welcome.run
         self._line = ChildLine(welcome.encoding)
@@ -259,7 +272,6 @@ class Session:
 
     def _resume(self, welcome: Welcome) -> Decision:
         """The parent may have been replaced, or may have given the trial to another child."""
-        assert self.signature is not None
         if self.trial is not None and welcome.stop:
             return self._end(welcome.stop)
         if welcome.trial != self.trial or welcome.wait:
@@ -272,10 +284,10 @@ class Session:
                     f"{self.parent} now runs another experiment ({what} differs); "
                     "start this child again to take part in it"
                 )
-        return Join.of(self.signature)
+        return self._join
 
     def _hear_of_join(self, reply: Reply) -> Decision:
-        weights = _expect(Weights, reply, "a join")
+        weights = expect(Weights, reply, "a join")
         check_weights(weights, self.signature)
         diverged = self._diverged
         self._diverged = ""
@@ -311,11 +323,11 @@ class Session:
     def _hear_of_push(self, push: Push, reply: Reply) -> Decision:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
             self._diverged = reply.reason
-            return Join.of(self.signature)
+            return self._join
         if isinstance(reply, Refusal) and reply.code in ("trial", "base"):
             # The reply to the next hello will tell what to train, and to the next join θ_P.
             raise ProtocolError(reply.code, reply.reason)
-        decision = self._blend(_expect(Weights, reply, "a push"), self._basis.pushed)
+        decision = self._blend(expect(Weights, reply, "a push"), self._basis.pushed)
         self._unanswered = None
         return decision
 
@@ -336,12 +348,3 @@ class Session:
     def _read(self, welcome: Welcome) -> Experiment:
         source = f"the experiment of {self.parent}"
         return Experiment.from_dict(welcome.experiment, source=source)
-
-
-def _expect(kind: type[R], reply: Reply, to: str) -> R:
-    """The reply, if it is of this kind."""
-    if isinstance(reply, Refusal):
-        raise Refused(reply)
-    if not isinstance(reply, kind):
-        raise ProtocolError("order", f"the parent answers {to} with {type(reply).__name__}")
-    return reply

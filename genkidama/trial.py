@@ -18,7 +18,8 @@ from msgspec import UNSET, UnsetType
 
 from genkidama.averaging import Contribution, Rule, blend
 from genkidama.errors import ProtocolError
-from genkidama.events import Event
+from genkidama.events import Event, Exchange
+from genkidama.parts import WHOLE, Part
 from genkidama.weights import Signature, Vector
 
 __all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
@@ -41,7 +42,10 @@ class Trial:
     number: int | None = None
     #: The experiment with this trial's settings, as a child receives it.
     experiment: dict[str, Any] = field(default_factory=dict)
+    #: The whole network's, of which this parent may hold a part.
     signature: Signature | None = None
+    part: Part = WHOLE
+    #: The numbers that this parent holds: shape (held.size,).
     vector: Vector | None = None
     #: The running mean of θ_P, for evaluation and export; None unless `parent.average` is set.
     average: Vector | None = None
@@ -54,6 +58,12 @@ class Trial:
     returns: deque[float] = field(default_factory=deque)
     _sum: float = 0.0
     _unchecked: int = 0
+
+    @property
+    def held(self) -> Signature:
+        """What the numbers that this parent holds mean; a child must have joined."""
+        assert self.signature is not None
+        return self.part.of(self.signature)
 
     def add_returns(self, returns: list[float]) -> None:
         kept = self.returns
@@ -116,6 +126,23 @@ class Trial:
         else:
             blend(self.average, vector, max(1.0 - decay, 1.0 / self.version))
 
+    def exchange(
+        self, now: float, child: str, update: float, staleness: int, left_out: str | None
+    ) -> Exchange:
+        """What the history says of a push that has just been counted."""
+        return Exchange(
+            time=now,
+            child=child,
+            version=self.version,
+            update=update,
+            staleness=staleness,
+            episodes=self.episodes,
+            steps=self.steps,
+            mean_return=self.mean_return,
+            trial=self.label,
+            left_out=left_out or UNSET,
+        )
+
     @property
     def label(self) -> int | UnsetType:
         """Its number as an event holds it: absent in a plain run."""
@@ -148,6 +175,8 @@ class Trial:
             returns=list(self.returns),
             children=children or {},
             experiment=self.experiment,
+            part=str(self.part),
+            whole=[] if self.part == WHOLE or not self.signature else [*self.signature.entries],
         )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
@@ -177,6 +206,10 @@ class Snapshot(msgspec.Struct, kw_only=True):
     #: Per child: `exchanges`, `episodes`, `steps`.
     children: dict[str, dict[str, int]] = {}
     experiment: dict[str, Any] = {}
+    #: `"2/3"`: the second of three parts, whose vector this is. Then `whole` is the signature of
+    #: the network.
+    part: str = "1/1"
+    whole: list[tuple[str, tuple[int, ...]]] = []
 
 
 #: The updates of a checkpoint are read as a fraction with at most this denominator, if they can be.

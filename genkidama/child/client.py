@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Coroutine
@@ -28,15 +26,14 @@ import msgspec
 import structlog
 
 from genkidama.child.backend import Backend, make_backend, tell_answered
-from genkidama.child.conversation import Conversation
+from genkidama.child.conversations import Conversations
 from genkidama.child.credentials import read_token
 from genkidama.child.state import OwnState
-from genkidama.child.uplink import FAILURES, Uplink
+from genkidama.child.uplink import FAILURES
 from genkidama.decisions import Begin
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.role import Role
-from genkidama.session import Session
 from genkidama.system.machine import available_cores, loop_factory, on_signals
 from genkidama.system.systemd import supervised
 from genkidama.weights import Signature
@@ -61,7 +58,8 @@ class Child:
     """One machine that trains.
 
     Args:
-        parent: `ws://HOST:PORT` or `wss://HOST:PORT`.
+        parent: `ws://HOST:PORT` or `wss://HOST:PORT`; of a parent in parts all addresses, in their
+            order, with commas between them.
         name: unique among the parent's children; empty means the machine's name, numbered if that
             is taken.
         cores: core processes; None takes what the experiment says, `"auto"` as many as the CPU has
@@ -84,13 +82,12 @@ class Child:
         token: str = "",
         ca_file: str | None = None,
     ) -> None:
-        self._session = Session(
-            name or _machine_name(), secrets.token_hex(8), numbered=not name, parent=parent
-        )
         self._stopping = asyncio.Event()
         self._told_to_stop = False
-        uplink = Uplink(parent, token=token, ca_file=ca_file)
-        self._conversation = Conversation(uplink, self._session, self._stopping.set)
+        self._conversation = Conversations.with_parent(
+            parent, name, self._stopping.set, token, ca_file
+        )
+        self._session = self._conversation.session
         self._own = OwnState(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
         self._using = 0
@@ -188,7 +185,7 @@ class Child:
                 self._renew()
         finally:
             await self._conversation.close()
-        over = self._session.over
+        over = self._conversation.over
         log.info("left", child=self.name, reason=over.reason if over else "stopped")
 
     # One trial; a plain run is one.
@@ -201,10 +198,11 @@ class Child:
         """
         session = self._session
         try:
-            if session.over is None:
+            if self._conversation.over is None:
                 await self._build()
                 self._failures = 0
-            return session.over is not None and session.over.next
+            over = self._conversation.over
+            return over is not None and over.next
         except (ConfigurationError, EnvironmentFailure) as error:
             if session.trial is None:
                 raise
@@ -251,7 +249,7 @@ class Child:
         talk = self._conversation
         self._own.open(self.name, self._state_key(signature))
         resumed = self._own.restore(backend)
-        begin = await self._until_stopped(talk.enter(signature))
+        begin = await self._until_stopped(talk.enter(signature, backend))
         if not isinstance(begin, Begin):
             return
         backend.set_progress(begin.progress)
@@ -264,7 +262,7 @@ class Child:
             self._in_background(self._own.keep(backend)),
         ]
         try:
-            while not self._session.over and await self._until_stopped(_then_true(backend.due())):
+            while not talk.over and await self._until_stopped(_then_true(backend.due())):
                 await self._until_stopped(talk.exchange(backend), _LAST_REPLY_SECONDS)
                 backend.release()
         finally:
@@ -276,7 +274,7 @@ class Child:
 
     async def _farewell(self, backend: Backend) -> None:
         """The last push and a goodbye, as far as there is time; none if another trial follows."""
-        over = self._session.over
+        over = self._conversation.over
         if over is None:
             log.info("stopping", child=self.name)
         elif over.next:
@@ -338,12 +336,3 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
     """Cancels the task and waits until it has ended; its error, if any, stays in it."""
     task.cancel()
     await asyncio.wait((task,))
-
-
-def _machine_name() -> str:
-    host = socket.gethostname().partition(".")[0]
-    name = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-"
-        for letter in host
-    )
-    return name.strip("-_")[:48] or "child"

@@ -41,6 +41,7 @@ def _train(options: argparse.Namespace) -> int:
             out=options.out,
             resume=options.resume,
             episodes=0,
+            shards=options.shards,
             watch=progress,
         )
     _finish(run, experiment, options, progress, before)
@@ -161,7 +162,7 @@ def _before(options: argparse.Namespace) -> Snapshot | None:
     """What a run that goes on has done before."""
     if options.resume is None or not Run(options.resume).checkpoints:
         return None
-    return Run.open(options.resume).load().snapshot
+    return Run.open(options.resume).snapshot
 
 
 # Meanwhile.
@@ -206,7 +207,7 @@ def summary(run: Run, before: Snapshot | None = None) -> dict[str, Any]:
     Args:
         before: what the run had done before this command, which its speed leaves out.
     """
-    snapshot = run.load().snapshot
+    snapshot = run.snapshot
     steps = snapshot.steps - (before.steps if before else 0)
     seconds = snapshot.seconds - (before.seconds if before else 0.0)
     return {

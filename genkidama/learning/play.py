@@ -20,7 +20,7 @@ from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.environments import default_threshold, make_environment, played
 from genkidama.learning.model import Model
 from genkidama.settings import Environment
-from genkidama.system import checkpoint as checkpoints
+from genkidama.system import joined
 
 __all__ = ["play", "play_episode"]
 
@@ -70,7 +70,7 @@ def main() -> int:
     answer = sys.stdout
     sys.stdout = sys.stderr  # what an environment prints is no part of the answer
     try:
-        checkpoint = checkpoints.load(request["checkpoint"])
+        checkpoint = joined.load(request["checkpoint"])
         experiment = checkpoint.experiment
         settings = played(experiment.environment, request["environment"])
         try:

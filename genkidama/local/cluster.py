@@ -22,6 +22,8 @@ from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.processes import Process, failure
+from genkidama.parts import WHOLE, Part
+from genkidama.rules.table import check_parts
 from genkidama.system.address import listening_socket, local_address
 from genkidama.system.history import Follower
 from genkidama.system.machine import available_bytes, available_cores
@@ -57,6 +59,7 @@ def train(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     episodes: int = 500,
+    shards: int | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Run:
     """Trains until the experiment's stop condition, then evaluates. Blocks.
@@ -69,6 +72,8 @@ def train(
         out: the run directory; a new one under `runs/` if absent.
         resume: a run directory to go on with, instead of `out`.
         episodes: length of the final evaluation; 0 for none.
+        shards: in how many parts the parent is, each a process; if absent, as many as in the run
+            that goes on, or 1.
         watch: is called with each new line of the history, about four times a second.
 
     Returns:
@@ -91,10 +96,13 @@ def train(
             f"{experiment.name}: has a [search]; "
             "start it with `genkidama search`, or take that section out"
         )
+    if shards is None:
+        shards = Run(Path(resume)).parts if resume is not None else 1
+    check_parts(experiment, shards)
     run = prepare_directory(experiment, out, resume)
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = _cores(experiment, cores, children)
-    with resumable(run, "train"), _Cluster(run, experiment, names, cores) as cluster:
+    with resumable(run, "train"), _Cluster(run, experiment, names, cores, parts=shards) as cluster:
         cluster.wait(watch)
     if episodes:
         evaluate(run, episodes=episodes, seed=experiment.seed)
@@ -188,6 +196,7 @@ class _Cluster:
         children: their names.
         cores: core processes of each child; None leaves it to the experiment.
         listen: where the parent listens; a free port of the loopback if absent.
+        parts: in how many processes the parent is.
     """
 
     def __init__(
@@ -197,6 +206,7 @@ class _Cluster:
         children: list[str],
         cores: int | None,
         listen: str | None = None,
+        parts: int = 1,
     ) -> None:
         self._path = run.path
         self._experiment = experiment
@@ -205,18 +215,23 @@ class _Cluster:
         self._alone = listen is None
         self._history = Follower(run.path / HISTORY)
         self._children: list[Process] = []
-        self._parent: Process | None = None
+        #: The parent's parts; nearly always it is in one piece.
+        self._parents: list[Process] = []
         self._nursery: SharedNursery | None = None
-        # The socket is bound here and inherited. So children may connect before the parent
+        # The sockets are bound here and inherited. So children may connect before the parent
         # listens, and a parent that is started again is found under the same address.
-        self._socket = listening_socket(listen or _LOOPBACK)
+        self._sockets = [listening_socket(listen or _LOOPBACK) for _ in range(parts)]
 
     def __enter__(self) -> _Cluster:
         try:
             if self._names and self._experiment.child.backend == "hogwild":
                 log = self._path / LOGS / "nursery.log"
                 self._nursery = SharedNursery(self._experiment, log)
-            self._parent = self._start("parent", self._parents_command(), self._socket.fileno())
+            for number, socket in enumerate(self._sockets, start=1):
+                part = Part(number, len(self._sockets))
+                name = "parent" if part == WHOLE else f"parent-{number}"
+                command = self._parents_command(part, socket.fileno())
+                self._parents.append(self._start(name, command, socket.fileno()))
             for name in self._names:
                 self._children.append(self._start(name, self._childs_command(name)))
         except BaseException:
@@ -227,16 +242,17 @@ class _Cluster:
     def _start(self, name: str, command: list[str], *descriptors: int) -> Process:
         return Process(name, command, self._path / LOGS / f"{name}.log", descriptors)
 
-    def _parents_command(self) -> list[str]:
-        descriptor = self._socket.fileno()
+    def _parents_command(self, part: Part, descriptor: int) -> list[str]:
         command = ["genkidama.parent", str(self._path / SETTINGS)]
         command += ["--listen", f"fd://{descriptor}", "--out", str(self._path)]
+        if part != WHOLE:
+            command += ["--shard", str(part)]
         if self._experiment.sends_experience:
             command += self._nurserys_option()
         return command + (_OPEN if self._alone else [])
 
     def _childs_command(self, name: str) -> list[str]:
-        url = f"ws://{local_address(self._socket)}"
+        url = ",".join(f"ws://{local_address(socket)}" for socket in self._sockets)
         command = ["genkidama.child", "--parent", url, "--name", name]
         command += ["--state", str(self._path / CHILDREN)]
         command += self._nurserys_option()
@@ -254,11 +270,10 @@ class _Cluster:
         Raises:
             GenkidamaError: what the parent or a child ended with.
         """
-        parent = self._parent
-        assert parent is not None
+        parent = self._parents[0]  # it counts for all parts
         patience = math.inf
         while parent.code != 0:
-            for process in (parent, *self._children):
+            for process in (*self._parents, *self._children):
                 _look_after(process)
             if patience == math.inf and self._deserted:
                 patience = time.monotonic() + _PARTING_SECONDS
@@ -269,7 +284,18 @@ class _Cluster:
         deadline = time.monotonic() + _CHILD_GRACE
         for child in self._children:
             child.wait(deadline - time.monotonic())
+        self._end_other_parts()
         self._tell(watch)
+
+    def _end_other_parts(self) -> None:
+        """Lets the parts that do not count write what they have."""
+        others = self._parents[1:]
+        for parent in others:
+            parent.terminate()
+        for parent in others:
+            parent.wait(_PARTING_SECONDS)
+            if parent.code is not None and parent.code > 0:
+                raise failure(parent.code, parent.error())
 
     @property
     def _deserted(self) -> bool:
@@ -292,10 +318,15 @@ class _Cluster:
             child.close()
         if self._nursery is not None:
             self._nursery.close()
-        if self._parent is not None:
-            self._parent.end(_PARENT_GRACE)
-            self._parent.close()
-        self._socket.close()
+        for parent in self._parents:
+            parent.terminate()
+        deadline = time.monotonic() + _PARENT_GRACE
+        for parent in self._parents:
+            parent.wait(deadline - time.monotonic())  # asked twice, it would end at once
+            parent.end(0.0)
+            parent.close()
+        for socket in self._sockets:
+            socket.close()
 
 
 def _look_after(process: Process) -> None:

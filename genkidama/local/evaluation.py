@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.local.processes import failure
-from genkidama.system import checkpoint as checkpoints
+from genkidama.system import joined
 from genkidama.system.machine import available_cores
 from genkidama.system.run import Run
 
@@ -140,7 +140,7 @@ def evaluate(
         raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
     run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
     path = (run.best or run.final) if run is not None else Path(str(target))
-    checkpoint = checkpoints.load(path)
+    checkpoint = joined.load(path)
     count = min(cores or available_cores(), episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
     answers = _play(path, shares, seed, greedy, environment)

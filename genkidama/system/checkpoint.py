@@ -30,6 +30,7 @@ import genkidama
 from genkidama.averaging import RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
+from genkidama.parts import Part
 from genkidama.system.files import write_atomically
 from genkidama.trial import STATE_PREFIX, Snapshot
 from genkidama.weights import DTYPE, Signature, Vector, unflatten
@@ -55,6 +56,16 @@ class Checkpoint:
     snapshot: Snapshot
     #: What the parent's rule remembers: float32 or float64 arrays by name.
     state: RuleState = field(default_factory=dict)
+
+    @property
+    def part(self) -> Part:
+        """Which part of a parent has written it."""
+        return Part.parse(self.snapshot.part)
+
+    @property
+    def whole(self) -> Signature:
+        """The signature of the network, of which the vector may be a part."""
+        return Signature.of(self.snapshot.whole) if self.snapshot.whole else self.signature
 
     @property
     def experiment(self) -> Experiment:

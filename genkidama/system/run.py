@@ -2,6 +2,7 @@
 
 experiment.toml    the settings as they were used
 checkpoints/       version-NNNNNNNNNN.safetensors (the last few) and best.safetensors
+parts/2-of-3/      what the second of three parts of a parent has beside these files
 trials/NNNN/       of a search: each trial, as a run of its own
 study.db           of a search: the Optuna study, unless it is kept elsewhere
 history.jsonl      one JSON object a line: what happened, and when
@@ -23,10 +24,12 @@ import msgspec
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.events import Evaluated, as_lines
 from genkidama.experiment import Experiment
-from genkidama.system import checkpoint as checkpoints
+from genkidama.system import checkpoint, joined
 from genkidama.system.checkpoint import Checkpoint
 from genkidama.system.files import write_atomically
 from genkidama.system.history import read_lines
+from genkidama.system.joined import CHECKPOINTS
+from genkidama.trial import Snapshot
 
 __all__ = [
     "CHECKPOINTS",
@@ -43,7 +46,6 @@ __all__ = [
 ]
 
 EXPERIMENT = "experiment.toml"
-CHECKPOINTS = "checkpoints"
 TRIALS = "trials"
 STUDY = "study.db"
 HISTORY = "history.jsonl"
@@ -142,7 +144,17 @@ class Run:
 
     def load(self) -> Checkpoint:
         """The newest checkpoint's weights and counters."""
-        return checkpoints.load(self.final)
+        return joined.load(self.final)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest checkpoint's counters, whether all its parts are there or not."""
+        return checkpoint.load(self.final).snapshot
+
+    @property
+    def parts(self) -> int:
+        """In how many parts its parent was, as far as there is a checkpoint."""
+        return checkpoint.load(self.final).part.count if self.checkpoints else 1
 
     def history(self) -> Iterator[dict[str, Any]]:
         """What happened, oldest first: the whole lines of `history.jsonl` as dictionaries.

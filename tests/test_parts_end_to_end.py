@@ -1,0 +1,87 @@
+"""A whole cluster whose parent is in parts, as processes: one is killed, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
+from genkidama.local.cluster import train
+from genkidama.parent import Parent
+from genkidama.parts import Part
+from genkidama.system.run import Run
+from tests.helpers import Started, command, constant, history, small, starting, until
+
+
+def second_part(started: Started) -> psutil.Process:
+    """Its process; pytest fails if there is none."""
+    return next(process for process in started.family() if "2/2" in process.cmdline())
+
+
+def test_a_cluster_survives_the_kill_of_a_part_and_its_run_goes_on(tmp_path: Path) -> None:
+    settings = small(parent={"checkpoint_updates": 1}, stop={"updates": 30, "window": 5})
+    (tmp_path / "cart.toml").write_text(settings.to_toml())
+    run = tmp_path / "run"
+    options = ("--children", 2, "--cores", 1, "--episodes", 2, "--json")
+    with starting(tmp_path) as start:
+        told = ("genkidama", "train", "cart.toml", "--shards", 2, "--out", "run", *options)
+        process = start(*told)
+        part = run / "parts" / "2-of-2"
+        until(lambda: len(history(part, "checkpoint")) > 1, "a checkpoint of the second part")
+        killed = second_part(process)
+        killed.send_signal(signal.SIGKILL)
+        until(lambda: history(part, "resume"), "the second part again")
+        assert process.wait(60.0) == 0, process.err
+        assert "Traceback" not in process.err
+        found = json.loads(process.out)
+        assert not process.family()
+    assert found["evaluation"]["episodes"] == 2
+    assert [line["reason"] for line in history(run, "stop")] == ["30 updates done"]
+    assert history(part, "stop")[-1]["reason"] in ("30 updates done", "SIGTERM")
+    whole = Run(run).load()
+    assert np.isfinite(whole.vector).all()
+    assert whole.signature == Part(1, 1).of(whole.signature)
+    assert whole.snapshot.part == "1/1" and Run(run).parts == 2
+    ended = command(tmp_path, "genkidama", "train", "--resume", "run", "--updates", 33, *options)
+    assert ended.code == 0, ended.err
+    assert f"goes on from version {whole.snapshot.version}" in ended.err
+    assert Run(run).parts == 2 and len(history(part, "resume")) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parent.rule": "experience"}, "parent.rule = 'experience' in 2 parts: one learner has"),
+        ({"search.trials": 2}, "small: a [search] in 2 parts: each trial has one parent"),
+    ],
+)
+def test_what_cannot_be_in_parts_is_said_in_one_line(
+    changes: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    algorithm = {"algorithm.name": "ppo", "algorithm.minibatch_size": 8}
+    search: dict[str, object] = {"search.space.optimizer.learning_rate": {"values": [1.0]}}
+    more = search if "search.trials" in changes else {}
+    experiment = small(stop={"steps": 9}).with_settings({**algorithm, **changes, **more})
+    with pytest.raises(ConfigurationError) as caught:
+        Parent(experiment, part=Part(1, 2), out=tmp_path)
+    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
+
+
+def test_a_wrong_number_of_parts_is_said_in_one_line(tmp_path: Path) -> None:
+    experiment: Experiment = constant()
+    for count in (0, 1000):
+        with pytest.raises(ConfigurationError, match=f"^{count} parts: 1 to 999 are possible$"):
+            train(experiment, shards=count, out=tmp_path / "run")
+    (tmp_path / "cart.toml").write_text(experiment.to_toml())
+    ended = command(tmp_path, "genkidama.parent", "cart.toml", "--shard", "3/2")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        "error: --shard 3/2: expected I/K with I from 1 to K, and K at most 999; "
+        "as 2/3 for the second of three parts\n"
+    )
