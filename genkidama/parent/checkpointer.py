@@ -97,7 +97,9 @@ class Checkpointer:
             server.trial.vector = trained
             server.trial.average = checkpoint.vector
         _restore_rule(server.trials.rule, checkpoint)
-        self._saved_version = snapshot.version
+        # One that was cut for this part is not its own yet.
+        saved = part.is_first or self._folder.version_path(snapshot.version).exists()
+        self._saved_version = snapshot.version if saved else 0
         if self._settings.checkpoint_updates:
             self._plan_update()
         if self._folder.best_path.exists():

@@ -64,7 +64,7 @@ def newest(run: Path, part: Part, unreadable: Callable[[str], None]) -> Checkpoi
         ConfigurationError: the run was in other parts, and lacks the files of one.
     """
     own = _folder(run, part).latest(unreadable)
-    if own is not None and own.part == part == WHOLE:
+    if part.is_first and (own is None or own.part == part):
         return own
     first = _folder(run, WHOLE)
     problem = ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
@@ -15,7 +15,6 @@ from genkidama.system import joined
 from genkidama.system.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.trial import Snapshot
 from genkidama.weights import DTYPE, Signature
-from tests.helpers import small
 
 SIGNATURE = Signature.of([("a", [3, 5]), ("b", [4]), ("statistics.returns", [3])])
 
@@ -35,7 +34,6 @@ def checkpoint(version: int, first: float = 0.0) -> Checkpoint:
         seconds=4.0,
         alpha=0.5,
         beta=0.5,
-        experiment=small().to_dict(),
     )
     return Checkpoint(None, SIGNATURE, vector, snapshot, state)
 
@@ -61,6 +59,7 @@ def same(one: Checkpoint | None, other: Checkpoint) -> bool:
     return True
 
 
+@settings(max_examples=12)
 @given(st.integers(1, 7), st.integers(1, 7))
 def test_a_run_goes_on_in_another_number_of_parts(
     tmp_path_factory: pytest.TempPathFactory, before: int, after: int
