@@ -14,7 +14,7 @@ from genkidama.child import uplink
 from genkidama.child.client import Child
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.experiment import Experiment
-from genkidama.messages import Hello, Leave
+from genkidama.messages import PROTOCOL, Hello, Leave, Welcome
 from genkidama.parent import Parent
 from genkidama.parts import Part
 from genkidama.system import joined
@@ -30,6 +30,7 @@ from tests.helpers import (
     running,
     url,
 )
+from tests.parent.fake_child import FakeChild
 
 SIZE = 11
 
@@ -43,6 +44,10 @@ class Uneven(ConstantBackend):
         self.signature = Signature.of(entries)
         self.weights = np.arange(SIZE, dtype=DTYPE)
         self.blended: list[Vector] = []
+
+    async def begin(self, weights: Vector | None, version: int = 0) -> None:
+        await super().begin(weights, version)
+        self.given = weights
 
     async def due(self) -> None:
         await super().due()
@@ -85,6 +90,14 @@ async def in_parts(experiment: Experiment, out: Path, count: int) -> AsyncIterat
 
 def child_of(parents: list[Parent], name: str = "pi") -> Child:
     return Child(",".join(url(parent.address) for parent in parents), name=name)
+
+
+async def end(child: Child, after: int) -> Uneven:
+    """Its backend, when it has made so many exchanges and has left."""
+    async with Serving(child) as serving:
+        await serving.exchanged(after)
+    assert isinstance(serving.backend, Uneven)
+    return serving.backend
 
 
 def written(run: Path) -> Checkpoint:
@@ -188,15 +201,36 @@ async def test_a_part_that_comes_back_with_nothing_is_given_the_childs_slice(
     experiment = uneven()
     async with running(experiment, tmp_path / "a", part=Part(1, 2)) as one:
         async with running(experiment, tmp_path / "b", part=Part(2, 2)) as two:
-            async with Serving(child_of([one, two])) as serving:
-                await serving.exchanged(3)
-            known = serving.backend.weights.copy()
+            await end(child_of([one, two]), after=3)
+        known = one.server.trial.vector
+        assert known is not None
+        theirs = known.tolist()
         async with running(experiment, tmp_path / "c", part=Part(2, 2)) as empty:
-            async with Serving(child_of([one, empty], "other")) as late:
-                await late.exchanged(2)
+            backend = await end(child_of([one, empty], "other"), after=2)
             assert empty.server.trial.vector is not None
-    first = Part(1, 2).numbers(serving.backend.signature)
-    assert np.abs(late.backend.blended[0][first]).sum() > np.abs(known[first]).sum() / 2
+    own = np.arange(SIZE, dtype=DTYPE)[Part(2, 2).numbers(backend.signature)]
+    assert backend.given is not None
+    assert backend.given.tolist() == [*theirs, *own.tolist()]
+
+
+async def test_with_gradients_a_child_waits_for_one_part_and_not_for_all(tmp_path: Path) -> None:
+    experiment = uneven(parent={"rule": "gradient"}, child={"exchange": "update"})
+    async with AsyncExitStack() as life:
+        names = [Part(1, 2), Part(2, 2)]
+        parents = [
+            await life.enter_async_context(running(experiment, tmp_path, part=part))
+            for part in names
+        ]
+        async with Serving(child_of(parents)) as serving:
+            await serving.exchanged(2)
+            place = ":".join(map(str, parents[0].address))
+            await life.aclose()
+            await eventually(lambda: not any(parent.server.joined for parent in parents))
+            done = parents[0].server.trial.version
+            async with running(experiment, tmp_path, place, part=names[0]) as back:
+                await eventually(lambda: back.server.trial.version > done + 2)
+                serving.child.stop()
+                await serving.task
 
 
 async def test_a_slice_that_diverges_is_taken_from_the_parent_with_all_others(
@@ -270,15 +304,13 @@ async def test_a_name_that_the_first_part_has_numbered_is_used_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("genkidama.child.conversations._machine_name", lambda: "pi")
-    async with (
-        in_parts(uneven(), tmp_path, 2) as parents,
-        Serving(child_of(parents, "")) as one,
-        Serving(child_of(parents, "")) as two,
-    ):
-        await one.exchanged(1)
-        await two.exchanged(1)
-        for parent in parents:
-            assert sorted(parent.server.connected) == ["pi", "pi-2"]
+    async with in_parts(uneven(), tmp_path, 2) as parents, FakeChild(parents[0].address) as other:
+        hello = Hello(protocol=PROTOCOL, name="pi", session="another", part="1/2")
+        assert isinstance(await other.ask(hello), Welcome)
+        async with Serving(child_of(parents, "")) as serving:
+            await serving.exchanged(1)
+            assert serving.child.name == "pi-2"
+            assert [sorted(parent.server.joined) for parent in parents] == [["pi-2"], ["pi-2"]]
 
 
 async def test_only_the_first_part_ends_the_run() -> None:

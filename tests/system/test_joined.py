@@ -121,6 +121,14 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
         joined.load(there / "version-0000000005.safetensors")
 
 
+def test_what_a_rule_remembers_is_cut_like_the_weights() -> None:
+    whole = checkpoint(5)
+    state = joined.cut(whole, Part(2, 2)).state
+    assert state["first"].tolist() == list(range(-9, -19, -1))
+    assert state["__trained__"].tolist() == [number + 0.5 for number in range(9, 22)]
+    assert state["clock"].tolist() == [7.0]
+
+
 def test_where_a_part_keeps_its_own() -> None:
     run = Path("runs/a")
     assert joined.directory_of(run, WHOLE) == joined.directory_of(run, Part(1, 3)) == run
