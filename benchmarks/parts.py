@@ -54,7 +54,7 @@ class Ready:
         pass
 
     async def due(self) -> None:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)  # without a parent it would not rest
 
     def snapshot(self) -> Vector:
         return self.weights

@@ -262,7 +262,9 @@ class Child:
             self._in_background(self._own.keep(backend)),
         ]
         try:
-            while not talk.over and await self._until_stopped(_then_true(backend.due())):
+            while not (talk.over or self._stopping.is_set()) and await self._until_stopped(
+                _then_true(backend.due())
+            ):
                 await self._until_stopped(talk.exchange(backend), _LAST_REPLY_SECONDS)
                 backend.release()
         finally:

@@ -400,3 +400,11 @@ async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixtu
         said.reasons()
         == [f"nobody listens at {where}: is the parent started, and are host and port right?"] * 2
     )
+
+
+async def test_a_child_whose_exchanges_are_due_at_once_can_be_stopped(tmp_path: Path) -> None:
+    async with running(constant(network={"options": {"seconds": 0}}), tmp_path) as parent:
+        serving = Serving(Child(url(parent.address), name="pi"))
+        async with serving:
+            await serving.exchanged(3)
+        assert serving.task.done() and not parent.server.connected
