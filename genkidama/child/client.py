@@ -133,7 +133,7 @@ class Child:
         """How training stands, in a few words for people who ask the service manager."""
         talk = self._conversation
         version = self._session.version
-        waiting = f"waiting for {self.parent}" + (f": {talk.problem}" if talk.problem else "")
+        waiting = f"waiting for {talk.away}" + (f": {talk.problem}" if talk.problem else "")
         if self.experiment is None or self.backend is None:
             return waiting
         cores = f"{self._using} core{'s'[: self._using != 1]}"

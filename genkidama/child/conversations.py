@@ -101,6 +101,12 @@ class Conversations:
         return all(talk.joined for talk in self._talks)
 
     @property
+    def away(self) -> str:
+        """The address of a part that is not joined, or of the first."""
+        apart = (talk.session.parent for talk in self._talks if not talk.joined)
+        return next(apart, self._first.parent)
+
+    @property
     def problem(self) -> str:
         """Why the parent, or a part of it, is waited for at present; empty while it is not."""
         return next((talk.problem for talk in self._talks if talk.problem), "")

@@ -178,6 +178,7 @@ async def test_a_part_that_dies_and_returns_stops_nobody(tmp_path: Path, rule: s
             before = one.server.trial.version
             await serving.exchanged(5)
             assert one.server.trial.version >= before + 4
+            assert f", waiting for ws://{host}:{port}" in serving.child.status
             again = running(experiment, tmp_path, f"{host}:{port}", part=Part(2, 2))
             async with again as back:
                 assert back.server.trial.version == gone
