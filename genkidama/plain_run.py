@@ -5,6 +5,7 @@ from __future__ import annotations
 from genkidama.averaging import Blend, Rule
 from genkidama.events import Event
 from genkidama.experiment import Experiment
+from genkidama.parts import WHOLE, Part
 from genkidama.rules.arrivals import Arrivals
 from genkidama.rules.table import RULES, make_rule, pushes
 from genkidama.trial import Tally, Trial
@@ -18,18 +19,21 @@ class PlainRun:
     Args:
         rule: how a push is used. None takes the one that `parent.rule` names or, if that is an
             import string, the documented one.
+        part: which part of the parent this is. Only the first ends the run.
     """
 
     shared = True
     wait = 0.0
 
-    def __init__(self, experiment: Experiment, rule: Rule | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, rule: Rule | None = None, part: Part = WHOLE
+    ) -> None:
         self.rule: Rule = rule or _named(experiment)
         settings = experiment.to_dict()
         if self.rule.takes != pushes(experiment):
             # The children do not know a rule of one's own.
             settings["child"]["push"] = self.rule.takes
-        self.trial = Trial(window=experiment.stop.window, experiment=settings)
+        self.trial = Trial(window=experiment.stop.window, experiment=settings, part=part)
         self.tally = Tally()
         self.events: list[Event] = []
         self._stop = experiment.stop
@@ -80,6 +84,8 @@ class PlainRun:
 
     def over(self, now: float) -> str:
         stop, trial = self._stop, self.trial
+        if not trial.part.is_first:
+            return ""
         if stop.mean_return is not None and len(trial.returns) == stop.window:
             mean = trial.mean_return
             if mean is not None and mean >= stop.mean_return:

@@ -78,6 +78,7 @@ VERBS = {
             _file("the experiment (may be left out with --resume)"),
             _number("--children", "child processes (default: 2)", default=2),
             _number("--cores", "core processes of each child (default: the CPU cores, shared out)"),
+            _number("--shards", "parent processes, each with a slice of the vector (default: 1)"),
             _number("--updates", "stop after so many exchanges a child (stop.updates)"),
             _SEED,
             _OUT,

@@ -43,6 +43,7 @@ def _train(options: argparse.Namespace) -> int:
             out=options.out,
             resume=options.resume,
             episodes=0,
+            shards=options.shards,
             watch=progress,
             say=progress.say,
         )
@@ -228,7 +229,7 @@ def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) ->
         before: what the run had done before this command, which its speed leaves out.
         evaluated: whether its evaluation belongs to it.
     """
-    snapshot = run.load().snapshot
+    snapshot = run.snapshot
     steps = snapshot.steps - (before.steps if before else 0)
     seconds = snapshot.seconds - (before.seconds if before else 0.0)
     return {

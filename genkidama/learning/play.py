@@ -22,7 +22,7 @@ from genkidama.learning.environments import default_threshold, make_environment,
 from genkidama.learning.model import Model
 from genkidama.learning.starts import Starts, starts_of
 from genkidama.settings import Environment
-from genkidama.system import checkpoint as checkpoints
+from genkidama.system import joined
 from genkidama.system.lifeline import end_with_parent
 
 __all__ = ["play", "play_episode"]
@@ -83,7 +83,7 @@ def main() -> int:
     answer = sys.stdout
     sys.stdout = sys.stderr  # what an environment prints is no part of the answer
     try:
-        checkpoint = checkpoints.load(request["checkpoint"])
+        checkpoint = joined.load(request["checkpoint"])
         experiment = checkpoint.experiment
         settings = played(experiment.environment, request["environment"])
         try:

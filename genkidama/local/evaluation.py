@@ -20,7 +20,7 @@ import numpy.typing as npt
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.starts import is_null, starts_of
 from genkidama.local.processes import failure
-from genkidama.system import checkpoint as checkpoints
+from genkidama.system import joined
 from genkidama.system.machine import available_cores
 from genkidama.system.run import Run
 
@@ -179,11 +179,11 @@ def evaluate(
         raise ConfigurationError(f"choose = {choose}: at least 0 is needed")
     run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
     if run is None:
-        checkpoint = checkpoints.load(Path(str(target)))
+        checkpoint = joined.load(Path(str(target)))
     elif choose:
         kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
         best = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts)
-        checkpoint = checkpoints.load(best)
+        checkpoint = joined.load(best)
     else:
         checkpoint = run.load(best=True, unreadable=_warn)
     path = checkpoint.path

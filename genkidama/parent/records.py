@@ -110,7 +110,10 @@ class Records:
         except BaseException:
             self.close()
             raise
-        self.note(resumed or Started(time=now(), run=out.name, software=genkidama.__version__))
+        self.note(
+            resumed
+            or Started(time=now(), run=server.run or out.name, software=genkidama.__version__)
+        )
 
     @property
     def urgent(self) -> bool:

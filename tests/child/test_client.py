@@ -388,7 +388,9 @@ async def test_auto_takes_every_core_that_may_be_used(
     monkeypatch.setattr(client, "available_cores", lambda: 6)
     async with running(constant(), tmp_path) as parent:
         child = Child.from_role(
-            Role.from_dict({"parent": url(parent.address), "cores": "auto", "name": "pi"})
+            Role.from_dict(
+                {"parent": url(parent.address), "cores": "auto", "name": "pi", "allow": ["tests"]}
+            )
         )
         async with Serving(child) as serving:
             await serving.exchanged(1)
@@ -453,3 +455,11 @@ async def test_a_child_imports_what_is_on_its_list(tmp_path: Path) -> None:
         async with asyncio.timeout(20):
             await Child(url(parent.address), name="pi", allow=["tests"]).serve()
         assert parent.server.exchanges >= 2
+
+
+async def test_a_child_whose_exchanges_are_due_at_once_can_be_stopped(tmp_path: Path) -> None:
+    async with running(constant(network={"options": {"seconds": 0}}), tmp_path) as parent:
+        serving = Serving(Child(url(parent.address), name="pi"))
+        async with serving:
+            await serving.exchanged(3)
+        assert serving.task.done() and not parent.server.connected
