@@ -319,13 +319,15 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
         wait_for_port(bare, port, log)
         if not options.no_parent:
             port = free_port()
-            experiment = settings_for("blend", directory)
+            experiment = settings_for("blend", options.optimizer, directory)
             servers["parent"] = start_parent(experiment, out, port, SERVER_CORE), port
         for rule in options.rules:
             port = free_port()
             place = directory / f"{rule}-{size}"
             servers[rule] = (
-                start_parent(settings_for(rule, directory), place, port, SERVER_CORE),
+                start_parent(
+                    settings_for(rule, options.optimizer, directory), place, port, SERVER_CORE
+                ),
                 port,
             )
             with connected(port, 1, vector, manners=True) as connections:
@@ -362,12 +364,13 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
     return found
 
 
-def settings_for(rule: str, directory: Path) -> Path:
+def settings_for(rule: str, optimizer: str, directory: Path) -> Path:
     """The experiment of a Parent with this rule."""
     exchange = "update" if RULES[rule].takes == "gradient" else "free"
     path = directory / f"exchange-{rule}.toml"
     path.write_text(
-        f'[parent]\nalpha = 0.5\nrule = "{rule}"\n[child]\nexchange = "{exchange}"\n',
+        f'[parent]\nalpha = 0.5\nrule = "{rule}"\n[child]\nexchange = "{exchange}"\n'
+        f'[optimizer]\nname = "{optimizer}"\n',
         encoding="utf-8",
     )
     return path
@@ -483,6 +486,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--flower-clients", type=int, default=16, metavar="N")
     parser.add_argument("--rules", nargs="*", default=[], choices=sorted(RULES))
+    parser.add_argument("--optimizer", default="adam", help="of the rule gradient (default adam)")
     parser.add_argument("--no-parent", action="store_true", help="only the bare server")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else"

@@ -1,4 +1,5 @@
-"""What a child's session decides, as values, and the one error that is a decision, too.
+"""What a child's session decides, as values, the one error that is a decision, too, and checks of
+what a parent says of itself.
 
 Two decisions are compared without their vectors.
 """
@@ -8,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
-from genkidama.errors import GenkidamaError, ProtocolError
+from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.messages import Join, Refusal, Reply, Weights, Welcome
+from genkidama.parts import Part
 from genkidama.weights import Vector
 
 __all__ = [
@@ -24,8 +26,13 @@ __all__ = [
     "Reset",
     "Train",
     "Wait",
+    "check_same",
+    "check_welcome",
     "expect",
 ]
+
+#: What of an experiment a child has built its network and its learner from.
+_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "pushes")
 
 R = TypeVar("R", Welcome, Weights)
 
@@ -111,9 +118,47 @@ class Refused(GenkidamaError):
 
 
 def expect(kind: type[R], reply: Reply, to: str) -> R:
-    """The reply, if it is of this kind."""
+    """The reply, if it is of this kind.
+
+    Raises:
+        Refused: it is a refusal.
+        ProtocolError: it is of another kind.
+    """
     if isinstance(reply, Refusal):
         raise Refused(reply)
     if not isinstance(reply, kind):
         raise ProtocolError("order", f"the parent answers {to} with {type(reply).__name__}")
     return reply
+
+
+def check_welcome(welcome: Welcome, parent: str, protocol: int, part: Part) -> None:
+    """Checks that a parent is what the child takes it for.
+
+    Raises:
+        EnvironmentFailure: it speaks another protocol, or is another part.
+    """
+    if welcome.protocol != protocol:
+        raise EnvironmentFailure(
+            f"{parent} speaks protocol {welcome.protocol}, this child {protocol}; "
+            "install the same version"
+        )
+    if welcome.part != str(part):
+        raise EnvironmentFailure(
+            f"{parent} is part {welcome.part} of a parent, this child takes it for part "
+            f"{part}; list the addresses of all parts in their order"
+        )
+
+
+def check_same(ours: Experiment, theirs: Experiment, parent: str) -> None:
+    """Checks that a parent that has come back still runs what the child was built from.
+
+    Raises:
+        GenkidamaError: it runs another experiment.
+    """
+    for section in _BUILT_FROM:
+        if getattr(theirs, section) != getattr(ours, section):
+            what = "parent.rule" if section == "pushes" else f"[{section}]"
+            raise GenkidamaError(
+                f"{parent} now runs another experiment ({what} differs); "
+                "start this child again to take part in it"
+            )

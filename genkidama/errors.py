@@ -37,7 +37,7 @@ class ProtocolError(GenkidamaError):
     """
 
     #: The codes of which that is true in any case.
-    FINAL = ("malformed", "unknown", "version", "order", "length", "experience")
+    FINAL = ("malformed", "unknown", "version", "order", "length", "experience", "part")
 
     CODES = (
         "malformed",  # bytes that are no message
@@ -56,6 +56,7 @@ class ProtocolError(GenkidamaError):
         "flood",  # more frames than anybody needs
         "origin",  # a web page in somebody's browser
         "role",  # a role that the experiment has no room for
+        "part",  # another part of a parent than the child takes it for
         "token",  # no token that the parent knows, or one for another name
     )
 

@@ -338,15 +338,10 @@ def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
         return msgspec.convert(fields, KINDS[name])
     # Before measures had a kind of their own, their kind was the name of their backend.
     old = fields | {"event": "measures", "backend": name}
-    return _measures(old) if _are_measures(old) else None
+    numbers = all(isinstance(old[key], float | int) for key in old.keys() - _HEADS)
+    return _measures(old) if "child" in old and numbers else None
 
 
 def _measures(fields: dict[str, Any]) -> Measures:
     figures = {key: value for key, value in fields.items() if key not in _HEADS}
     return msgspec.convert(fields | {"figures": figures}, Measures)
-
-
-def _are_measures(fields: dict[str, Any]) -> bool:
-    """Whether a line of no known kind is a child's, with nothing but numbers."""
-    numbers = all(isinstance(fields[key], float | int) for key in fields.keys() - _HEADS)
-    return "child" in fields and numbers

@@ -32,6 +32,7 @@ import numpy as np
 
 from genkidama.compression import Encoding
 from genkidama.errors import ProtocolError
+from genkidama.parts import PART
 from genkidama.weights import DTYPE, Signature
 
 __all__ = [
@@ -66,16 +67,13 @@ OLDEST_PROTOCOL = 1
 #: refuses a push with such a return, so a child leaves it out.
 LARGEST_RETURN = 1e30
 
-#: The largest message before a network's size is known. A signature of some ten thousand parameters
-#: fits into it.
+#: The largest message before a network's size is known: some ten thousand parameters fit into it.
 HANDSHAKE_LIMIT = 1 << 20
 
-#: Room beside the vector for the map. 4,096 episode returns take 36 KiB, 32 measures at most
-#: 1.4 KiB.
+#: Room beside the vector for the map: 4,096 returns take 36 KiB, 32 measures at most 1.4 KiB.
 _HEADER_LIMIT = 1 << 17
 
 _LENGTH = struct.Struct("<I")
-
 
 #: Counts stay exact in every language: a double holds whole numbers up to 2⁵³.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -125,6 +123,8 @@ class Hello(Message):
     ] = []
     #: What it wants to do, or does already; empty leaves it to the parent.
     role: Literal["", "bundle", "act", "learn"] = ""
+    #: Which part the child takes this parent for.
+    part: Annotated[str, msgspec.Meta(pattern=PART)] = "1/1"
 
 
 class Welcome(Message):
@@ -144,6 +144,7 @@ class Welcome(Message):
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
     #: One of the hello's encodings, in which weights travel from the first push on.
     encoding: Encoding = ""
+    part: Annotated[str, msgspec.Meta(pattern=PART)] = "1/1"
 
 
 class Join(Message):
@@ -213,6 +214,8 @@ class Leave(Message):
     reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
     #: In a search, the child could not train its trial.
     failed: bool = False
+    #: The first part has said that the run is over, for this reason.
+    over: bool = False
 
 
 class Goodbye(Message):
@@ -239,9 +242,8 @@ def _reject(kind: type, value: object) -> object:
 _requests = msgspec.msgpack.Decoder(Request, dec_hook=_reject)
 _replies = msgspec.msgpack.Decoder(Reply, dec_hook=_reject)
 _encoder = msgspec.msgpack.Encoder()
-_tag: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-    msgspec.defstruct("_Tag", [("type", str)])
-)
+_Tag = msgspec.defstruct("_Tag", [("type", str)])
+_tag: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_Tag)
 _TAGS = {kind.__struct_config__.tag for kind in Request.__args__ + Reply.__args__}
 
 
@@ -322,7 +324,7 @@ def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Request | Re
             f"{len(frame) - end} bytes behind a {message.__struct_config__.tag!r}, "
             "which carries no vector",
         )
-    start = _aligned(end)
+    start = (end + 7) & ~7
     if message.encoding and start <= len(frame):
         message.vector = np.frombuffer(frame, np.uint8, offset=start)
         return message  # type: ignore[no-any-return]
@@ -346,7 +348,3 @@ def _explain(header: memoryview, error: Exception) -> ProtocolError:
             "unknown", f"a message of type {tag[:40]!r}, which protocol {PROTOCOL} does not have"
         )
     return ProtocolError("malformed", f"a {tag!r} that cannot be read: {words}")
-
-
-def _aligned(offset: int) -> int:
-    return (offset + 7) & ~7

@@ -189,7 +189,7 @@ class ParameterServer:
         record = self.children.get(name)
         session = record.session if record is not None and record.connected else ""
         settings = self.experiment.parent
-        check_hello(message, session, len(self.connected), settings.max_children)
+        check_hello(message, session, len(self.connected), settings.max_children, self.trial.part)
         trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
         told = self.roles.told(message, trial.experiment, self.connected) if trial else {}
         record = self.children.setdefault(name, ChildRecord())
@@ -204,6 +204,7 @@ class ParameterServer:
             trial=trial.number if trial else None,
             wait=0.0 if trial else self.trials.wait,
             encoding=record.line.encoding if trial and record.line else "",
+            part=str(self.trial.part),
         )
 
     def _join(self, child: str, message: Join, now: float) -> Reply:
@@ -224,7 +225,7 @@ class ParameterServer:
             )
         )
         self.trials.rule.forget(child)
-        record.join(signature)
+        record.join(trial.held)
         return self._pull(child, now)
 
     def _pull(self, child: str, now: float) -> Reply:
@@ -258,7 +259,6 @@ class ParameterServer:
         self, child: str, message: Push, vector: Vector, trial: Trial, now: float
     ) -> str | None:
         """As `Trial.take`."""
-        assert trial.signature is not None
         push = Contribution(
             vector,
             message.version,
@@ -269,7 +269,7 @@ class ParameterServer:
             now,
             self.trials.progress(trial, now),
             message.measures.get("loss"),
-            trial.signature.statistics,
+            trial.held.statistics,
         )
         return trial.take(push, message.kind, self.trials.rule, self.experiment.parent.average)
 
@@ -309,6 +309,8 @@ class ParameterServer:
         record, trial = self._record(child)
         record.parted = True
         self.trials.left(child, trial, message.failed, message.reason, now)
+        if message.over and not trial.part.is_first:
+            self._end(message.reason or "the run is over", now)
         self._check_stop(now)
         self.disconnected(child, message.reason or "left", now)
         return Goodbye()
@@ -339,8 +341,10 @@ class ParameterServer:
         return self._weights(child, trial, now, answer=True)
 
     def _check_stop(self, now: float) -> None:
-        if self.stop:
-            return
-        self.stop = self.trials.over(now)
-        if self.stop:
-            self._events.append(Stopped(time=now, reason=self.stop, version=self.trials.version))
+        if not self.stop and (reason := self.trials.over(now)):
+            self._end(reason, now)
+
+    def _end(self, reason: str, now: float) -> None:
+        if not self.stop:
+            self.stop = reason
+            self._events.append(Stopped(time=now, reason=reason, version=self.trials.version))

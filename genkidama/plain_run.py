@@ -6,6 +6,7 @@ from genkidama.averaging import Blend, Rule
 from genkidama.events import Event
 from genkidama.experiment import Experiment, Stop
 from genkidama.formats import plural
+from genkidama.parts import WHOLE, Part
 from genkidama.rules.arrivals import Arrivals
 from genkidama.rules.table import RULES, make_rule, pushes
 from genkidama.trial import Tally, Trial
@@ -19,18 +20,21 @@ class PlainRun:
     Args:
         rule: how a push is used. None takes the one that `parent.rule` names or, if that is an
             import string, the documented one.
+        part: which part of the parent this is. Only the first ends the run.
     """
 
     shared = True
     wait = 0.0
 
-    def __init__(self, experiment: Experiment, rule: Rule | None = None) -> None:
+    def __init__(
+        self, experiment: Experiment, rule: Rule | None = None, part: Part = WHOLE
+    ) -> None:
         self.rule: Rule = rule or _named(experiment)
         settings = experiment.to_dict()
         if self.rule.takes != pushes(experiment):
             # The children do not know a rule of one's own.
             settings["child"]["push"] = self.rule.takes
-        self.trial = Trial(window=experiment.stop.window, experiment=settings)
+        self.trial = Trial(window=experiment.stop.window, experiment=settings, part=part)
         self.tally = Tally()
         self.events: list[Event] = []
         self._stop = experiment.stop
@@ -81,6 +85,8 @@ class PlainRun:
 
     def over(self, now: float) -> str:
         trial, tally = self.trial, self.tally
+        if not trial.part.is_first:
+            return ""
         mean = trial.mean_return if len(trial.returns) == self._stop.window else None
         return reached(
             self._stop, mean, tally.updates, trial.episodes, trial.steps, tally.seconds(now)

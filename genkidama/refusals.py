@@ -8,6 +8,7 @@ from genkidama.averaging import Rule
 from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
+from genkidama.parts import WHOLE, Part
 from genkidama.trial import STATE_PREFIX, Trial
 from genkidama.weights import DTYPE, Signature, Vector
 
@@ -17,13 +18,16 @@ __all__ = ["check_hello", "check_push", "check_returns", "check_signature"]
 NOTHING: Vector = np.zeros(0, DTYPE)
 
 
-def check_hello(message: Hello, session: str, connected: int, limit: int) -> None:
+def check_hello(
+    message: Hello, session: str, connected: int, limit: int, part: Part = WHOLE
+) -> None:
     """Checks that this child may come in.
 
     Args:
         session: the session of the child connected under this name; empty if there is none.
         connected: how many children are connected.
         limit: `parent.max_children`.
+        part: which part of a parent this is.
     """
     if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
         raise ProtocolError(
@@ -31,6 +35,12 @@ def check_hello(message: Hello, session: str, connected: int, limit: int) -> Non
             f"child {message.name!r} speaks protocol {message.protocol}, "
             f"this parent protocols {OLDEST_PROTOCOL} to {PROTOCOL}; "
             "install the same version on both",
+        )
+    if message.part != str(part):
+        raise ProtocolError(
+            "part",
+            f"child {message.name!r} comes for part {message.part} of a parent, this is part "
+            f"{part}; give it the addresses of all parts, in their order",
         )
     if session and session != message.session:
         raise ProtocolError(
@@ -58,6 +68,8 @@ def check_signature(
             f"a network of {signature.size} numbers; "
             f"1 to {limit} are accepted (parent.max_parameters)"
         )
+    elif signature.size - signature.statistics < trial.part.count:
+        problem = f"{trial.part.count} parts share the child's {signature.size} numbers; use fewer"
     elif taken := [name for name in names if _is_reserved(name)]:
         problem = f"child {child!r} gives a parameter the name {taken[0]!r}"
     elif len(set(names)) < len(names):
@@ -96,10 +108,9 @@ def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool)
             f"child {child!r} pushes for trial {message.trial}, which it does not own; "
             "it has to say hello again",
         )
-    assert trial.signature is not None, "the child has joined"
     vector = NOTHING if message.kind == "work" else message.vector
     length = 0 if vector is None else len(vector)
-    wanted = "" if vector is NOTHING else rule.fits(length, trial.signature.size)
+    wanted = "" if vector is NOTHING else rule.fits(length, trial.held.size)
     if vector is None or wanted:
         raise ProtocolError("length", f"child {child!r} pushes {length} numbers, expected {wanted}")
     if message.version > trial.version:

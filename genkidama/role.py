@@ -18,9 +18,13 @@ class Role(Section, frozen=True):
 
     parent: Annotated[
         str,
-        Meta(pattern=r"^wss?://[^\s/]+", extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"}),
+        Meta(
+            pattern=r"^wss?://[^\s/,]+[^,]*(,\s*wss?://[^\s/,]+[^,]*)*\Z",
+            extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"},
+        ),
     ] = "ws://127.0.0.1:8765"
-    """Where the parent listens: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate."""
+    """Where the parent listens: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate.
+    For a parent in parts all of these, in their order, with commas between them."""
     name: Annotated[
         str,
         Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),

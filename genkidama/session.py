@@ -32,9 +32,11 @@ from genkidama.decisions import (
     Reset,
     Train,
     Wait,
+    check_same,
+    check_welcome,
     expect,
 )
-from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
+from genkidama.errors import EnvironmentFailure, ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.gathered import Gathered, LeftOut
 from genkidama.lines import ChildLine, check_weights
@@ -53,6 +55,7 @@ from genkidama.messages import (
     Weights,
     Welcome,
 )
+from genkidama.parts import WHOLE, Part
 from genkidama.roles import reachable
 from genkidama.weights import Signature, Vector
 
@@ -64,9 +67,6 @@ _LONGEST_REASON = 200
 #: A parent closes with this code when the run is over, and with another code if it may come back.
 _RUN_OVER = 1000
 
-#: What of an experiment a child has built its network and its learner from.
-_BUILT_FROM = ("environment", "network", "algorithm", "optimizer", "child", "ga3c", "pushes")
-
 
 class Session:
     """A child's mind: who it is, what it trains, what its parent has counted.
@@ -77,19 +77,29 @@ class Session:
         numbered: whether the name gets a number if it is taken; False if a person has chosen it.
         parent: the parent's name in errors, its address for example.
         role: what it wants to do; empty or "experiment" leaves it to the parent.
+        part: which part of a parent it is.
     """
 
     def __init__(
-        self, name: str, word: str, *, numbered: bool = False, parent: str, role: str = ""
+        self,
+        name: str,
+        word: str,
+        *,
+        numbered: bool = False,
+        parent: str,
+        role: str = "",
+        part: Part = WHOLE,
     ) -> None:
         self.name = name
         self.parent = parent
+        self.part = part
         #: The experiment, the run's name and, in a search, the trial; set by the first welcome.
         self.experiment: Experiment | None = None
         self.run = ""
         self.trial: int | None = None
-        #: The network; set by `join`.
+        #: What the parent holds of the network; set by `join`.
         self.signature: Signature | None = None
+        self._join = Join(signature=[])
         #: The version of θ_P in the parent's last weights.
         self.version = 0
         #: Set when the run is over, or the trial.
@@ -123,12 +133,14 @@ class Session:
             trial=self.trial,
             encodings=list(ENCODINGS) if self._protocol > OLDEST_PROTOCOL else [],
             role=self._role,
+            part=str(self.part),
         )
 
     def join(self, signature: Signature) -> Join:
         """The request after hello, when the network is built."""
-        self.signature = signature
-        return Join.of(signature)
+        self.signature = self.part.of(signature)
+        self._join = Join.of(signature)
+        return self._join
 
     @property
     def pushes(self) -> Kind:
@@ -163,16 +175,21 @@ class Session:
         )
         return self._line.write(push)
 
-    def leave(self) -> Leave:
-        """The last request."""
-        reason = self.over.reason if self.over else "stopped"
-        return Leave(reason=reason[:_LONGEST_REASON])
+    def leave(self, over: str = "") -> Leave:
+        """The last request; `over` is why the first part, if this is another, has ended the run."""
+        reason = over or (self.over.reason if self.over else "stopped")
+        return Leave(reason=reason[:_LONGEST_REASON], over=bool(over))
 
     def give_back(self, reason: str) -> Leave:
         """The last request on a connection, if the trial cannot be trained here."""
         return Leave(reason=reason[:_LONGEST_REASON], failed=True)
 
     # What has happened.
+
+    def call_like(self, other: Session) -> None:
+        """Takes over the name that another part has given to this child."""
+        self.name = other.name
+        self._number = other._number
 
     def gather(self, steps: int, returns: list[float], measures: dict[str, float]) -> LeftOut:
         """Adds the work since the last call to that of the next push; see `Gathered.add`.
@@ -244,11 +261,7 @@ class Session:
                 "version", f"it does not speak protocol {PROTOCOL}; trying an older one"
             )
         welcome = expect(Welcome, reply, "hello")
-        if welcome.protocol != self._protocol:
-            raise EnvironmentFailure(
-                f"{self.parent} speaks protocol {welcome.protocol}, this child {self._protocol}; "
-                "install the same version"
-            )
+        check_welcome(welcome, self.parent, self._protocol, self.part)
         self.run = welcome.run
         self._line = ChildLine(welcome.encoding)
         return self._resume(welcome) if training else self._start(welcome)
@@ -267,32 +280,21 @@ class Session:
 
     def _resume(self, welcome: Welcome) -> Decision:
         """The parent may have been replaced, or may have given the trial to another child."""
-        assert self.signature is not None
         if self.trial is not None and welcome.stop:
             return self._end(welcome.stop)
         if welcome.trial != self.trial or welcome.wait:
             return self._end("another child trains it now", next=True)
-        theirs = self._read(welcome)
-        for section in _BUILT_FROM:
-            if getattr(theirs, section) != getattr(self.experiment, section):
-                what = "parent.rule" if section == "pushes" else f"[{section}]"
-                raise GenkidamaError(
-                    f"{self.parent} now runs another experiment ({what} differs); "
-                    "start this child again to take part in it"
-                )
-        return Join.of(self.signature)
+        assert self.experiment is not None
+        check_same(self.experiment, self._read(welcome), self.parent)
+        return self._join
 
     def _hear_of_join(self, reply: Reply) -> Decision:
         weights = expect(Weights, reply, "a join")
         check_weights(weights, self.signature)
         diverged = self._diverged
         self._diverged = ""
-        if (
-            self._begun
-            and not diverged
-            and self._basis.vector is not None
-            and weights.vector is not None
-        ):
+        known = self._basis.vector is not None and weights.vector is not None
+        if self._begun and not diverged and known:
             # What is pushed next starts from the same basis. A parent may have gone back behind it.
             self.version = min(self.version, weights.version)
         else:
@@ -319,7 +321,7 @@ class Session:
     def _hear_of_push(self, push: Push, reply: Reply) -> Decision:
         if isinstance(reply, Refusal) and reply.code == "finite" and self.signature is not None:
             self._diverged = reply.reason
-            return Join.of(self.signature)
+            return self._join
         if isinstance(reply, Refusal) and reply.code in ("trial", "base"):
             # The reply to the next hello will tell what to train, and to the next join θ_P.
             raise ProtocolError(reply.code, reply.reason)
@@ -342,5 +344,5 @@ class Session:
         return self.over
 
     def _read(self, welcome: Welcome) -> Experiment:
-        source = f"the experiment of {self.parent}"
-        return reachable(Experiment.from_dict(welcome.experiment, source=source), self.parent)
+        told = Experiment.from_dict(welcome.experiment, source=f"the experiment of {self.parent}")
+        return reachable(told, self.parent)

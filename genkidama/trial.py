@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from genkidama.averaging import Contribution, Rule, blend
 from genkidama.errors import ProtocolError
 from genkidama.events import Event, Exchange
+from genkidama.parts import WHOLE, Part
 from genkidama.weights import Signature, Vector
 
 __all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
@@ -41,7 +42,10 @@ class Trial:
     number: int | None = None
     #: The experiment with this trial's settings, as a child receives it.
     experiment: dict[str, Any] = field(default_factory=dict)
+    #: The whole network's, of which this parent may hold a part.
     signature: Signature | None = None
+    part: Part = WHOLE
+    #: The numbers that this parent holds: shape (held.size,).
     vector: Vector | None = None
     #: The running mean of θ_P, for evaluation and export; None unless `parent.average` is set.
     average: Vector | None = None
@@ -54,6 +58,12 @@ class Trial:
     returns: deque[float] = field(default_factory=deque)
     _sum: float = 0.0
     _unchecked: int = 0
+
+    @property
+    def held(self) -> Signature:
+        """What the numbers that this parent holds mean; a child must have joined."""
+        assert self.signature is not None
+        return self.part.of(self.signature)
 
     def add_returns(self, returns: list[float]) -> None:
         kept = self.returns
@@ -169,6 +179,8 @@ class Trial:
             children=children or {},
             sessions=sessions or {},
             experiment=self.experiment,
+            part=str(self.part),
+            whole=[] if self.part == WHOLE or not self.signature else [*self.signature.entries],
         )
 
     def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
@@ -201,6 +213,10 @@ class Snapshot(msgspec.Struct, kw_only=True):
     #: vector has all pushes up to there, so a push that is sent again is not counted again.
     sessions: dict[str, tuple[str, int]] = {}
     experiment: dict[str, Any] = {}
+    #: `"2/3"`: the second of three parts, whose vector this is. Then `whole` is the signature of
+    #: the network.
+    part: str = "1/1"
+    whole: list[tuple[str, tuple[int, ...]]] = []
 
 
 #: The updates of a checkpoint are read as a fraction with at most this denominator, if they can be.

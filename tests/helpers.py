@@ -29,6 +29,7 @@ from genkidama.experiment import Experiment
 from genkidama.messages import Reply, Request, decode_request, encode
 from genkidama.parameter_server import Snapshot
 from genkidama.parent import Parent
+from genkidama.parts import WHOLE, Part
 from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.run import Run
 from genkidama.weights import DTYPE, Signature, Vector
@@ -312,10 +313,10 @@ def constant(**sections: dict[str, Any]) -> Experiment:
 
 @asynccontextmanager
 async def running(
-    experiment: Experiment, out: Path, listen: str = "127.0.0.1:0"
+    experiment: Experiment, out: Path, listen: str = "127.0.0.1:0", part: Part = WHOLE
 ) -> AsyncIterator[Parent]:
     """A parent that serves in this loop and is shut down at the end."""
-    parent = Parent(experiment, out=out, listen=listen)
+    parent = Parent(experiment, out=out, listen=listen, part=part)
     await parent.startup()
     serving = asyncio.create_task(parent.serve())
     try:

@@ -13,6 +13,7 @@ from genkidama.averaging import Blend
 from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
+from genkidama.parts import WHOLE, Part
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
 from genkidama.trial import Trial
 from genkidama.weights import DTYPE, Signature
@@ -120,6 +121,29 @@ def test_the_first_network_only_has_to_be_of_a_size() -> None:
     same = Trial(window=1, signature=SIGNATURE)
     assert refusal(check_signature, "a", other, Trial(window=1), LIMITED) is None
     assert refusal(check_signature, "a", SIGNATURE, same, LIMITED) is None
+
+
+def test_a_child_comes_for_the_part_that_this_is() -> None:
+    third = Hello(protocol=PROTOCOL, name="a", session="s1", part="3/3")
+    assert refusal(check_hello, third, "", 0, 3, Part(3, 3)) is None
+    reason = "; give it the addresses of all parts, in their order"
+    for message, part, words in (
+        (third, Part(2, 3), "child 'a' comes for part 3/3 of a parent, this is part 2/3"),
+        (third, WHOLE, "child 'a' comes for part 3/3 of a parent, this is part 1/1"),
+        (hello(OLDEST_PROTOCOL), Part(1, 2), "child 'a' comes for part 1/1 of a parent, this is"),
+    ):
+        found = refusal(check_hello, message, "", 0, 3, part)
+        assert found is not None and found[0] == "part"
+        assert found[1].startswith(words) and found[1].endswith(reason)
+
+
+def test_no_part_is_empty() -> None:
+    statistics = Signature.of([("w", (2,)), ("statistics.returns", (3,))])
+    for count, words in ((2, None), (3, "3 parts share the child's 5 numbers; use fewer")):
+        found = refusal(
+            check_signature, "a", statistics, Trial(window=1, part=Part(1, count)), LIMITED
+        )
+        assert found == (words and ("signature", words))
 
 
 def push(*numbers: float, version: int = 0, trial: int | None = None) -> Push:

@@ -33,6 +33,10 @@ def test_a_role_by_values(tmp_path: Path) -> None:
             'parent = "http://pi"',
             "parent = 'http://pi': expected ws://HOST:PORT or wss://HOST:PORT",
         ),
+        (
+            'parent = "ws://a:1,b:2"',
+            "parent = 'ws://a:1,b:2': expected ws://HOST:PORT or wss://HOST:PORT",
+        ),
         ('name = "my pi"', f"name = 'my pi': expected {NAME}"),
         ('cores = "many"', "cores = 'many': expected one of 'auto', 'experiment', or int >= 1"),
         ("cores = 0", "cores = 0: expected int >= 1"),
@@ -49,6 +53,11 @@ def test_a_role_that_is_wrong_is_told_in_one_line(tmp_path: Path, text: str, lin
     with pytest.raises(ConfigurationError) as caught:
         Role.load(path)
     assert str(caught.value) == f"{path}: {line}"
+
+
+def test_a_parent_in_parts_has_several_addresses() -> None:
+    places = "ws://a:8765, wss://b:8765/x,ws://[::1]:9"
+    assert Role.from_dict({"parent": places}).parent == places
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,12 @@ class Network:
         machines: how many.
         link: what each of them is behind; None leaves all on the loopback.
         seed: of the lost packets.
+        mtu: the largest packet, in bytes.
     """
 
-    def __init__(self, machines: int, link: Link | None, seed: int) -> None:
+    def __init__(self, machines: int, link: Link | None, seed: int, mtu: int = 1500) -> None:
         self._link = link
+        self._mtu = mtu
         self._seed = seed
         stem = f"scaling-{os.getpid()}"
         self._parent = f"{stem}-parent"
@@ -57,8 +59,8 @@ class Network:
             _ip("netns", "exec", self._parent, "sh", "-c", f"echo 1 > {forward}")
             for number, name in enumerate(self._machines):
                 own, parents = self.address(number), self.parents_address(number)
-                _raise(name, "uplink", own, parents)
-                _raise(self._parent, f"link{number}", parents, own)
+                _raise(name, "uplink", own, parents, self._mtu)
+                _raise(self._parent, f"link{number}", parents, own, self._mtu)
                 _ip("-n", name, "route", "add", "default", "dev", "uplink")
         except BaseException:
             self.__exit__(None, None, None)
@@ -110,9 +112,9 @@ class Network:
         return 0.0 if self._relay is None else cpu_seconds(self._relay.pid)
 
 
-def _raise(namespace: str, device: str, own: str, peer: str) -> None:
+def _raise(namespace: str, device: str, own: str, peer: str, mtu: int) -> None:
     _ip("-n", namespace, "addr", "add", own, "peer", peer, "dev", device)
-    _ip("-n", namespace, "link", "set", "dev", device, "up")
+    _ip("-n", namespace, "link", "set", "dev", device, "mtu", str(mtu), "up")
 
 
 def _inside(namespace: str, command: list[str]) -> list[str]:

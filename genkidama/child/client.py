@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 import threading
 import time
 from collections.abc import Coroutine, Sequence
@@ -27,17 +26,16 @@ import msgspec
 import structlog
 
 from genkidama.child.backend import Backend, make_backend, tell_answered
-from genkidama.child.conversation import Conversation
+from genkidama.child.conversations import Conversations
 from genkidama.child.credentials import read_token
 from genkidama.child.state import OwnState
-from genkidama.child.uplink import FAILURES, Uplink
+from genkidama.child.uplink import FAILURES
 from genkidama.decisions import Begin
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.permission import ANYTHING, check_imports
 from genkidama.role import Role
-from genkidama.session import Session
-from genkidama.system.machine import available_cores, loop_factory, machine_name, on_signals
+from genkidama.system.machine import available_cores, loop_factory, on_signals
 from genkidama.system.systemd import supervised
 from genkidama.weights import Signature
 
@@ -61,7 +59,8 @@ class Child:
     """One machine that trains.
 
     Args:
-        parent: `ws://HOST:PORT` or `wss://HOST:PORT`.
+        parent: `ws://HOST:PORT` or `wss://HOST:PORT`; of a parent in parts all addresses, in their
+            order, with commas between them.
         name: unique among the parent's children; empty means the machine's name, numbered if that
             is taken.
         cores: core processes; None takes what the experiment says, `"auto"` as many as the CPU has
@@ -91,17 +90,17 @@ class Child:
         fingerprint: str = "",
         allow: Sequence[str] = (ANYTHING,),
     ) -> None:
-        word, called = secrets.token_hex(8), name or machine_name()
-        self._session = Session(called, word, numbered=not name, parent=parent, role=role)
         self._stopping = asyncio.Event()
-        self._told_to_stop = False
-        uplink = Uplink(parent, token=token, ca_file=ca_file, fingerprint=fingerprint)
-        self._conversation = Conversation(uplink, self._session, self._stopping.set)
+        self._conversation = Conversations.with_parent(
+            parent, name, role, self._stopping.set, token, ca_file, fingerprint
+        )
+        self._session = self._conversation.session
         self._allow = tuple(allow)
         self._own = OwnState(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
         self._using = 0
         self._failures = 0
+        self._told_to_stop = False
         self._failure: BaseException | None = None
         #: Set by `serve`.
         self.backend: Backend | None = None
@@ -143,9 +142,8 @@ class Child:
     @property
     def status(self) -> str:
         """How training stands, in a few words for people who ask the service manager."""
-        talk = self._conversation
-        version = self._session.version
-        waiting = f"waiting for {self.parent}" + (f": {talk.problem}" if talk.problem else "")
+        talk, version = self._conversation, self._session.version
+        waiting = f"waiting for {talk.away}" + (f": {talk.problem}" if talk.problem else "")
         if self.experiment is None or self.backend is None:
             return waiting
         cores = f"{self._using} core{'s'[: self._using != 1]}"
@@ -197,8 +195,9 @@ class Child:
                 self._renew()
         finally:
             await self._conversation.close()
-        over = self._session.over
-        self._conversation.pulse.ended(self.name, self.parent, over.reason if over else "stopped")
+        over = self._conversation.over
+        reason = over.reason if over else "stopped"
+        self._conversation.pulse.ended(self.name, self.parent, reason)
 
     # One trial; a plain run is one.
 
@@ -210,10 +209,11 @@ class Child:
         """
         session = self._session
         try:
-            if session.over is None:
+            if self._conversation.over is None:
                 await self._build()
                 self._failures = 0
-            return session.over is not None and session.over.next
+            over = self._conversation.over
+            return over is not None and over.next
         except (ConfigurationError, EnvironmentFailure) as error:
             if session.trial is None:
                 raise
@@ -261,7 +261,7 @@ class Child:
         talk = self._conversation
         self._own.open(self.name, self._state_key(signature))
         resumed = self._own.restore(backend)
-        begin = await self._until_stopped(talk.enter(signature))
+        begin = await self._until_stopped(talk.enter(signature, backend))
         if not isinstance(begin, Begin):
             return
         backend.set_progress(begin.progress)
@@ -269,12 +269,12 @@ class Child:
         await backend.begin(begin.vector, begin.version)
         if resumed:
             log.info("resumed", child=self.name, version=begin.version)
-        helpers = [
-            self._in_background(talk.keep(signature)),
-            self._in_background(self._own.keep(backend)),
-        ]
+        works = (talk.keep(signature), self._own.keep(backend))
+        helpers = [self._in_background(work) for work in works]
         try:
-            while not self._session.over and await self._until_stopped(_then_true(backend.due())):
+            while not (talk.over or self._stopping.is_set()) and await self._until_stopped(
+                _then_true(backend.due())
+            ):
                 await self._until_stopped(talk.exchange(backend), _LAST_REPLY_SECONDS)
                 backend.release()
         finally:
@@ -286,7 +286,7 @@ class Child:
 
     async def _farewell(self, backend: Backend) -> None:
         """The last push and a goodbye, as far as there is time; none if another trial follows."""
-        over = self._session.over
+        over = self._conversation.over
         if over is None:
             log.info("stopping", child=self.name)
         elif over.next:
@@ -297,10 +297,8 @@ class Child:
         await self._own.save(backend)
 
     def _state_key(self, signature: Signature) -> str:
-        session = self._session
-        if session.trial is None:
-            return signature.digest
-        return f"{signature.digest}/{session.run}/{session.trial}"
+        run, trial = self._session.run, self._session.trial
+        return signature.digest if trial is None else f"{signature.digest}/{run}/{trial}"
 
     def _as_told(self, experiment: Experiment) -> Experiment:
         """With what this machine's owner says about its cores: if "auto", fewer will do."""

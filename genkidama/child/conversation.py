@@ -1,4 +1,4 @@
-"""One session with the parent, over one connection after another.
+"""One session with the parent, or with one part of it, over one connection after another.
 
 Laws of this file:
 - The session decides. This file sends its requests, carries out its decisions, and opens, watches
@@ -14,9 +14,7 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
-import math
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,12 +22,11 @@ import structlog
 from websockets.asyncio.client import ClientConnection
 
 from genkidama.child import uplink
-from genkidama.child.backend import Backend, GradientBackend, NewsBackend, tell_answered
+from genkidama.child.backend import NewsBackend
 from genkidama.child.explanations import Complaints
 from genkidama.child.news import News
-from genkidama.child.pulse import Pulse
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
-from genkidama.decisions import Blend, Decision, Refused, Renamed, Reset, Wait
+from genkidama.decisions import Decision, Keep, Refused, Renamed, Wait
 from genkidama.messages import Join, Pull, Request
 from genkidama.session import Session
 from genkidama.weights import Signature, Vector
@@ -40,7 +37,7 @@ log = structlog.get_logger()
 
 
 class Conversation:
-    """What a child and its parent say to each other, for as long as the child lives.
+    """What a child and its parent, or one part of it, say to each other as long as the child lives.
 
     Args:
         uplink: opens connections.
@@ -51,16 +48,14 @@ class Conversation:
     def __init__(self, uplink: Uplink, session: Session, ended: Callable[[], None]) -> None:
         self.uplink = uplink
         self.session = session
-        #: When the last push was answered, as `time.monotonic` tells it; NaN before the first.
-        self.exchanged = math.nan
         #: Whether pushes may be sent at present.
         self.joined = False
-        self._entered = asyncio.Event()
+        #: Set as long as they may.
+        self.entered = asyncio.Event()
         self._connection: ClientConnection | None = None
         self._ended = ended
         self._news = News(session, ended)
         self._complaints = Complaints(uplink)
-        self.pulse = Pulse()
 
     @property
     def problem(self) -> str:
@@ -136,37 +131,32 @@ class Conversation:
                 reason = f"closed with {connection.close_code} {connection.close_reason}".rstrip()
                 self._lose(connection, reason)
 
-    async def exchange(self, backend: Backend) -> None:
-        """One push and its reply. Without a connection, what was done is gathered for the next.
+    async def push(
+        self, vector: Vector | None, gradient: Vector | None, news: NewsBackend | None = None
+    ) -> Decision | None:
+        """One push and its reply, or one pull if there is nothing to push.
 
-        Gradients are of no use without the parent, which makes the steps: with them the child waits
-        until it is there.
+        Args:
+            vector: as `Session.push` takes it, and `gradient`, too.
+            news: is told of newer weights when they come, if it asks for them.
+
+        Returns:
+            What follows; None if there is no connection, or no reply.
 
         Raises:
             GenkidamaError: the parent refuses the push for good.
         """
-        self._gather(backend)
-        gradient = self._gradient(backend)
-        while not await self._push(backend, gradient):
-            if gradient is None or self.session.over is not None:
-                return
-            await self._entered.wait()
-
-    async def _push(self, backend: Backend, gradient: Vector | None) -> bool:
-        """Whether the push has got its reply."""
         connection = self._connection
         if connection is None or not self.joined:
-            return False
+            return None
         try:
-            vector = backend.snapshot()
-            news: NewsBackend | None = backend if hasattr(backend, "pulled") else None  # type: ignore[assignment]
             request: Request
             if vector is not None or self.session.pushes != "experience":
                 request = self.session.push(vector, gradient)
                 news = news if news is not None and news.asks else None
             elif news is not None:
                 await self._news.pull(connection, news)
-                return True
+                return Keep()  # `news` is told the answer
             else:
                 request = Pull()
             decision = await self._ask(connection, request, news)
@@ -177,29 +167,19 @@ class Conversation:
                 self._complaints.refused(self.session.name, error)
             self._lose(connection, _in_words(error))
             await connection.close()
-            return False
+            return None
         except asyncio.CancelledError:
             # The reply may still come, and would be taken for that to the next request.
             if self._connection is connection:
                 self._forget()
             connection.transport.abort()
             raise
-        self._carry_out(decision, backend)
-        return True
+        return decision
 
-    def _gradient(self, backend: Backend) -> Vector | None:
-        if self.session.experiment is None or self.session.experiment.pushes != "gradient":
-            return None
-        gradients: GradientBackend = backend  # type: ignore[assignment]  # `make_backend` saw to it
-        return gradients.gradient()
-
-    async def leave(self, backend: Backend) -> None:
-        """A last push, unless all is over, and a goodbye; errors as `ask` and `exchange`."""
-        if self.session.over is None:
-            self._gather(backend)
-            await self._push(backend, self._gradient(backend))
+    async def leave(self, over: str = "") -> None:
+        """A goodbye, if there is a connection; `over` as in `Session.leave`, errors as `ask`."""
         if self._connection is not None and self.joined:
-            await self._news.ask(self._connection, self.session.leave())
+            await self._news.ask(self._connection, self.session.leave(over))
 
     async def close(self) -> None:
         """Ends the connection, if there is one."""
@@ -264,7 +244,7 @@ class Conversation:
         decision = await self._ask(connection, join)
         self.joined = True
         self._complaints.admitted()
-        self._entered.set()
+        self.entered.set()
         return decision
 
     async def _ask(
@@ -277,48 +257,10 @@ class Conversation:
             self._ended()
         return decision
 
-    def _gather(self, backend: Backend) -> None:
-        work = backend.take_work()
-        self.pulse.worked(work.steps, work.returns)
-        left_out = self.session.gather(work.steps, work.returns, work.measures)
-        if left_out.returns:
-            log.warning(
-                "returns that are NaN or infinite are not reported",
-                child=self.session.name,
-                count=left_out.returns,
-            )
-        if left_out.measures:
-            log.warning(
-                "measures that the protocol does not permit are not reported",
-                child=self.session.name,
-                measures=left_out.measures,
-            )
-
-    def _carry_out(self, decision: Decision, backend: Backend) -> None:
-        """What the reply to a push means for the weights."""
-        match decision:
-            case Blend(progress, sent, vector, steps):
-                self.exchanged = time.monotonic()
-                self.pulse.exchanged(self.session.name, self.session.version)
-                if vector is not None and sent is None:
-                    backend.reset(vector)
-                elif vector is not None and sent is not None:
-                    assert self.session.experiment is not None
-                    backend.blend(sent, vector, self.session.experiment.pull)
-                backend.set_progress(progress)
-                tell_answered(backend, steps, self.session.version)
-            case Reset(vector):
-                log.warning(
-                    "training diverged, going on from the parent's weights",
-                    child=self.session.name,
-                    version=self.session.version,
-                )
-                backend.reset(vector)
-
     def _forget(self) -> None:
         self._connection = None
         self.joined = False
-        self._entered.clear()
+        self.entered.clear()
         self._news.forget()
 
     def _lose(self, connection: ClientConnection, reason: str) -> None:

@@ -99,8 +99,7 @@ class Crew:
     @property
     def pids(self) -> list[int]:
         """The numbers of the processes that live."""
-        pids = (member.process.pid for member in self._members.values())
-        return [pid for pid in pids if pid is not None]
+        return [pid for member in self._members.values() if (pid := member.process.pid)]
 
     async def begin(self, count: int, version: int, semaphore: npt.NDArray[Any]) -> None:
         """Starts so many processes, which wait for each other before they play.
@@ -284,9 +283,9 @@ class Crew:
             Exception: what `fail` was told.
         """
         if self._free:
+            seconds = self._experiment.child.exchange_seconds or None
             with suppress(TimeoutError):
-                seconds = self._experiment.child.exchange_seconds
-                await asyncio.wait_for(self._wake.wait(), seconds or None)
+                await asyncio.wait_for(self._wake.wait(), seconds)
         else:
             await self._all_have_played()
         self._wake.clear()

@@ -35,6 +35,7 @@ VERBS = {
             file("the experiment (may be left out with --resume)"),
             number("--children", "child processes (default: 2)", default=2),
             number("--cores", "core processes of each child (default: the CPU cores, shared out)"),
+            number("--shards", "parent processes, each with a slice of the vector (default: 1)"),
             number("--updates", "stop after so many exchanges a child (stop.updates)"),
             SEED,
             OUT,

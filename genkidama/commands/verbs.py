@@ -53,6 +53,7 @@ def _train(options: argparse.Namespace) -> int:
             out=options.out,
             resume=options.resume,
             episodes=0,
+            shards=options.shards,
             watch=progress,
             say=progress.say,
         )
@@ -282,7 +283,7 @@ def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) ->
         before: what the run had done before this command, which its speed leaves out.
         evaluated: whether its evaluation belongs to it.
     """
-    snapshot = run.load().snapshot
+    snapshot = run.snapshot
     evaluation = dict(run.evaluation or {}) if evaluated else {}
     evaluation.pop("returns", None)  # hundreds of numbers, which stand in the file
     steps = snapshot.steps - (before.steps if before else 0)

@@ -55,16 +55,20 @@ def doctor(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> list[_Step]:
     """The checks, in their order. All arguments are read here, before the first check."""
     role = _load(_role, options)
-    if role is not None:
-        connection.parse_target(role.parent)
+    roles = _for_each_part(role)
+    for each in roles:
+        if each is not None:
+            connection.parse_target(each.parent)
     machine = [_Step("this machine", lambda: [*host.python(), *host.system()])]
     experiment = _load(_experiment, options) if options.parent_role else None
     without = parent_machine.NEEDLESS if options.parent_role else ()
     searches = experiment is not None and experiment.search is not None
     extra = parent_machine.SEARCHING if searches else ()
     packages = [_Step("importing packages", lambda: software.packages(without, extra))]
-    where = role.parent if role else ""
-    way = [_Step(f"the parent {where}", partial(connection.examine, role))]
+    way = [
+        _Step(f"the parent {each.parent if each else ''}", partial(connection.examine, each))
+        for each in roles
+    ]
     if options.parent_role:
         settings = experiment.parent if experiment is not None else None
         machine += [
@@ -90,6 +94,17 @@ def _plan(options: argparse.Namespace) -> list[_Step]:
         _Step("uvloop", software.uvloop),
     ]
     return machine + packages + way
+
+
+def _for_each_part(role: Role | None) -> list[Role | None]:
+    """The same for each part of the parent; None if no parent is known."""
+    if role is None:
+        return [None]
+    import msgspec  # there, since a role is
+
+    from genkidama.parts import addresses
+
+    return [msgspec.structs.replace(role, parent=address) for address in addresses(role.parent)]
 
 
 def _disks(folders: list[Path]) -> Iterator[Check]:

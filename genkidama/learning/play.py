@@ -23,7 +23,7 @@ from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import Starts, starts_of
 from genkidama.settings import Environment
-from genkidama.system import checkpoint as checkpoints
+from genkidama.system import joined
 from genkidama.system.faults import in_words, print_users
 from genkidama.system.goal import default_threshold
 from genkidama.system.lifeline import end_with_parent
@@ -90,7 +90,7 @@ def main() -> int:
     answer = sys.stdout
     sys.stdout = sys.stderr  # what an environment prints is no part of the answer
     try:
-        checkpoint = checkpoints.load(request["checkpoint"])
+        checkpoint = joined.load(request["checkpoint"])
         experiment = checkpoint.experiment
         settings = played(experiment.environment, request["environment"])
         try:

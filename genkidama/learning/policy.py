@@ -17,7 +17,7 @@ from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import CUT, Model
-from genkidama.system import checkpoint as checkpoints
+from genkidama.system import joined
 from genkidama.system.checkpoint import Checkpoint
 
 __all__ = ["Policy"]
@@ -64,7 +64,7 @@ class Policy:
     @classmethod
     def load(cls, path: str | Path, seed: int = 0) -> Policy:
         """The policy in a checkpoint file; errors also as `genkidama.Checkpoint.load`."""
-        return cls(checkpoints.load(path), seed)
+        return cls(joined.load(path), seed)
 
     @property
     def module(self) -> nn.Module:

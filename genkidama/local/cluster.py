@@ -21,14 +21,16 @@ from genkidama.local.complaints import Complaints
 from genkidama.local.directory import finished, prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
-from genkidama.local.processes import Process, failure
+from genkidama.local.parents import ParentProcess, end_all, finish
+from genkidama.local.processes import Process
 from genkidama.local.progress import following
 from genkidama.local.results import Run
 from genkidama.local.shares import cores_of_each
-from genkidama.local.tidings import Tidings, note_loss
-from genkidama.system.address import listening_socket, local_address, parse_listen
+from genkidama.parts import Part
+from genkidama.rules.table import check_parts
+from genkidama.system.address import parse_listen
 from genkidama.system.goal import with_goal
-from genkidama.system.run import CHILDREN, HISTORY, LOGS, SETTINGS
+from genkidama.system.run import CHILDREN, LOGS
 
 __all__ = ["check_search", "search", "train"]
 
@@ -43,9 +45,6 @@ _PARENT_GRACE = 2.0
 
 #: When all children have left, the parent's final checkpoint may take so long.
 _PARTING_SECONDS = 60.0
-
-#: The reasons of a parent that was told to stop, though its run is not over.
-_SIGNALS = ("SIGTERM", "SIGINT")
 
 #: A free port that only this machine reaches.
 _LOOPBACK = "127.0.0.1:0"
@@ -63,6 +62,7 @@ def train(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     episodes: int = 500,
+    shards: int | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
@@ -80,6 +80,8 @@ def train(
         out: the run directory; a new one under `runs/` if absent.
         resume: a run directory to go on with, instead of `out`.
         episodes: length of the final evaluation; 0 for none.
+        shards: in how many parts the parent is, each a process; if absent, as many as in the run
+            that goes on, or 1.
         watch: is called with each new line of the history, about four times a second.
         say: is called with a line about each process that dies or complains.
         progress: shows how it goes, on standard error or in a notebook's cell.
@@ -104,6 +106,9 @@ def train(
             f"{experiment.name}: has a [search]; "
             "start it with `genkidama search`, or take that section out"
         )
+    if shards is None:
+        shards = Run(Path(resume)).parts if resume is not None else 1
+    check_parts(experiment, shards)
     experiment, about_stop = with_goal(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
@@ -113,7 +118,7 @@ def train(
         with (
             following(experiment, progress, watch, about_stop) as told,
             resumable(run, "train"),
-            _Cluster(run, experiment, names, cores) as cluster,
+            _Cluster(run, experiment, names, cores, parts=shards) as cluster,
         ):
             cluster.wait(told, say)
     if episodes:
@@ -207,6 +212,7 @@ class _Cluster:
         children: their names.
         cores: core processes of each child; None leaves it to the experiment.
         listen: where the parent listens; a free port of the loopback if absent.
+        parts: in how many processes the parent is.
     """
 
     def __init__(
@@ -216,52 +222,43 @@ class _Cluster:
         children: list[str],
         cores: int | None,
         listen: str | None = None,
+        parts: int = 1,
     ) -> None:
         self._path = run.path
         self._experiment = experiment
         self._names = children
         self._cores = cores
         self._alone = listen is None
-        self._tidings = Tidings(run.path / HISTORY)
-        #: Why the parent has stopped, as it says itself.
-        self._reason = ""
         self._steps = 0
         self._children: list[Process] = []
-        self._parent: Process | None = None
         self._nursery: SharedNursery | None = None
-        # The socket is bound here and inherited. So children may connect before the parent
-        # listens, and a parent that is started again is found under the same address.
-        self._socket = listening_socket(listen or _LOOPBACK)
+        #: The parent's parts; nearly always it is in one piece.
+        self._parents = [
+            ParentProcess(run.path, Part(number, parts), listen or _LOOPBACK)
+            for number in range(1, parts + 1)
+        ]
 
     def __enter__(self) -> _Cluster:
         try:
             if self._names and self._experiment.child.backend == "hogwild":
                 log = self._path / LOGS / "nursery.log"
                 self._nursery = SharedNursery(self._experiment, log)
-            descriptors = (self._socket.fileno(), self._tidings.descriptor)
-            self._parent = self._start("parent", self._parents_command(), *descriptors)
-            self._parent.said = self._tidings.said
+            for parent in self._parents:
+                parent.start(self._parents_options())
             for name in self._names:
-                self._children.append(self._start(name, self._childs_command(name)))
+                log = self._path / LOGS / f"{name}.log"
+                self._children.append(Process(name, self._childs_command(name), log))
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _start(self, name: str, command: list[str], *descriptors: int) -> Process:
-        return Process(name, command, self._path / LOGS / f"{name}.log", descriptors)
-
-    def _parents_command(self) -> list[str]:
-        descriptor = self._socket.fileno()
-        command = ["genkidama.parent", str(self._path / SETTINGS)]
-        command += ["--listen", f"fd://{descriptor}", "--out", str(self._path)]
-        command += ["--aside", str(self._tidings.descriptor)]
-        if self._experiment.sends_experience:
-            command += self._nurserys_option()
-        return command + (_OPEN if self._alone else [])
+    def _parents_options(self) -> list[str]:
+        options = self._nurserys_option() if self._experiment.sends_experience else []
+        return options + (_OPEN if self._alone else [])
 
     def _childs_command(self, name: str) -> list[str]:
-        url = f"ws://{local_address(self._socket)}"
+        url = ",".join(f"ws://{parent.address}" for parent in self._parents)
         command = ["genkidama.child", "--parent", url, "--name", name]
         command += ["--allow", "*", "--state", str(self._path / CHILDREN)]
         command += self._nurserys_option()
@@ -284,19 +281,20 @@ class _Cluster:
         Raises:
             GenkidamaError: what the parent ended with, or the first child when no child is left.
         """
-        parent = self._parent
-        assert parent is not None
+        first, *others = self._parents  # the first counts for all
         say = say or (lambda line: None)
         children = [Attended(child, say) for child in self._children]
         complaints = Complaints([child.log for child in self._children])
         patience = math.inf
         while True:
-            ended = parent.code == 0
-            self._tell(watch, children)
-            if ended and self._reason not in _SIGNALS:
+            self._tell(first, watch, children)
+            if first.over:
                 break
             now = time.monotonic()
-            self._look_after(parent, say)
+            first.look(say)
+            for other in others:
+                other.read()
+                other.look(say)
             for child in children:
                 child.look(now)
             for line in complaints.read(now):
@@ -309,35 +307,21 @@ class _Cluster:
                 patience = now + _PARTING_SECONDS
             if now > patience:
                 raise EnvironmentFailure("all children were stopped, though the run is not over")
-            parent.wait(_LOOK_SECONDS)
+            first.wait(_LOOK_SECONDS)
         deadline = time.monotonic() + _CHILD_GRACE
         for process in self._children:
             process.wait(deadline - time.monotonic())
-        self._tell(watch, children)
-
-    def _look_after(self, parent: Process, say: Callable[[str], None]) -> None:
-        """Starts the parent again if it was killed, or told by others to stop.
-
-        Raises:
-            GenkidamaError: what it has ended with.
-        """
-        code = parent.code
-        if code is None:
-            return
-        if code > 0:
-            raise failure(code, parent.error())
-        what = "was killed" if code else f"was stopped by {self._reason}"
-        self._reason = ""
-        parent.restart()
-        say(f"the parent {what}, and is started again")
+        finish(others, _PARTING_SECONDS)
+        self._tell(first, watch, children)
 
     def _tell(
-        self, watch: Callable[[dict[str, Any]], None] | None, children: list[Attended]
+        self,
+        parent: ParentProcess,
+        watch: Callable[[dict[str, Any]], None] | None,
+        children: list[Attended],
     ) -> None:
-        for line in self._tidings.read():
-            if line["event"] == "stop":
-                self._reason = line["reason"]
-            elif line["event"] == "exchange" and line["steps"] > self._steps:
+        for line in parent.read():
+            if line["event"] == "exchange" and line["steps"] > self._steps:
                 self._steps = line["steps"]
                 for child in children:
                     if child.name == line["child"]:
@@ -356,9 +340,4 @@ class _Cluster:
             child.close()
         if self._nursery is not None:
             self._nursery.close()
-        if self._parent is not None:
-            self._parent.end(_PARENT_GRACE)
-            self._parent.close()
-            note_loss(error, self._parent)
-        self._socket.close()
-        self._tidings.close()
+        end_all(self._parents, _PARENT_GRACE, error)

@@ -20,7 +20,7 @@ from genkidama.learning.starts import is_null, starts_of
 from genkidama.local.directory import best_trial_of
 from genkidama.local.players import ignore, play
 from genkidama.local.progress import EvaluationProgress
-from genkidama.system import checkpoint as checkpoints
+from genkidama.system import joined
 from genkidama.system.machine import available_cores
 from genkidama.system.run import LOGS, Run
 
@@ -183,11 +183,11 @@ def evaluate(
     run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
     run = None if run is None else best_trial_of(run)
     if run is None:
-        checkpoint = checkpoints.load(Path(str(target)))
+        checkpoint = joined.load(Path(str(target)))
     elif choose:
         kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
         best = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts)
-        checkpoint = checkpoints.load(best)
+        checkpoint = joined.load(best)
     else:
         checkpoint = run.load(best=True, unreadable=_warn)
     path = checkpoint.path

@@ -17,6 +17,7 @@ from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
 from genkidama.parent.learner import NURSERY
 from genkidama.parent.server import Parent
+from genkidama.parts import WHOLE, Part
 from genkidama.system.aside import aside
 from genkidama.system.console import configure_logging, fail, stop_at_eof
 from genkidama.system.examples import experiment_file
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if find_spec("gymnasium") is not None and experiment.environment.envpool is None:
             check_environment(experiment)
         experiment, about_stop = with_goal(experiment)
-        parent = Parent(experiment, out=options.out, listen=options.listen)
+        part = Part.parse(options.shard)
+        parent = Parent(experiment, out=options.out, listen=options.listen, part=part)
         if options.aside is not None:
             parent.aside = aside(options.aside)
         parent.own_children = options.own_children
@@ -111,6 +113,12 @@ def _parser() -> argparse.ArgumentParser:
         help="PEM certificate; with --key-file the parent speaks wss://",
     )
     parser.add_argument("--key-file", metavar="FILE", help="its PEM private key")
+    parser.add_argument(
+        "--shard",
+        metavar="I/K",
+        default=str(WHOLE),
+        help="hold the I-th of K parts of the vector; all K parts are one parent (default: 1/1)",
+    )
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--aside", type=int, help=argparse.SUPPRESS)  # a descriptor
     parser.add_argument("--own-children", action="store_true", help=argparse.SUPPRESS)

@@ -28,8 +28,10 @@ from genkidama.averaging import Rule, RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.events import CheckpointWritten, Event, Resumed
 from genkidama.parameter_server import ParameterServer
+from genkidama.parts import WHOLE
 from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, load
 from genkidama.system.files import way_out
+from genkidama.system.joined import newest, run_of
 from genkidama.system.run import CHECKPOINTS
 from genkidama.trial import Snapshot
 from genkidama.weights import Signature, Vector
@@ -96,18 +98,21 @@ class Checkpointer:
             EnvironmentFailure: the folder cannot be written.
         """
         self._folder.prepare()
-        checkpoint = self._folder.latest(self._complain)
+        part = self._server.trial.part
+        checkpoint = newest(run_of(self._out, part), part, self._complain)
         if checkpoint is None:
             return None
         self._check_same(checkpoint)
         server, snapshot = self._server, checkpoint.snapshot
-        server.restore(snapshot, checkpoint.signature, checkpoint.vector)
+        server.restore(snapshot, checkpoint.whole, checkpoint.vector)
         trained = checkpoint.state.pop(TRAINED, None)
         if trained is not None:
             server.trial.vector = trained
             server.trial.average = checkpoint.vector
         _restore_rule(server.trials.rule, checkpoint)
-        self._saved_version = snapshot.version
+        # One that was cut for this part is not its own yet.
+        saved = part.is_first or self._folder.version_path(snapshot.version).exists()
+        self._saved_version = snapshot.version if saved else 0
         if self._settings.checkpoint_updates:
             self._plan_update()
         if self._folder.best_path.exists():
@@ -157,10 +162,9 @@ class Checkpointer:
         if gone and self._saved_version > 0:
             self.lost()
             self._complain(f"{self._folder.path}: was deleted; made again")
-        seconds = self._settings.checkpoint_seconds
         self._look_for_room(now)
         anew = self._saved_version == _NONE and not self._due
-        if anew or (seconds and now - self._saved_at >= seconds and self._unsaved()):
+        if anew or (self._is_time(now - self._saved_at, now) and self._unsaved()):
             self._due.append(self._copy(now))
         try:
             await self._write_due(now, newest_first=self._retry_at > -math.inf)
@@ -168,7 +172,9 @@ class Checkpointer:
             if now >= self._best_at and self._improved():
                 began = time.monotonic()
                 await self._write_best(now)
-                self._best_at = now + max(1.0, (time.monotonic() - began) / BEST_SHARE)
+                took = time.monotonic() - began
+                # At whole seconds, as all other parts.
+                self._best_at = math.ceil(now + max(1.0, took / BEST_SHARE))
         except EnvironmentFailure as error:
             self._retry_at = now + RETRY_SECONDS
             self._complain(str(error))
@@ -239,6 +245,13 @@ class Checkpointer:
         every = self._settings.checkpoint_updates
         self._next_update = float((math.floor(self._server.updates / every) + 1) * every)
 
+    def _is_time(self, since: float, now: float) -> bool:
+        """Whether a checkpoint is due by the clock, so many seconds after the last."""
+        seconds = self._settings.checkpoint_seconds
+        if not seconds or self._server.trial.part == WHOLE:
+            return bool(seconds) and since >= seconds
+        return now // seconds > (now - since) // seconds  # all parts at the same moments
+
     def _unsaved(self) -> bool:
         return self._server.trial.version != self._saved_version
 
@@ -248,7 +261,6 @@ class Checkpointer:
 
     def _copy(self, now: float) -> _Copy:
         trial = self._server.trial
-        assert trial.signature is not None
         assert trial.vector is not None
         state = self._server.trials.rule.state()
         copies = {name: array.copy() for name, array in state.items()}
@@ -256,7 +268,7 @@ class Checkpointer:
         if trial.average is not None:
             copies[TRAINED] = vector
             vector = trial.average.copy()
-        return trial.signature, vector, self._server.snapshot(now), copies
+        return trial.held, vector, self._server.snapshot(now), copies
 
     async def _write_due(self, now: float, newest_first: bool = False) -> None:
         while self._due:

@@ -228,8 +228,7 @@ class Connections:
                 joined = True
                 trial = self._server.children[name].trial
                 assert trial is not None  # a join that is not refused has set both
-                assert trial.signature is not None
-                largest = self._server.trials.rule.largest(trial.signature.size)
+                largest = self._server.trials.rule.largest(trial.held.size)
                 connection.set_limit(size_limit(largest))
             await connection.send(encode(reply))
             if kind is Leave:

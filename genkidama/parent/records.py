@@ -112,7 +112,8 @@ class Records:
             self.close()
             raise
         self._pulse = Pulse(server, out, log, now())
-        self.note(resumed or Started(time=now(), run=out.name, software=genkidama.__version__))
+        name = server.run or out.name
+        self.note(resumed or Started(time=now(), run=name, software=genkidama.__version__))
 
     @property
     def urgent(self) -> bool:

@@ -40,15 +40,13 @@ from genkidama.parent.learner import LearnerProcess
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.replay import Replay
 from genkidama.parent.telemetry import describe
-from genkidama.plain_run import PlainRun
-from genkidama.rules.table import check_push, make_rule
+from genkidama.parent.trials import make_trials
+from genkidama.parts import WHOLE, Part
 from genkidama.system.address import explain
+from genkidama.system.joined import directory_of
 from genkidama.system.machine import loop_factory, on_signals
-from genkidama.system.plugs import is_plug, load_plug
 from genkidama.system.systemd import Notify, supervised
 from genkidama.tokens import is_loopback
-from genkidama.trial import Trials
-from genkidama.tuning.service import Search
 
 __all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
 
@@ -77,16 +75,23 @@ class Parent:
         out: the run's directory, made if missing; a run that is in it goes on. None makes a new
             one, `runs/NAME-DATE-TIME`, under the current directory.
         listen: `HOST:PORT`, `[IPV6]:PORT` or `fd://N`; None takes the experiment's.
+        part: which part of a parent this is; each is a process, and holds a slice of the vector.
 
     Raises:
         ConfigurationError: `parent.rule` is no rule, does not take its options, or takes what the
-            children do not push.
+            children do not push; or what is run cannot be in parts.
     """
 
     def __init__(
-        self, experiment: Experiment, *, out: str | Path | None = None, listen: str | None = None
+        self,
+        experiment: Experiment,
+        *,
+        out: str | Path | None = None,
+        listen: str | None = None,
+        part: Part = WHOLE,
     ) -> None:
         self.experiment = experiment
+        self.part = part
         #: The run's directory; None until `startup` has made one.
         self.out = Path(out) if out is not None else None
         self.listen = experiment.parent.listen if listen is None else listen
@@ -94,7 +99,7 @@ class Parent:
         #: them, and starts again who is cut off: such a child is not waited for in the end.
         self.own_children = False
         #: What is decided and known: the trial, its children, the refusals' counts.
-        self.server = ParameterServer(experiment, trials=_make_trials(experiment))
+        self.server = ParameterServer(experiment, trials=make_trials(experiment, part))
         self._log: FilteringBoundLogger = structlog.get_logger()
         self._connections = Connections(self.server, self.now, self._pushed, self._ended)
         self._websockets: Server | None = None
@@ -137,7 +142,8 @@ class Parent:
             websockets = await self._bind(context)
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
-            self._records = Records(self.server, self.out, self.now, self._log, self.aside)
+            own = make_directory(directory_of(self.out, self.part), self.experiment.name)
+            self._records = Records(self.server, own, self.now, self._log, self.aside)
             if self._learner is not None:
                 await self._learner.begin()
             if self.experiment.shares_replay:
@@ -161,7 +167,8 @@ class Parent:
             raise
         self._websockets = websockets
         host, port = self.address
-        self._log.info("listening", host=host, port=port, out=str(self.out))
+        part = {} if self.part == WHOLE else {"part": str(self.part)}
+        self._log.info("listening", host=host, port=port, out=str(self.out), **part)
         if not settings.tokens_file and not is_loopback(host):
             reason = "whoever reaches this address may join and change the weights"
             self._log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")
@@ -341,12 +348,3 @@ class Parent:
     def _ended(self) -> None:
         if self.server.stop:
             self._wake.set()
-
-
-def _make_trials(experiment: Experiment) -> Trials:
-    if experiment.search is not None:
-        return Search(experiment)
-    name = experiment.parent.rule
-    rule = make_rule(experiment, load_plug(name, "parent.rule") if is_plug(name) else None)
-    check_push(experiment, rule.takes)
-    return PlainRun(experiment, rule)

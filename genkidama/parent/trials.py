@@ -26,17 +26,21 @@ from genkidama.events import Resumed
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import RETRY_SECONDS
+from genkidama.parts import Part
+from genkidama.plain_run import PlainRun
+from genkidama.rules.table import check_parts, check_push, make_rule
 from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.files import write_atomically
+from genkidama.system.plugs import is_plug, load_plug
 from genkidama.system.run import CHECKPOINTS, EXPERIMENT, TRIALS, trial_folder
-from genkidama.trial import Snapshot
+from genkidama.trial import Snapshot, Trials
 from genkidama.tuning.service import Search, SearchTrial
 from genkidama.weights import Signature, Vector
 
 if TYPE_CHECKING:  # it needs Optuna, which a plain run does without
     from genkidama.tuning.study import Study
 
-__all__ = ["TrialKeeper"]
+__all__ = ["TrialKeeper", "make_trials"]
 
 #: So many checkpoints of a trial under way are kept, beside the best.
 _KEEP = 1
@@ -305,3 +309,18 @@ def _has(snapshot: Snapshot, params: dict[str, Any]) -> bool:
         if found != value:
             return False
     return True
+
+
+def make_trials(experiment: Experiment, part: Part) -> Trials:
+    """What a parent decides about: the trials of a search, or a plain run.
+
+    Raises:
+        ConfigurationError: as `Parent`.
+    """
+    check_parts(experiment, part.count)
+    if experiment.search is not None:
+        return Search(experiment)
+    name = experiment.parent.rule
+    rule = make_rule(experiment, load_plug(name, "parent.rule") if is_plug(name) else None)
+    check_push(experiment, rule.takes)
+    return PlainRun(experiment, rule, part)

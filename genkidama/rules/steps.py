@@ -31,6 +31,9 @@ _CLOCK = "clock"
 #: what is kept of it.
 _Direction: TypeAlias = Callable[[Vector, Vector, list[Vector]], tuple[Vector, float]]
 
+#: Which numbers a block has, two buffers of its length, and what is kept of it.
+_Block: TypeAlias = tuple[slice, Vector, Vector, list[Vector]]
+
 
 class Steps:
     """One optimizer over a vector whose length the first gradient tells."""
@@ -40,12 +43,15 @@ class Steps:
         self._kept: dict[str, Vector] = {}
         self._made = 0
         self._buffers = np.empty((2, BLOCK), DTYPE)
-        self._directions: dict[str, _Direction] = {
+        #: A small vector costs as much in views as in arithmetic, so they are made once.
+        self._blocks: list[_Block] = []
+        directions: dict[str, _Direction] = {
             "sgd": self._sgd,
             "rmsprop": self._rmsprop,
             "adagrad": self._adagrad,
             "adam": self._adam,
         }
+        self._direct = directions[settings.name]
 
     def apply(
         self, weights: Vector, gradient: Vector, rate: float, factor: float, longest: float
@@ -59,33 +65,37 @@ class Steps:
             factor: what the gradient is multiplied by before anything else.
             longest: the longest step, by its Euclidean norm; infinite if there is no limit.
         """
-        settings = self._settings
-        for name in _KEPT[settings.name]:
-            if name not in self._kept:
-                self._kept[name] = np.zeros_like(weights)
-        kept = [self._kept[name] for name in _KEPT[settings.name]]
+        decay = self._settings.weight_decay
         self._made += 1
-        direct = self._directions[settings.name]
         whole = None if longest == np.inf else np.empty_like(weights)
-        for start in range(0, len(weights), BLOCK):
-            part = slice(start, start + BLOCK)
+        for part, step, spare, kept in self._blocks or self._divide(len(weights)):
             ours = weights[part]
-            step, spare = self._buffers[:, : len(ours)]
             slope = gradient[part]
             if factor != 1.0:
-                slope = np.multiply(slope, factor, out=step)
-            if settings.weight_decay:
-                np.multiply(ours, settings.weight_decay, out=spare)
-                slope = np.add(slope, spare, out=step)
-            way, length = direct(slope, spare, [vector[part] for vector in kept])
-            np.multiply(way, rate * length, out=step)
+                slope = np.multiply(slope, factor, step)
+            if decay:
+                np.multiply(ours, decay, spare)
+                slope = np.add(slope, spare, step)
+            way, length = self._direct(slope, spare, kept)
             if whole is None:
-                ours -= step
+                np.multiply(way, rate * length, step)
+                np.subtract(ours, step, ours)
             else:
-                whole[part] = step
+                np.multiply(way, rate * length, whole[part])
         if whole is not None:
             length = norm(whole)
             weights -= whole if length <= longest else whole * (longest / length)
+
+    def _divide(self, size: int) -> list[_Block]:
+        """The blocks of a vector of this length."""
+        names = _KEPT[self._settings.name]
+        self._kept = {name: self._kept.get(name, np.zeros(size, DTYPE)) for name in names}
+        for start in range(0, size, BLOCK):
+            part = slice(start, min(start + BLOCK, size))
+            step, spare = self._buffers[:, : part.stop - start]
+            kept = [vector[part] for vector in self._kept.values()]
+            self._blocks.append((part, step, spare, kept))
+        return self._blocks
 
     def state(self) -> RuleState:
         """Vectors of float32 by name, and how many steps were made."""
@@ -104,48 +114,48 @@ class Steps:
             raise ValueError(f"optimizer.name = {self._settings.name!r} needs {missing[0]!r}")
         self._kept = {name: state[name] for name in names}
         self._made = int(state[_CLOCK][0])
+        self._blocks = []
 
     def _sgd(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
         if not self._settings.momentum:
             return gradient, 1.0
-        velocity = kept[0]
-        velocity *= self._settings.momentum
-        velocity += gradient
-        return velocity, 1.0
+        (velocity,) = kept
+        np.multiply(velocity, self._settings.momentum, velocity)
+        return np.add(velocity, gradient, velocity), 1.0
 
     def _adagrad(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
-        squares = kept[0]
-        squares += np.multiply(gradient, gradient, out=spare)
-        np.sqrt(squares, out=spare)
-        spare += self._settings.epsilon
-        return np.divide(gradient, spare, out=spare), 1.0
+        (squares,) = kept
+        np.add(squares, np.square(gradient, spare), squares)
+        np.sqrt(squares, spare)
+        np.add(spare, self._settings.epsilon, spare)
+        return np.divide(gradient, spare, spare), 1.0
 
     # A mean that forgets is kept as a sum that forgets, which takes a pass less; the factor between
     # the two goes into ε and into the step.
 
     def _rmsprop(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
-        squares = kept[0]
+        (squares,) = kept
         new = 1.0 - self._settings.decay
-        squares *= self._settings.decay
-        squares += np.multiply(gradient, gradient, out=spare)
+        np.multiply(squares, self._settings.decay, squares)
+        np.add(squares, np.square(gradient, spare), squares)
         if self._settings.epsilon_inside:
-            np.add(squares, self._settings.epsilon / new, out=spare)
-            np.sqrt(spare, out=spare)
+            np.add(squares, self._settings.epsilon / new, spare)
+            np.sqrt(spare, spare)
         else:
-            np.sqrt(squares, out=spare)
-            spare += self._settings.epsilon / new**0.5
-        return np.divide(gradient, spare, out=spare), 1.0 / new**0.5
+            np.sqrt(squares, spare)
+            np.add(spare, self._settings.epsilon / new**0.5, spare)
+        return np.divide(gradient, spare, spare), 1.0 / new**0.5
 
     def _adam(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
         first, second = kept
         beta_1, beta_2 = self._settings.betas
-        first *= beta_1
-        first += gradient
-        second *= beta_2
-        second += np.multiply(gradient, gradient, out=spare)
+        np.multiply(first, beta_1, first)
+        np.add(first, gradient, first)
+        np.multiply(second, beta_2, second)
+        np.add(second, np.square(gradient, spare), second)
         # η·m̂/(√v̂ + ε), with its corrections in ε and in the factor.
         unit = ((1.0 - beta_2**self._made) / (1.0 - beta_2)) ** 0.5
-        np.sqrt(second, out=spare)
-        spare += self._settings.epsilon * unit
-        np.divide(first, spare, out=spare)
+        np.sqrt(second, spare)
+        np.add(spare, self._settings.epsilon * unit, spare)
+        np.divide(first, spare, spare)
         return spare, unit * (1.0 - beta_1) / (1.0 - beta_1**self._made)

@@ -8,6 +8,7 @@ from genkidama.averaging import Blend, Rule
 from genkidama.errors import ConfigurationError
 from genkidama.experience import Experience
 from genkidama.messages import Kind
+from genkidama.parts import MOST_PARTS
 from genkidama.rules.caution import cautious
 from genkidama.rules.difference import Difference
 from genkidama.rules.gradient import Gradient
@@ -16,7 +17,7 @@ from genkidama.rules.weighted import Weighted
 if TYPE_CHECKING:
     from genkidama.experiment import Experiment
 
-__all__ = ["RULES", "check_push", "make_rule", "pushes", "reads_loss"]
+__all__ = ["RULES", "check_parts", "check_push", "make_rule", "pushes", "reads_loss"]
 
 #: The rules of `parent.rule` that have a name.
 RULES: dict[str, type[Rule]] = {
@@ -61,6 +62,31 @@ def pushes(experiment: Experiment) -> Kind:
         return experiment.child.push
     kind = RULES.get(experiment.parent.rule)
     return "weights" if kind is None or experiment.search is not None else kind.takes
+
+
+def check_parts(experiment: Experiment, count: int) -> None:
+    """Checks that a parent of this experiment can be in so many parts.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if not 1 <= count <= MOST_PARTS:
+        raise ConfigurationError(f"{count} parts: 1 to {MOST_PARTS} are possible")
+    if count > 1 and experiment.search is not None:
+        raise ConfigurationError(
+            f"{experiment.name}: a [search] in {count} parts: each trial has one parent; "
+            "leave --shard and --shards out"
+        )
+    if count > 1 and experiment.shares_replay:
+        raise ConfigurationError(
+            f"{experiment.name}: a replay for all children (replay.url) in {count} parts: "
+            "one parent sees to the engine; leave --shard and --shards out"
+        )
+    if count > 1 and pushes(experiment) == "experience":
+        raise ConfigurationError(
+            f"parent.rule = {experiment.parent.rule!r} in {count} parts: one learner has the whole "
+            "network; leave --shard and --shards out, or take another rule"
+        )
 
 
 def reads_loss(experiment: Experiment) -> bool:

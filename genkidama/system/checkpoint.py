@@ -34,6 +34,7 @@ import genkidama
 from genkidama.averaging import RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
+from genkidama.parts import Part
 from genkidama.system.files import make_folder, way_out, write_atomically
 from genkidama.trial import STATE_PREFIX, Snapshot
 from genkidama.weights import DTYPE, Signature, Vector, is_finite, unflatten
@@ -64,6 +65,16 @@ class Checkpoint:
     snapshot: Snapshot
     #: What the parent's rule remembers: float32 or float64 arrays by name.
     state: RuleState = field(default_factory=dict)
+
+    @property
+    def part(self) -> Part:
+        """Which part of a parent has written it."""
+        return Part.parse(self.snapshot.part)
+
+    @property
+    def whole(self) -> Signature:
+        """The signature of the network, of which the vector may be a part."""
+        return Signature.of(self.snapshot.whole) if self.snapshot.whole else self.signature
 
     @property
     def experiment(self) -> Experiment:
@@ -189,24 +200,18 @@ def _check_whole(tensors: RuleState, metadata: dict[str, str]) -> None:
 def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
     if metadata.get("format") != FORMAT:
         raise ValueError(f"its format is {metadata.get('format')!r}, expected {FORMAT!r}")
-    entries = msgspec.json.decode(
-        metadata.get("signature", "null"), type=list[tuple[str, list[int]]]
-    )
+    told = metadata.get("signature", "null")
+    entries = msgspec.json.decode(told, type=list[tuple[str, list[int]]])
     signature = Signature.of(entries)
     if any(n < 0 for _, shape in signature.entries for n in shape):
         raise ValueError("its signature has a negative dimension")
-    fields: dict[str, Any] = {
-        name: msgspec.json.decode(metadata[name]) for name in _FIELDS if name in metadata
-    }
+    found = [name for name in _FIELDS if name in metadata]
+    fields: dict[str, Any] = {name: msgspec.json.decode(metadata[name]) for name in found}
     return signature, msgspec.convert(fields, Snapshot)
 
 
-def _ignore(problem: str) -> None:
-    pass
-
-
 def first_good(
-    paths: Iterable[Path], unreadable: Callable[[str], None] = _ignore
+    paths: Iterable[Path], unreadable: Callable[[str], None] = lambda _: None
 ) -> Checkpoint | None:
     """The first of these files that is whole, and whose settings can be read; None if none is.
 
@@ -330,11 +335,11 @@ class CheckpointFolder:
         save(self.best_path, signature, vector, snapshot, state)
         return self.best_path
 
-    def latest(self, unreadable: Callable[[str], None] = _ignore) -> Checkpoint | None:
+    def latest(self, unreadable: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
         """The newest good checkpoint, else the best one, else None; as `first_good`."""
         return first_good([*self._newest_first(), *self._best()], unreadable)
 
-    def best(self, unreadable: Callable[[str], None] = _ignore) -> Checkpoint | None:
+    def best(self, unreadable: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
         """The best checkpoint, else the newest good one, else None; as `first_good`."""
         return first_good([*self._best(), *self._newest_first()], unreadable)
 

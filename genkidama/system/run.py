@@ -2,6 +2,7 @@
 
 experiment.toml    the settings as they were used
 checkpoints/       version-NNNNNNNNNN.safetensors (the last few) and best.safetensors
+parts/2-of-3/      what the second of three parts of a parent has beside these files
 trials/NNNN/       of a search: each trial, as a run of its own
 study.db           of a search: the Optuna study, unless it is kept elsewhere
 history.jsonl      one JSON object a line: what happened, and when
@@ -26,6 +27,8 @@ from genkidama.experiment import Experiment
 from genkidama.system.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.system.files import way_out, write_atomically
 from genkidama.system.history import read_lines
+from genkidama.system.joined import CHECKPOINTS, join
+from genkidama.trial import Snapshot
 
 __all__ = [
     "CHECKPOINTS",
@@ -42,7 +45,6 @@ __all__ = [
 ]
 
 EXPERIMENT = "experiment.toml"
-CHECKPOINTS = "checkpoints"
 TRIALS = "trials"
 STUDY = "study.db"
 HISTORY = "history.jsonl"
@@ -127,9 +129,20 @@ class Run:
     @property
     def final(self) -> Path:
         """The file of the newest good checkpoint; errors as `load`."""
-        path = self.load().path
+        path = self._file().path
         assert path is not None
         return path
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The counters of the same, whether all its parts are there or not; errors as `load`."""
+        return self._file().snapshot
+
+    @property
+    def parts(self) -> int:
+        """In how many parts its parent was, as far as there is a good checkpoint."""
+        found = CheckpointFolder(self.path / CHECKPOINTS).latest()
+        return 1 if found is None else found.part.count
 
     def load(
         self, *, best: bool = False, unreadable: Callable[[str], None] = lambda _: None
@@ -141,8 +154,14 @@ class Run:
             unreadable: called with one line for each file that had to be passed over.
 
         Raises:
-            ConfigurationError: there is none yet, or none is good.
+            ConfigurationError: there is none yet, or none is good, or a part's file is missing.
         """
+        return join(self._file(best, unreadable))
+
+    def _file(
+        self, best: bool = False, unreadable: Callable[[str], None] = lambda _: None
+    ) -> Checkpoint:
+        """What `load` reads: of a parent in parts, that of the first."""
         folder = CheckpointFolder(self.path / CHECKPOINTS)
         problems: list[str] = []
         found = folder.best(problems.append) if best else folder.latest(problems.append)

@@ -452,3 +452,11 @@ async def test_a_child_imports_what_is_on_its_list(tmp_path: Path) -> None:
         async with asyncio.timeout(20):
             await Child(url(parent.address), name="pi", allow=["tests"]).serve()
         assert parent.server.exchanges >= 2
+
+
+async def test_a_child_whose_exchanges_are_due_at_once_can_be_stopped(tmp_path: Path) -> None:
+    async with running(constant(network={"options": {"seconds": 0}}), tmp_path) as parent:
+        serving = Serving(Child(url(parent.address), name="pi"))
+        async with serving:
+            await serving.exchanged(3)
+        assert serving.task.done() and not parent.server.connected

@@ -16,9 +16,10 @@ import pytest
 
 import genkidama
 from genkidama.doctor.__main__ import main
-from genkidama.doctor.command import _examine, _Step
+from genkidama.doctor.command import _examine, _for_each_part, _Step
 from genkidama.doctor.judgements.check import Check
 from genkidama.messages import PROTOCOL
+from genkidama.role import Role
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.doctor.parents import TOKEN, examined, secured
 from tests.helpers import ROOT, history, small
@@ -273,6 +274,13 @@ def test_a_wrong_argument_is_one_line(
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith(words) and err.count("\n") == 1
+
+
+def test_each_part_of_a_parent_is_examined() -> None:
+    role = Role.from_dict({"parent": "ws://a:1, ws://b:2", "ca_file": "ca.pem"})
+    parts = [(each.parent, each.ca_file) for each in _for_each_part(role) if each is not None]
+    assert parts == [("ws://a:1", "ca.pem"), ("ws://b:2", "ca.pem")]
+    assert _for_each_part(None) == [None]
 
 
 def test_an_unknown_option_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -230,10 +230,8 @@ class GA3C:
             return
         # What the lost one had taken from the queues is put there again. By now every agent sleeps,
         # so nothing is put twice.
-        for (queue, _), size in (
-            (self._predictions, len(slots.asked)),
-            (self._training, len(slots.busy)),
-        ):
+        queues = (self._predictions, len(slots.asked)), (self._training, len(slots.busy))
+        for (queue, _), size in queues:
             if waiting(queue.fileno()):
                 take(queue.fileno(), 2 * size)
         engine.attach(slots)

@@ -1,0 +1,91 @@
+"""A parent in parts: which numbers of the vector each of several parents holds. Pure.
+
+Laws of this file:
+- k parts hold k slices of the trained numbers, in their order and of nearly the same length.
+- Running statistics belong together, so the last part holds all of them.
+- The only part of one holds everything.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from genkidama.errors import ConfigurationError
+from genkidama.weights import Signature
+
+__all__ = ["MOST_PARTS", "PART", "WHOLE", "Part", "addresses"]
+
+#: A part as people and messages write it.
+PART = r"^[1-9]\d{0,2}/[1-9]\d{0,2}\Z"
+MOST_PARTS = 999
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of `count` parts of a parent. The first, whose number is 1, counts for all."""
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Part 2 of 3 of `"2/3"`.
+
+        Raises:
+            ConfigurationError: there is no such part.
+        """
+        number, _, count = text.partition("/")
+        if not re.match(PART, text) or int(number) > int(count):
+            raise ConfigurationError(
+                f"--shard {text}: expected I/K with I from 1 to K, and K at most {MOST_PARTS}; "
+                "as 2/3 for the second of three parts"
+            )
+        return cls(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 1
+
+    def numbers(self, signature: Signature) -> slice:
+        """Where this part's numbers lie in a vector of this signature."""
+        trained = signature.size - signature.statistics
+        stop = trained * self.number // self.count
+        return slice(
+            trained * (self.number - 1) // self.count,
+            signature.size if self.number == self.count else stop,
+        )
+
+    def of(self, signature: Signature) -> Signature:
+        """What this part's numbers mean. An entry of which it holds a piece is flat there."""
+        return signature if self.count == 1 else _cut(self, signature)
+
+
+#: The parent is in one piece.
+WHOLE = Part()
+
+
+def addresses(parent: str) -> list[str]:
+    """The addresses of all parts, which are written with commas between them."""
+    return [address.strip() for address in parent.split(",")]
+
+
+@lru_cache(maxsize=8)
+def _cut(part: Part, signature: Signature) -> Signature:
+    mine = part.numbers(signature)
+    entries: list[tuple[str, tuple[int, ...]]] = []
+    start = 0
+    for name, shape in signature.entries:
+        size = prod(shape)
+        held = min(start + size, mine.stop) - max(start, mine.start)
+        if held == size and mine.start <= start:
+            entries.append((name, shape))
+        elif held > 0:
+            entries.append((name, (held,)))
+        start += size
+    return Signature(tuple(entries))
