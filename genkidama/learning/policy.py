@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -146,20 +147,22 @@ class Policy:
             raise EnvironmentFailure(
                 f"to_onnx needs {error.name}: pip install 'genkidama[onnx]'"
             ) from None
-        whole = _Whole(self._model, self.action_space)
+        whole = _Whole(self._model, self.action_space).eval()
         example = torch.randn(3, *self._model.observation_shape)
         with torch.no_grad():
             wanted = [part.numpy() for part in whole(example)]
         names = ["outputs", "value", "action"][: len(wanted)]
-        program = torch.onnx.export(
-            whole,
-            (example,),
-            input_names=["observation"],
-            output_names=names,
-            dynamic_shapes={"observation": {0: torch.export.Dim("batch")}},
-            dynamo=True,
-            verbose=False,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's, of names that torch will drop
+            program = torch.onnx.export(
+                whole,
+                (example,),
+                input_names=["observation"],
+                output_names=names,
+                dynamic_shapes={"observation": {0: torch.export.Dim("batch")}},
+                dynamo=True,
+                verbose=False,
+            )
         assert program is not None
         path = Path(path)
         program.save(str(path))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.child.actor import Actor, part_of
-from genkidama.child.core_nursery import _layout
+from genkidama.child.core_nursery import layout_of
 from genkidama.child.memory import SharedMemory
 from genkidama.child.outbox import Outboxes, rows_of_a_block
 from genkidama.child.process import Line
@@ -41,7 +41,7 @@ class Played:
     def __init__(self, settings: Experiment) -> None:
         self.settings = settings
         self.judge = Model(settings, make_environment(settings.environment))
-        self.memory = SharedMemory(_layout(settings, self.judge))
+        self.memory = SharedMemory(layout_of(settings, self.judge))
         self.memory.weights[:] = self.judge.numbers
         self._far, self._near = Pipe()
         line = Line(self._near, self.memory.stop, None)

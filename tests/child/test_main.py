@@ -175,7 +175,7 @@ async def test_an_environment_that_always_fails_ends_it(tmp_path: Path, start: S
         await vanished(child)
         await eventually(lambda: not parent.server.connected)
     lines = child.err.splitlines()
-    place = f"{ROOT / 'tests' / 'tiny.py'}:59, in _meet"
+    place = f"{ROOT / 'tests' / 'tiny.py'}:60, in _meet"
     assert lines[-1] == (
         "error: core 0 died 3 times without ending an episode: "
         f"ValueError: the cable is loose ({place})"

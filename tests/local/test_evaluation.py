@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -155,12 +156,15 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
     judged: list[Path] = []
     means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
 
-    def played(path: Path, shares: list[list[int]], *arguments: object) -> list[dict[str, object]]:
+    def played(
+        request: dict[str, Any], shares: list[list[int]], *arguments: object
+    ) -> list[dict[str, object]]:
+        path = Path(request["checkpoint"])
         judged.append(path)
         answer = {"threshold": None, "environment": "CartPole-v1", "greedy": False}
         return [answer | {"returns": [means[path]] * len(share)} for share in shares]
 
-    monkeypatch.setattr("genkidama.local.evaluation._play", played)
+    monkeypatch.setattr("genkidama.local.evaluation.play", played)
     chosen = evaluate(run, episodes=4, choose=2, cores=1)
     assert judged == [*means, run.checkpoints[0]]
     assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
@@ -228,7 +232,7 @@ def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     [
         (
             "raise",
-            "playing episodes fails: ValueError: the cable is loose (tests/tiny.py:59, in _meet); "
+            "playing episodes fails: ValueError: the cable is loose (tests/tiny.py:60, in _meet); "
             "the whole traceback is in {log}",
         ),
         (
@@ -248,7 +252,7 @@ def test_an_environment_that_fails_is_an_error_of_one_line(
     log = run.path / "logs" / "evaluation.log"
     assert str(raised.value) == words.format(log=log)
     if fault == "raise":
-        assert 'tiny.py", line 59, in _meet\n' in log.read_text()
+        assert 'tiny.py", line 60, in _meet\n' in log.read_text()
 
 
 @pytest.mark.slow

@@ -46,9 +46,7 @@ def test_an_address_is_host_and_port_or_unknown() -> None:
 def test_a_token_of_one_name_admits_that_name_only() -> None:
     check_name("pi", "*")
     check_name("pi", "pi")
-    with pytest.raises(
-        ProtocolError, match="for 'pi', and this child says it is 'x'"
-    ):
+    with pytest.raises(ProtocolError, match="for 'pi', and this child says it is 'x'"):
         check_name("x", "pi")
 
 

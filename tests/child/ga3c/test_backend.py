@@ -317,7 +317,7 @@ async def test_an_engine_that_dies_again_and_again_ends_the_child() -> None:
 async def test_an_agent_whose_environment_raises_ends_the_child_by_name() -> None:
     async with training(faulty(fault="raise")) as backend:
         with pytest.raises(
-            EnvironmentFailure, match=r"agent \d died 3 times .*ValueError: the cable\nis loose"
+            EnvironmentFailure, match=r"agent \d died 3 times .*ValueError: the cable is loose"
         ):
             await train(backend, lambda _: False)
 

@@ -12,8 +12,8 @@ import matplotlib
 import pytest
 
 from genkidama.errors import EnvironmentFailure
+from genkidama.figures import style
 from genkidama.tuning import importance, report
-from genkidama.tuning.figures import draw as drawing
 from genkidama.tuning.figures.draw import draw
 from genkidama.tuning.findings import read
 from tests.tuning.studies import SPACE, make_study, url_of
@@ -35,7 +35,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         figure.draw_without_rendering()
         return [path]
 
-    monkeypatch.setattr(drawing, "_write", only_laid_out)
+    monkeypatch.setattr(style, "_write", only_laid_out)
     return lambda study: {path.name for path in draw(study, read(study), tmp_path, None)}
 
 
