@@ -71,6 +71,10 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.across_episodes": st.booleans(),
     "algorithm.pull_steps": st.integers(0, 10**6),
     "algorithm.epsilon": fractions,
+    "algorithm.epsilon_schedule": st.sampled_from(["constant", "linear"]),
+    "algorithm.final_epsilon": fractions,
+    "algorithm.epsilon_fraction": st.floats(0.01, 1.0),
+    "algorithm.epsilon_spread": not_negative,
     "algorithm.value_coefficient": not_negative,
     "algorithm.entropy_coefficient": not_negative,
     "algorithm.entropy_schedule": st.sampled_from(["constant", "linear"]),
@@ -85,6 +89,8 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "algorithm.options": options,
     "environment.lanes": st.just(1),
     "replay.steps": st.just(0),
+    "replay.priority_exponent": st.just(0.0),
+    "replay.correction": fractions,
     "replay.url": st.just("local"),
     "replay.name": st.text("aZ9._-", max_size=8).map(lambda text: f"n{text}"),
     "replay.port": st.integers(0, 65535),
@@ -105,6 +111,12 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "parent.rule_options": st.just({}),  # what a rule takes: tests/rules/test_table.py
     "parent.average": fractions,
     "parent.encoding": st.sampled_from(["float32", "float16", "int8", "int4"]),
+    "parent.push_limit": not_negative,
+    "parent.push_window": st.integers(0, 10**6),
+    "parent.push_trim": st.floats(0.0, 0.5),
+    "parent.quarantine_after": st.integers(0, 10**6),
+    "parent.quarantine_seconds": not_negative,
+    "parent.signature": st.text("0123456789abcdef", min_size=64, max_size=64),
     "parent.listen": st.text(min_size=1, max_size=20),
     "parent.open": st.booleans(),
     "parent.checkpoint_updates": st.integers(0, 10**6),
@@ -128,6 +140,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "child.exchange": st.sampled_from(["episode", "free"]),
     "child.exchange_seconds": positive,
     "child.exchange_steps": st.integers(0, 10**6),
+    "child.hang_seconds": not_negative,
     "child.cores": naturals | st.just("auto"),
     "ga3c.device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
     "ga3c.agents": st.integers(1, 64) | st.just("auto"),
@@ -153,6 +166,16 @@ PPO_ONLY = {
     "algorithm.epochs": naturals,
     "algorithm.minibatch_size": st.integers(1, 64),
     "algorithm.clip": positive,
+}
+DQN_ONLY = {
+    "algorithm.start_steps": st.integers(0, 10**6),
+    "algorithm.batch_updates": naturals,
+    "algorithm.n_steps": naturals,
+    "algorithm.double": st.booleans(),
+    "algorithm.dueling": st.booleans(),
+    "algorithm.huber": st.booleans(),
+    "algorithm.target_updates": st.integers(0, 10**6),
+    "algorithm.target_versions": st.integers(0, 10**6),
 }
 
 changes = st.fixed_dictionaries({}, optional=CHANGES)
@@ -192,6 +215,7 @@ def test_every_setting_is_tried_here() -> None:
     assert found == {
         *CHANGES,
         *PPO_ONLY,
+        *DQN_ONLY,
         "search",
     }  # whose settings tests/test_search_settings.py tries
 
@@ -284,6 +308,14 @@ def test_ppos_own_settings_survive_too(chosen: dict[str, Any], name: str) -> Non
     assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
 
 
+@given(st.fixed_dictionaries({}, optional=DQN_ONLY))
+def test_so_do_those_of_learners_that_sample(chosen: dict[str, Any]) -> None:
+    experiment = Experiment().with_settings({"algorithm.name": "mine:Algorithm", **chosen})
+    assert Experiment.from_dict(experiment.to_dict()) == experiment
+    for key, value in chosen.items():
+        assert value_of(experiment, key) == value
+
+
 def test_settings_that_are_absent_are_left_out() -> None:
     settings = Experiment(algorithm=Algorithm(name="a3c")).to_dict()
     assert "solved" not in settings
@@ -316,14 +348,10 @@ def test_an_experiment_is_frozen() -> None:
 
 # What is wrong, and the one line that says so.
 
-ALGORITHM = (
-    "across_episodes, batch_size, clip, entropy_coefficient, entropy_fraction, entropy_schedule, "
-    "epochs, epsilon, "
-    "final_entropy_coefficient, gae_lambda, gamma, max_gradient_norm, minibatch_size, name, "
-    "normalize_advantages, options, pull_steps, reduction, value_coefficient, "
-    "vtrace, vtrace_c, vtrace_rho"
+ALGORITHM = ", ".join(sorted(msgspec.structs.asdict(Algorithm())))
+CHILD = (
+    "backend, beta, cores, exchange, exchange_seconds, exchange_steps, hang_seconds, push, roles"
 )
-CHILD = "backend, beta, cores, exchange, exchange_seconds, exchange_steps, push, roles"
 PLUG = "or an import string 'module:Name'"
 NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
 

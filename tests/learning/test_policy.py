@@ -71,6 +71,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
         Policy(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
 def test_onnx_runtime_finds_the_same(tmp_path: Path, name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
