@@ -173,7 +173,7 @@ DQN_ONLY = {
     "algorithm.n_steps": naturals,
     "algorithm.double": st.booleans(),
     "algorithm.dueling": st.booleans(),
-    "algorithm.huber": st.booleans(),
+    "algorithm.huber": not_negative,
     "algorithm.target_updates": st.integers(0, 10**6),
     "algorithm.target_versions": st.integers(0, 10**6),
 }
