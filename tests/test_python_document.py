@@ -1,0 +1,26 @@
+"""`docs/python.md`: its code runs as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import genkidama
+from tests.helpers import ROOT
+
+
+@pytest.mark.slow
+def test_what_the_page_shows_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 3
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "docs/python.md", "exec"), names)
+    assert names["policy"].action_space.contains(names["action"])
+    names["watch"](next(line for line in names["run"].history() if line["event"] == "exchange"))
+    assert genkidama.Run.open("runs/cart").evaluation is not None
