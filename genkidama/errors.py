@@ -37,7 +37,7 @@ class ProtocolError(GenkidamaError):
     """
 
     #: The codes of which that is true in any case.
-    FINAL = ("malformed", "unknown", "version", "order", "length", "experience", "part")
+    FINAL = ("malformed", "unknown", "version", "order", "length", "experience", "part", "role")
 
     CODES = (
         "malformed",  # bytes that are no message

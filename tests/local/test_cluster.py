@@ -214,7 +214,7 @@ def test_a_child_that_cannot_go_on_ends_the_run_with_its_reason(tmp_path: Path) 
         "core 0 died 3 times without ending an episode: "
         f"ValueError: the cable is loose ({place}); the whole traceback is in {log}"
     )
-    assert 'tiny.py", line 59, in _meet' in log.read_text()
+    assert 'tiny.py", line 60, in _meet' in log.read_text()
 
 
 @pytest.mark.usefixtures("leftovers")

@@ -61,6 +61,7 @@ def test_the_whole_report_with_all_figures(
 ) -> None:
     make_study(tmp_path, trials=10, phases=2)
     before = dict(matplotlib.rcParams)
+    managers = matplotlib._pylab_helpers.Gcf.get_all_fig_managers()
     text = report.report(url_of(tmp_path), "search", tmp_path / "new" / "figures", "runs/x")
     assert check(list((tmp_path / "new" / "figures").iterdir())) == ALL
     assert f"12 files in {tmp_path / 'new' / 'figures'}" in text
@@ -68,7 +69,7 @@ def test_the_whole_report_with_all_figures(
     after = dict(matplotlib.rcParams)
     assert after.pop("backend") and before.pop("backend")
     assert after == before
-    assert not matplotlib._pylab_helpers.Gcf.get_all_fig_managers()
+    assert matplotlib._pylab_helpers.Gcf.get_all_fig_managers() == managers
     assert capfd.readouterr() == ("", "")
 
 
