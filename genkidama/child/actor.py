@@ -140,7 +140,7 @@ class Actor:
         self._outbox.play(lanes)
         child = self._sequence.spawn(1)[0]
         draws = np.random.default_rng(child)
-        kit = Kit(self.model, self._outbox, self._records, draws, True, self.renew)
+        kit = Kit(self.model, self._outbox, self._records, draws, True, renew=self.renew)
         self.collector = make_collector(experiment, self._places, kit)
         self.collector.reset(int(child.generate_state(1)[0]) % 2**31)
 

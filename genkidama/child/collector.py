@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -89,10 +89,10 @@ class Kit:
     #: Whether batches have log μ.
     notes_log_mu: bool
     #: ε, asked for before each batch. Without it, it stays what the algorithm's settings say.
-    epsilon: Callable[[], float] | None = None
+    epsilon: Callable[[], float] | None = field(default=None, kw_only=True)
     #: Takes newer weights over in the middle of a batch, and says whether there were any. Without
     #: it, a batch is played with one policy.
-    renew: Callable[[], bool] | None = None
+    renew: Callable[[], bool] | None = field(default=None, kw_only=True)
 
 
 class Rooms(Protocol):

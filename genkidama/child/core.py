@@ -112,7 +112,7 @@ class SingleCore:
             line,
             np.random.default_rng(sequence),
             reads_log_mu(self._learner),
-            self._epsilon,
+            epsilon=self._epsilon,
         )
         role = experiment.role
         make_collector_for = make_onlooker if role == "learn" else make_collector

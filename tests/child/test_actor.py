@@ -106,6 +106,16 @@ def test_every_step_says_how_probable_its_action_was(played: Played) -> None:
     np.testing.assert_allclose(steps[:, played.columns.log_mu], played.log_mu(rows), atol=1e-5)
 
 
+def test_it_acts_as_its_policy_would_and_not_at_random(played: Played) -> None:
+    """Newer weights are looked for before each block, and that must not be taken for an ε."""
+    bias = played.judge.signature.slices["policy.2.bias"]
+    played.memory.weights[bias] = (9.0, 0.0)
+    played.memory.news[0] += 1
+    rows = played.block()
+    steps = rows[rows[:, played.columns.following] > 0]
+    assert (steps[:, played.columns.actions] == 0.0).all()
+
+
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_newer_weights_are_taken_over_in_the_middle_of_a_block(lanes: int) -> None:
     """An environment cannot tell, so this test speaks up in the middle."""
