@@ -204,13 +204,14 @@ class ReplaySettings(Section, frozen=True):
     url: Annotated[
         str,
         Meta(
-            pattern=r"^(local|embedded|rediss?://([^@/\s]*@)?([^:@/\s]+|\[[^\]\s]+\])?(:\d{1,5})?(/\d*)?)\Z",
+            pattern=r"^(local|embedded|rediss?://([^@/\s]*@)?"
+            r"([^:@/\s]+|\[[^\]\s]+\])?(:\d{1,5})?(/\d*)?)\Z",
             extra={"expected": "'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'"},
         ),
     ] = "local"
     """Where they are kept: `"local"`, in each child's memory; or once for all children, by Valkey
-    or Redis: `"embedded"`, which the parent starts, or `"redis://:PASSWORD@HOST:PORT"`, `"rediss://…"`
-    with TLS, one of your own."""
+    or Redis: `"embedded"`, which the parent starts, or `"redis://:PASSWORD@HOST:PORT"`,
+    `"rediss://…"` with TLS, one of your own."""
     name: Annotated[
         str,
         Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),

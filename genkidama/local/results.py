@@ -38,9 +38,7 @@ class Run(runs.Run):
         """
         from genkidama.learning.policy import Policy
 
-        path = self.load(best=best).path
-        assert path is not None
-        return Policy.load(path, seed)
+        return Policy(self.load(best=best), seed)
 
     def curve(self) -> pandas.DataFrame:
         """The learning curve: a row an exchange, with the columns of `genkidama.curves`.
