@@ -35,10 +35,13 @@ INSTALLED_PEERS := $(PEERS)/.installed
 # What looks at packages has an environment of its own, and changes nobody's packages.
 TOOLS := build/tools
 INSTALLED_TOOLS := $(TOOLS)/.installed
+# So has what builds the site: it reads the package, and needs neither torch nor an environment.
+DOCS := build/docs-tools
+INSTALLED_DOCS := $(DOCS)/.installed
 ROLES := parent child
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-deploy lint format audit sbom hashes peers clean
+.PHONY: help install train search test test-fast test-slow test-deploy lint docs format audit sbom hashes peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +81,12 @@ lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(INSTALLED_DOCS) ## Build the documentation into build/site, and check its links.
+	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m docs.site build/docs
+	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --keep-going \
+		-c docs/site -d build/docs-trees build/docs build/site
+	@echo build/site/index.html
 
 format: $(INSTALLED_DEV) ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
@@ -145,6 +154,14 @@ $(INSTALLED_TOOLS): constraints.txt
 	$(call make_venv,$(TOOLS))
 	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
 		pip-audit cyclonedx-bom uv
+	@touch $@
+
+# The extra `docs`, and the package's own light dependencies; the package itself is read where it lies.
+$(INSTALLED_DOCS): pyproject.toml constraints.txt
+	$(call make_venv,$(DOCS))
+	@$(DOCS)/bin/python docs/site/needs.py > $(DOCS)/needs.txt
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
+		-r $(DOCS)/needs.txt
 	@touch $@
 
 $(INSTALLED_PEERS): benchmarks/requirements.txt
