@@ -60,7 +60,7 @@ class Signature:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of a text with a line `name:d0,d1,...` for each entry, line break included."""
+        """SHA-256 (hex) of a text with a line `name:d0,d1,...` for each entry, ended by `\\n`."""
         text = "".join(f"{name}:{','.join(map(str, shape))}\n" for name, shape in self.entries)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -37,7 +37,7 @@ _MARK = re.compile(r"<!-- made: (\w+) -->")
 
 
 def pages() -> tuple[dict[str, str], list[str]]:
-    """The text of each page of the site by its name, and a line for each link that leads nowhere."""
+    """The text of each page by its name, and a line for each link that leads nowhere."""
     waiting = [
         *(str(path.relative_to(ROOT)) for path in sorted(_DOCS.rglob("*.md"))),
         *("README.md", "CHANGELOG.md", "CONTRIBUTING.md"),

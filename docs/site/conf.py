@@ -1,5 +1,7 @@
 """Sphinx's settings. `make docs` builds the site from what `python -m docs.site` has written."""
 
+from sphinx.ext.napoleon import GoogleDocstring
+
 import genkidama
 
 project = "Genkidama"
@@ -24,3 +26,6 @@ autodoc_mock_imports += ["rich", "shtab", "torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
+
+# Napoleon takes what stands before a colon in a property's first line for its type, which it has.
+GoogleDocstring._consume_inline_attribute = lambda self: ("", self._consume_to_end())

@@ -12,7 +12,11 @@ __all__ = ["ROOT", "linked", "page_of", "shown"]
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Files beside `docs/` that are pages of the site by themselves.
-_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contribute.md"}
+_PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contribute.md",
+}
 
 _LANGUAGES = {
     ".py": "python",
@@ -27,6 +31,7 @@ _LANGUAGES = {
 }
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_PICTURE = re.compile(r"!\[[^\]]*\]\((docs/pictures/[^)\s]+)\)")
 
 
 def page_of(path: str) -> str:
@@ -49,7 +54,9 @@ def page_of(path: str) -> str:
     return f"repository/{path}" if path.endswith(".md") else f"repository/{path}.md"
 
 
-def linked(text: str, source: str, page: str, missing: Callable[[str], None]) -> tuple[str, set[str]]:
+def linked(
+    text: str, source: str, page: str, missing: Callable[[str], None]
+) -> tuple[str, set[str]]:
     """A page's text with its links as the site needs them, and the files outside of `docs/`.
 
     Args:
@@ -58,6 +65,8 @@ def linked(text: str, source: str, page: str, missing: Callable[[str], None]) ->
         missing: is told of each link that leads nowhere.
     """
     outside: set[str] = set()
+    # A picture that `make pictures` has not made yet is left out.
+    text = _PICTURE.sub(lambda match: match[0] if (ROOT / match[1]).exists() else "", text)
 
     def replaced(match: re.Match[str]) -> str:
         target, mark, anchor = match[1].partition("#")
