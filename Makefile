@@ -84,7 +84,8 @@ lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 
 docs: $(INSTALLED_DOCS) ## Build the documentation into build/site, and check its links.
 	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m docs.site build/docs
-	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --keep-going \
+	@rm -rf build/site
+	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env \
 		-c docs/site -d build/docs-trees build/docs build/site
 	@echo build/site/index.html
 

@@ -32,10 +32,9 @@ def test_the_reference_has_every_setting_with_default_and_text() -> None:
     rows = {}
     for line in settings.page().splitlines():
         if line.startswith("| `"):
-            key, default, kind, _, said = (
-                cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]
-            )
-            assert kind
+            key, default, cell = re.split(r" (?<!\\)\| ", line.strip("| "))
+            said, allowed = cell.replace("\\|", "|").split("<br>*Allowed:* ")
+            assert len(allowed) > 1
             rows[key.strip("`"), default] = said
     expected = {}
     kinds = [*settings.sections(), ("", Role)]
@@ -61,14 +60,22 @@ def tomlish(value: object) -> str:
 def test_a_setting_says_what_it_allows_and_what_its_number_counts() -> None:
     page = settings.page()
     for row in (
-        "| `algorithm.gamma` | `0.99` | number, at least 0, at most 1 |  | Discount",
-        "| `stop.seconds` | off | number, above 0 | seconds | Wall-clock",
-        '| `child.cores` | `"auto"` | whole number, at least 1, or `"auto"` | processes | Core',
-        '| `child.exchange` | `"episode"` | `"episode"`, `"update"`, `"free"` |  | ',
-        "| `network.hidden` | `[128]` | list: whole number, at least 1 | units | Width",
-        "| `parent.max_bytes_per_second` | `1000000000.0` | number, above 0 | bytes a second |",
+        "| `algorithm.gamma` | `0.99` | Discount factor γ of a step.<br>*Allowed:* number, "
+        "at least 0, at most 1. |",
+        "since the first child joined.<br>*Allowed:* number, above 0; seconds. |",
+        '*Allowed:* whole number, at least 1, or `"auto"`; processes. |',
+        '*Allowed:* `"episode"`, `"update"`, `"free"`. |',
+        "| `network.hidden` | `[128]` | Width of each hidden layer.<br>*Allowed:* list: "
+        "whole number, at least 1; units. |",
+        "*Allowed:* number, above 0; bytes a second. |",
     ):
         assert row in page
+
+
+def test_the_example_of_the_reference_is_an_experiment() -> None:
+    page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert Experiment.from_dict(tomllib.loads(block)).stop.mean_return == 200.0
 
 
 def test_the_reference_has_the_help_of_every_verb() -> None:

@@ -89,14 +89,14 @@ def _section(name: str, kind: type[msgspec.Struct]) -> str:
 
 def _table(section: str, kind: type[msgspec.Struct]) -> str:
     written = texts(kind)
-    rows = ["| setting | default | type | unit | |", "|---|---|---|---|---|"]
+    rows = ["| setting | default | |", "|---|---|---|"]
     for field in fields(kind):
         if isinstance(field.default, msgspec.Struct) or field.name == "search":
             continue
         key = f"{section}.{field.name}".lstrip(".")
-        cells = (f"`{key}`", _default(field), _type(field.type), _unit(key, field.type))
         said = written.get(field.name, "").replace("|", "\\|")
-        rows.append(f"| {' | '.join(cells)} | {said} |")
+        allowed = "; ".join(filter(None, (_type(field.type), _unit(key, field.type))))
+        rows.append(f"| `{key}` | {_default(field)} | {said}<br>*Allowed:* {allowed}. |")
     return "\n".join([*rows, ""])
 
 
