@@ -14,7 +14,7 @@ from pathlib import Path
 
 import genkidama
 from docs.site import commands, settings
-from docs.site.repository import ROOT, linked, page_of, shown
+from docs.site.repository import PICTURES, ROOT, linked, page_of, shown
 
 _DOCS = ROOT / "docs"
 _OWN = _DOCS / "site"
@@ -81,7 +81,7 @@ def main(target: Path) -> int:
     found, dead = pages()
     wanted = {target / page: text.encode() for page, text in found.items()}
     for path in _DOCS.rglob("*"):
-        if path.is_file() and path.suffix in (".svg", ".gif", ".png", ".jsonl"):
+        if path.is_file() and path.suffix in PICTURES:
             wanted[target / path.relative_to(_DOCS)] = path.read_bytes()
     for path in target.rglob("*"):
         if path.is_file() and path not in wanted:

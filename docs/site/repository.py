@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["ROOT", "linked", "page_of", "shown"]
+__all__ = ["PICTURES", "ROOT", "linked", "page_of", "shown"]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,6 +17,9 @@ _PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contribute.md",
 }
+
+#: The ends of names of files that pages show or hand out as they are.
+PICTURES = (".svg", ".gif", ".png", ".jsonl")
 
 _LANGUAGES = {
     ".py": "python",
@@ -31,7 +34,7 @@ _LANGUAGES = {
 }
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_PICTURE = re.compile(r"!\[[^\]]*\]\((docs/pictures/[^)\s]+)\)")
+_PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s:]+)\)")
 
 
 def page_of(path: str) -> str:
@@ -41,15 +44,12 @@ def page_of(path: str) -> str:
         path: below the repository's root, as `docs/rules.md` or `examples`.
     """
     if (ROOT / path).is_dir():
-        if (ROOT / path / "README.md").exists():
-            path = f"{path}/README.md"
-        elif path.startswith("docs"):
-            return f"{path}/index.md".removeprefix("docs/")
-        else:
+        if not (ROOT / path / "README.md").exists():
             return f"repository/{path}/index.md"
+        path += "/README.md"
     if path in _PAGES:
         return _PAGES[path]
-    if path.startswith("docs/"):
+    if path.startswith("docs/") and path.endswith((".md", *PICTURES)):
         return path.removeprefix("docs/")
     return f"repository/{path}" if path.endswith(".md") else f"repository/{path}.md"
 
@@ -65,24 +65,30 @@ def linked(
         missing: is told of each link that leads nowhere.
     """
     outside: set[str] = set()
-    # A picture that `make pictures` has not made yet is left out.
-    text = _PICTURE.sub(lambda match: match[0] if (ROOT / match[1]).exists() else "", text)
+
+    def reached(target: str) -> str:
+        return os.path.normpath(PurePosixPath(source).parent / target)
+
+    def made(match: re.Match[str]) -> str:
+        """The picture, if it need not be made first."""
+        path = reached(match[1])
+        return match[0] if (ROOT / path).exists() or "docs/pictures/" not in path else ""
 
     def replaced(match: re.Match[str]) -> str:
         target, mark, anchor = match[1].partition("#")
         if not target or ":" in target or target.startswith("/"):
             return match[0]
-        path = os.path.normpath(PurePosixPath(source).parent / target)
+        path = reached(target)
         if not (ROOT / path).exists():
             missing(f"{source}: the link {match[1]!r} leads nowhere")
             return match[0]
-        if not path.startswith("docs") and path not in _PAGES:
+        if page_of(path).startswith("repository/"):
             outside.add(path)
         return f"]({os.path.relpath(page_of(path), PurePosixPath(page).parent)}{mark}{anchor})"
 
     lines = []
     fenced = False
-    for line in text.splitlines():
+    for line in _PICTURE.sub(made, text).splitlines():
         fenced ^= line.lstrip().startswith("```")
         lines.append(line if fenced else _LINK.sub(replaced, line))
     return "\n".join(lines) + "\n", outside
@@ -96,7 +102,7 @@ def shown(path: str) -> str:
     if place.is_dir():
         rows = [f"- [`{name}`]({name})" for name in _names(place)]
         return "\n".join([f"# `{path}/`", "", *rows, ""])
-    text = place.read_text(encoding="utf-8")
+    text = place.read_text(encoding="utf-8", errors="replace")
     if place.suffix == ".md":
         return text
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`{3,}|^", text)))
