@@ -87,6 +87,8 @@ docs: $(INSTALLED_DOCS) ## Build the documentation into build/site, and check it
 	@rm -rf build/site
 	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env \
 		-c docs/site -d build/docs-trees build/docs build/site
+	@# It is read without internet, too.
+	@! grep -rE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="(https?:)?//' build/site
 	@echo build/site/index.html
 
 format: $(INSTALLED_DEV) ## Format the code and mend what ruff can mend.

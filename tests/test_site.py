@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.site import commands, repository, settings
-from docs.site.__main__ import pages
+from docs.site.__main__ import navigation, pages
 from genkidama.commands.parser import VERBS
 from genkidama.experiment import Experiment
 from genkidama.role import Role
@@ -79,7 +79,7 @@ def test_the_example_of_the_reference_is_an_experiment() -> None:
 
 
 def test_the_reference_has_the_help_of_every_verb() -> None:
-    found = dict(commands.texts())
+    found = commands.texts()
     assert found.keys() >= {f"genkidama {verb}" for verb in (*VERBS, "doctor")}
     assert found.keys() >= {f"python -m genkidama.{role}" for role in ("parent", "child")}
     assert all(text.startswith("usage: ") for text in found.values())
@@ -94,6 +94,7 @@ def test_every_page_is_in_the_navigation_once_and_every_link_leads_to_a_page(
     assert set(listed) == {
         page for page in site if page != "index.md" and not page.startswith("repository/")
     }
+    assert "\nbrand-new.md\n" in navigation({"brand-new.md": ""})
     for page, text in site.items():
         for target in re.findall(r"\]\((?!\w+:|#|/)([^)#\s]+\.md)[)#]", unfenced(text)):
             assert str((Path("/") / page).parent.joinpath(target).resolve())[1:] in site

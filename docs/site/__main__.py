@@ -56,12 +56,12 @@ def pages() -> tuple[dict[str, str], list[str]]:
             text = f"---\norphan: true\n---\n\n{text}"
         found[page] = text
         waiting += sorted(more)
-    found["index.md"] += _navigation(found)
+    found["index.md"] += navigation(found)
     return found, dead
 
 
-def _navigation(found: dict[str, str]) -> str:
-    """The navigation, as Sphinx's `toctree`s."""
+def navigation(found: dict[str, str]) -> str:
+    """The navigation of these pages, as Sphinx's `toctree`s."""
     sections = tomllib.loads((_OWN / "navigation.toml").read_text(encoding="utf-8"))
     patterns = sorted((name for names in sections.values() for name in names), key=len)
     places: dict[str, list[str]] = {pattern: [] for pattern in patterns}

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Iterator
+from unittest.mock import patch
 
 from genkidama.child.__main__ import main as child
 from genkidama.commands.parser import make_parser
@@ -18,9 +19,13 @@ __all__ = ["page", "texts"]
 _COLUMNS = "96"
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """What one types, and the help that it prints: the command, its verbs, parent and child."""
-    os.environ["COLUMNS"] = _COLUMNS
+def texts() -> dict[str, str]:
+    """The help by what one types: of the command, its verbs, parent and child."""
+    with patch.dict(os.environ, COLUMNS=_COLUMNS):
+        return dict(_texts())
+
+
+def _texts() -> Iterator[tuple[str, str]]:
     command = make_parser()
     yield command.prog, command.format_help()
     for action in command._actions:
@@ -33,7 +38,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 def page() -> str:
     """The page's text below its heading, in Markdown."""
-    return "\n".join(f"## `{typed}`\n\n```text\n{said}```\n" for typed, said in texts())
+    return "\n".join(f"## `{typed}`\n\n```text\n{said}```\n" for typed, said in texts().items())
 
 
 def _printed(main: Callable[[list[str]], int]) -> str:
