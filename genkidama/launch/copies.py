@@ -8,10 +8,11 @@ what it waits for.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.files import write_atomically
+from genkidama.system.files import make_folder, way_out, write_atomically
 from genkidama.system.history import whole_length
 from genkidama.system.run import HISTORY, LOGS, STUDY
 
@@ -42,7 +43,7 @@ class Copies:
         """Cuts off a last line of the history that is torn."""
         #: How much of the parent's history is here.
         self.position = whole_length(self._history)
-        if self._history.exists():
+        if self._history.exists() and self._history.stat().st_size > self.position:
             os.truncate(self._history, self.position)
 
     # What the parent tells.
@@ -58,9 +59,20 @@ class Copies:
         """Takes in new lines of the history.
 
         Raises:
-            EnvironmentFailure: they cannot be written.
+            EnvironmentFailure: they cannot be written. They are to be had again from `position` on.
         """
-        append(self._history, lines)
+        if self.position and not self._history.exists():
+            self.position = 0
+            self._ours = {}
+            raise EnvironmentFailure(
+                f"{self._run}: was deleted or moved while the run goes on; it is copied again"
+            )
+        try:
+            append(self._history, lines)
+        except EnvironmentFailure:
+            with suppress(OSError):
+                self.mend()
+            raise
         self.position += len(lines)
 
     def append_log(self, name: str, text: bytes) -> None:
@@ -133,7 +145,7 @@ class Copies:
 
     def _keep(self, path: str, content: bytes, mark: str) -> None:
         target = self._run / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         write_atomically(target, content)
         self._ours[path] = mark
         if self._awaited is not None:
@@ -158,10 +170,11 @@ def append(path: Path, text: bytes) -> None:
     Raises:
         EnvironmentFailure: it cannot be written.
     """
+    make_folder(path.parent)
     try:
         with path.open("ab") as file:
             file.write(text)
     except OSError as error:
         raise EnvironmentFailure(
-            f"{path}: cannot be written: {error.strerror}; free space, and go on with --resume"
+            f"{path}: cannot be written: {error.strerror}; {way_out(error)}"
         ) from None

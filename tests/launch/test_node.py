@@ -74,6 +74,18 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
 
 
 @pytest.mark.usefixtures("_here")
+def test_a_history_that_cannot_be_written_on_the_node_is_told_aside(hosts: list[Any]) -> None:
+    hosts.append(host := ParentHost("run"))
+    host.put("logs/experiment.toml", constant().to_toml().encode())
+    (host._run / "history.jsonl").symlink_to("/dev/full")
+    host.start(VERSION, TOKEN, 0)
+    said = until(lambda: host.look(0, 0)["aside"])
+    assert "No space left on device" in json.loads(said.splitlines()[0])["reason"]
+    told = host.stop_parent(0, 0)
+    assert "No space left on device" in told["error"]
+
+
+@pytest.mark.usefixtures("_here")
 def test_a_parent_that_was_only_just_started_ends_too(tmp_path: Path, hosts: list[Any]) -> None:
     hosts.append(host := ParentHost("run"))
     host.put("logs/experiment.toml", constant().to_toml().encode())
