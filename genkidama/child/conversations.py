@@ -82,9 +82,21 @@ class Conversations:
                 that is taken.
             role: as `Session` takes it.
             ended: called when the run is over, or the trial.
-            token, ca_file, fingerprint: as `Uplink` takes them.
+            token, ca_file: as `Uplink` takes them.
+            fingerprint: that too, for all parts; or one for each, with commas in between.
+
+        Raises:
+            ConfigurationError: there are not as many fingerprints as parts.
         """
         places = addresses(parent)
+        known = fingerprint.split(",")
+        if len(known) not in (1, len(places)):
+            raise ConfigurationError(
+                f"fingerprint: names {len(known)} certificates, and parent = {parent!r} "
+                f"{len(places)} parts; give one for all parts, or one for each"
+            )
+        if len(known) == 1:
+            known *= len(places)
         word = secrets.token_hex(8)
         numbered = not name
         name = name or machine_name()
@@ -92,7 +104,8 @@ class Conversations:
         for number, address in enumerate(places, start=1):
             part = Part(number, len(places))
             session = Session(name, word, numbered=numbered, parent=address, role=role, part=part)
-            uplink = Uplink(address, token=token, ca_file=ca_file, fingerprint=fingerprint)
+            trusted = known[number - 1]
+            uplink = Uplink(address, token=token, ca_file=ca_file, fingerprint=trusted)
             talks.append(Conversation(uplink, session, ended))
         return cls(talks)
 

@@ -88,9 +88,9 @@ class Host:
         said = b"" if process is None else _piece(process.log, log)
         if process is None or self._problem:
             return {"code": EnvironmentFailure.exit_code, "error": self._problem, "log": said}
-        if self._stopped:  # it may have been too young to know what SIGTERM means
-            return {"code": 0, "error": "", "log": said}
         code = process.code
+        if self._stopped and (code or 0) <= 0:  # it may have been too young to know SIGTERM
+            return {"code": 0, "error": "", "log": said}
         error = _with_our_log(process, process.error()) if code else ""
         return {"code": code, "error": f"{error} (node {self._node})", "log": said}
 

@@ -53,8 +53,7 @@ def test_a_run_that_is_deleted_is_said_and_all_of_it_copied_again(tmp_path: Path
     more = HISTORY + b'{"event":"warning","time":3.0,"reason":"new"}\n'
     assert driver.look(more) == ""
     assert driver.said == [
-        f"{run}: was deleted or moved while the run goes on; it is copied again; "
-        "it is tried again"
+        f"{run}: was deleted or moved while the run goes on; it is copied again; it is tried again"
     ]
     assert driver.look(more) == ""
     assert (run / "history.jsonl").read_bytes() == more
