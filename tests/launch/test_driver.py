@@ -298,7 +298,7 @@ def test_a_full_disk_here_is_said_and_ends_no_run(tmp_path: Path, cluster: Clust
     until(lambda: history(run, "stop"), "its end", 60.0)
     versions = [line["version"] for line in history(run, "exchange")]
     assert versions == list(range(1, len(versions) + 1))  # nothing is missing, nothing twice
-    assert process.wait(60) == 128 + signal.SIGTERM
+    assert ended(process)[0] == 128 + signal.SIGTERM
     assert "Traceback" not in (tmp_path / "said").read_text()
 
 
