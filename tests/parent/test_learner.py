@@ -224,7 +224,7 @@ async def test_a_learner_that_hangs_is_killed_and_replaced_and_that_is_said(
         await batches(parent, 2)
     assert not hung.is_running()
     said = capsys.readouterr().err
-    assert "learner lost" in said and "it hung: it did nothing for 2 s" in said
+    assert "learner lost" in said and "it hung: it did nothing for " in said
     assert "raise child.hang_seconds" in said
 
 
@@ -234,7 +234,9 @@ async def test_a_learner_that_hangs_as_it_is_made_is_one_line(
     monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
     fault = {"id": "tests.tiny:Faulty", "options": {"fault": "sleep", "where": "construct"}}
     settings = experiment(environment=fault, child={"hang_seconds": 0.05})
-    with pytest.raises(EnvironmentFailure, match="process died: it hung: it did nothing for 1 s"):
+    with pytest.raises(
+        EnvironmentFailure, match=r"process died: it hung: it did nothing for \d+ s"
+    ):
         await Parent(settings, out=tmp_path, listen="127.0.0.1:0").startup()
 
 
