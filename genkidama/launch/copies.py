@@ -40,11 +40,18 @@ class Copies:
         self._awaited: set[str] | None = None
 
     def mend(self) -> None:
-        """Cuts off a last line of the history that is torn."""
+        """Cuts off a last line of the history that is torn.
+
+        Raises:
+            EnvironmentFailure: it cannot be cut off.
+        """
         #: How much of the parent's history is here.
         self.position = whole_length(self._history)
-        if self._history.exists() and self._history.stat().st_size > self.position:
-            os.truncate(self._history, self.position)
+        try:
+            if self._history.exists() and self._history.stat().st_size > self.position:
+                os.truncate(self._history, self.position)
+        except OSError as error:
+            raise _unwritten(self._history, error) from None
 
     # What the parent tells.
 
@@ -70,7 +77,7 @@ class Copies:
         try:
             append(self._history, lines)
         except EnvironmentFailure:
-            with suppress(OSError):
+            with suppress(EnvironmentFailure):
                 self.mend()
             raise
         self.position += len(lines)
@@ -175,6 +182,8 @@ def append(path: Path, text: bytes) -> None:
         with path.open("ab") as file:
             file.write(text)
     except OSError as error:
-        raise EnvironmentFailure(
-            f"{path}: cannot be written: {error.strerror}; {way_out(error)}"
-        ) from None
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: Path, error: OSError) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{path}: cannot be written: {error.strerror}; {way_out(error)}")
