@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 import genkidama
-from genkidama.commands import access
+from genkidama.commands import access, playing
 from genkidama.commands.starting import completion, init, list_examples
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
@@ -72,6 +72,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             environment=options.environment,
             starts=options.starts,
             choose=options.choose,
+            best=options.best,
             progress=not options.json,
         )
         if not options.json:
@@ -175,6 +176,7 @@ def _plot(options: argparse.Namespace) -> int:
 RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "evaluate": _evaluate,
+    "play": playing.play,
     "search": _search,
     "launch": _launch,
     "parent": access.parent,
