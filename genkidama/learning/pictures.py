@@ -37,6 +37,9 @@ _PREPROCESSING = {
 #: The same of the games themselves.
 _GAME = {"repeat_action_probability": 0.0, "full_action_space": False}
 
+#: Pictures that Atari's console showed in a second.
+_ATARI = 60
+
 #: What the actions of well-known environments do, in their order.
 _NAMES = {
     "Acrobot": ("left", "none", "right"),
@@ -158,11 +161,12 @@ def action_names(environment: gymnasium.Env[Any, Any]) -> list[str]:
 
 def pace(environment: gymnasium.Env[Any, Any]) -> float:
     """Steps a second at which it runs at its own pace; 30 if it does not say."""
-    frames = float(environment.metadata.get("render_fps") or 30)
-    try:
-        return frames / int(environment.get_wrapper_attr("frame_skip"))
-    except AttributeError:
-        return frames
+    inside = environment
+    while isinstance(inside, gymnasium.Wrapper):
+        if isinstance(inside, gymnasium.wrappers.AtariPreprocessing):
+            return _ATARI / inside.frame_skip
+        inside = inside.env
+    return float(environment.metadata.get("render_fps") or 30)
 
 
 def _plain(settings: Environment) -> Environment:
@@ -176,7 +180,7 @@ def _plain(settings: Environment) -> Environment:
         raise _draws_nothing(settings, "Gymnasium does not know it") from None
     if not spec.id.startswith("ALE/"):
         return msgspec.structs.replace(settings, vectorized=False)
-    given = settings.options
+    given = {**(spec.kwargs if settings.envpool is None else {}), **settings.options}
     options = {
         wanted: next((given[key] for key in keys if key in given), default)
         for wanted, (keys, default) in _PREPROCESSING.items()

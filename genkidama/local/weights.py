@@ -32,7 +32,9 @@ class Weights:
         return self.checkpoint.path
 
     def __str__(self) -> str:
-        return f"{self.path.stem.split('-')[0]} weights, version {self.checkpoint.snapshot.version}"
+        version = self.checkpoint.snapshot.version
+        best = self.path.stem == "best"
+        return f"best weights, version {version}" if best else f"weights of version {version}"
 
 
 def weights_of(target: Run | str | Path, *, best: bool = True) -> Weights:

@@ -33,7 +33,7 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
 
 def test_a_summary_counts_what_this_command_has_added(tmp_path: Path) -> None:
     run = untrained(tmp_path, small(), version=4)  # 50 steps and 1.5 s each
-    snapshot = run.load().snapshot
+    snapshot = run.snapshot
     assert summary(run) == {
         "run": str(tmp_path),
         "updates": 4.0,
