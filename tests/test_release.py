@@ -49,7 +49,7 @@ def test_a_wheel_trains_an_example_in_an_empty_folder(tmp_path: Path) -> None:
     empty.mkdir()
     command = bare / "bin/genkidama"
     said = run(command, "train", "lunarlander", "--set", "stop.seconds=20", cwd=empty)
-    assert "ended: 20 seconds are over" in said or "ended: " in said
+    assert "ended: " in said
     (trained,) = (empty / "runs").iterdir()
     assert (trained / "evaluation.json").is_file()
     played = run(command, "evaluate", trained, "--episodes", 4, cwd=empty)

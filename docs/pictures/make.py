@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -116,7 +117,9 @@ def picture(shown: Text, path: Path) -> None:
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=COLUMNS, file=nowhere, color_system="truecolor")
         console.print(shown, end="")
-        console.save_svg(str(path), title="genkidama train lunarlander")
+        drawn = console.export_svg(title="genkidama train lunarlander")
+    # Its font would be asked of another site; the reader's own monospaced one does as well.
+    path.write_text(re.sub(r"@font-face {.*?}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")
 
 
 if __name__ == "__main__":
