@@ -102,17 +102,20 @@ def _check(episodes: int, seed: int, fps: float | None, every: int) -> None:
 
 def _check_fits(policy: Policy, environment: gymnasium.Env[Any, Any]) -> None:
     for what in ("observation_space", "action_space"):
-        theirs = getattr(environment, what)
-        ours = getattr(policy, what)
-        if type(theirs) is not type(ours) or (theirs.shape, getattr(theirs, "n", 0)) != (
-            ours.shape,
-            getattr(ours, "n", 0),
-        ):
+        theirs = _kind(getattr(environment, what))
+        ours = _kind(getattr(policy, what))
+        if theirs != ours:
+            name = environment.spec.id if environment.spec is not None else environment
             raise ConfigurationError(
-                f"{environment.spec.id if environment.spec else environment}: its {what} is "
-                f"{theirs}, but the policy was trained with {ours}; play "
-                f"{policy.experiment.environment.id}"
+                f"{name}: its {what} is a {theirs}, but the policy was trained with a {ours}; "
+                f"play {policy.experiment.environment.id}"
             )
+
+
+def _kind(space: gymnasium.Space[Any]) -> str:
+    """What must be equal of two spaces: `"Discrete of 4"`, `"Box of shape (8,)"`."""
+    size = space.n if isinstance(space, gymnasium.spaces.Discrete) else f"shape {space.shape}"
+    return f"{type(space).__name__} of {size}"
 
 
 def _ended(moment: Moment) -> str:
