@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.explanation import Explanation, explain
 from genkidama.learning.policy import Policy
@@ -122,6 +123,7 @@ def moments(
 
     Raises:
         ConfigurationError: the environment fails to draw itself.
+        EnvironmentFailure: it fails otherwise.
     """
     model = policy.model
     head = model.head
@@ -131,7 +133,8 @@ def moments(
         normalize = model.normalizer()
         sample = head.sampler(np.random.default_rng(sequence), 0.0)
         choose = head.mode if deterministic else sample
-        observation = Starts().begin(environment, episode, sequence)
+        with _told(policy):
+            observation = Starts().begin(environment, episode, sequence)
         step, total, over = 0, 0.0, False
         while not over:
             seen = observation if normalize is None else normalize(observation)
@@ -140,7 +143,8 @@ def moments(
                 explanation = explain(model, observation)
                 picture = _picture(environment, policy)
                 yield Moment(episode, step, picture, explanation, action, total)
-            observation, reward, terminated, truncated, _ = environment.step(action)
+            with _told(policy):
+                observation, reward, terminated, truncated, _ = environment.step(action)
             step += 1
             total += float(reward)
             over = terminated or truncated
@@ -193,6 +197,16 @@ def _plain(settings: Environment) -> Environment:
     if given.get("use_fire_reset", True):
         wrappers.insert(1, Wrapper(f"{__name__}:FireFirst"))
     return Environment(id=name, options={"frameskip": 1, **game}, wrappers=tuple(wrappers))
+
+
+@contextmanager
+def _told(policy: Policy) -> Iterator[None]:
+    """An environment may raise anything. It is told in one line."""
+    try:
+        yield
+    except Exception as error:
+        name = policy.experiment.environment.id
+        raise EnvironmentFailure(f"{name} fails while it plays: {in_words(error)}") from error
 
 
 def _picture(environment: gymnasium.Env[Any, Any], policy: Policy) -> Array:

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.pictures import action_names, make_pictured, moments, pace
@@ -38,6 +38,16 @@ class Wrong(Blind):
 
     def render(self) -> Any:
         return np.zeros((4, 4))
+
+
+class Failing(Wrong):
+    """It draws, and then its step fails."""
+
+    def render(self) -> Any:
+        return np.zeros((4, 4, 3), np.uint8)
+
+    def step(self, action: Any) -> Any:
+        raise KeyError("my bug")
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -83,6 +93,13 @@ def test_what_draws_no_picture_is_an_error_of_one_line(tmp_path: Path) -> None:
     policy = Policy(untrained(tmp_path, small(environment={"id": name})).load())
     with pytest.raises(ConfigurationError, match=r"render\(\) gives float64 of shape \(4, 4\)"):
         next(moments(policy, make_pictured(policy.experiment.environment), 1, 0))
+
+
+def test_an_environment_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
+    name = f"{__name__}:Failing"
+    policy = Policy(untrained(tmp_path, small(environment={"id": name})).load())
+    with pytest.raises(EnvironmentFailure, match=r"Failing fails while it plays: KeyError: 'my b"):
+        list(moments(policy, make_pictured(policy.experiment.environment), 1, 0))
 
 
 def test_an_environment_that_is_not_there_says_just_that() -> None:
