@@ -135,7 +135,8 @@ def moments(
         choose = head.mode if deterministic else sample
         with _told(policy):
             observation = Starts().begin(environment, episode, sequence)
-        step, total, over = 0, 0.0, False
+        step, total = 0, 0.0
+        over = False
         while not over:
             seen = observation if normalize is None else normalize(observation)
             action = head.to_environment(choose(outputs(seen)))

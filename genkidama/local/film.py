@@ -49,6 +49,7 @@ class Film:
         if path.suffix.lower() == ".gif":
             options = {"duration": 1000.0 / fps, "loop": 0, "subrectangles": True}
         try:
+            path.open("wb").close()
             self._writer = imageio.v2.get_writer(path, mode="I", **options)
         except Exception as error:
             raise _not_written(path, error) from error

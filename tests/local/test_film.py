@@ -67,7 +67,7 @@ def test_what_is_missing_is_named_with_the_extra(
 def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "film.gif").mkdir()
     with pytest.raises(EnvironmentFailure, match=r"film.gif: cannot be written: .*; choose ano"):
-        Film(tmp_path / "film.gif", panel(), 10.0).show(moment())
+        Film(tmp_path / "film.gif", panel(), 10.0)
 
 
 def test_without_a_screen_one_line_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
