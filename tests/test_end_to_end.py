@@ -112,6 +112,7 @@ def test_a_user_follows_it_on_standard_error(trained: Trained) -> None:
     end = lines.index("ended: 8 updates done")
     assert lines[end + 3 :] == [
         "run: run",
+        "  watch it:   genkidama play run",
         "  play again: genkidama evaluate run",
         "  go on:      genkidama train --resume run --set stop.updates=16",
     ]

@@ -265,6 +265,7 @@ def _finish(
         print(found, file=sys.stderr)
     folder = shlex.quote(str(run.path))
     progress.say(f"run: {run.path}")
+    progress.say(f"  watch it:   genkidama play {folder}")
     progress.say(f"  play again: genkidama evaluate {folder}")
     progress.say(f"  go on:      {go_on(run, experiment)}")
     if options.json:
