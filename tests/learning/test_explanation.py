@@ -20,10 +20,8 @@ def policy_of(folder: Path, name: str, dqn: bool = False, **settings: Any) -> Po
     experiment = Experiment(
         environment=Environment(id=name, **settings),
         network=Network(hidden=(16,), initialization="normal", initial_deviation=0.5),
-        algorithm=Algorithm(name="dqn", dueling=dueling, start_steps=100)
-        if dqn
-        else Algorithm(name="a3c"),
-        replay=ReplaySettings(steps=100 if dqn else 0),
+        algorithm=Algorithm(name="dqn", dueling=dueling) if dqn else Algorithm(name="a3c"),
+        replay=ReplaySettings(steps=1000 if dqn else 0),
     )
     return Policy(untrained(folder, experiment).load())
 
