@@ -99,9 +99,17 @@ def test_a_window_shows_moments_until_it_is_closed(
     assert window.show(moment())
     picture = pygame.surfarray.array3d(shown).swapaxes(0, 1)
     assert (picture[:, :301] == PICTURE).all() and (picture[:, 301:].std() > 10.0)
-    for name in ("K_SPACE", "K_SPACE"):  # halted, and on again
-        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=getattr(pygame, name)))
+    halts: list[int] = []
+    space = pygame.event.Event(pygame.KEYDOWN, key=pygame.K_SPACE)
+
+    def wait(milliseconds: int) -> None:
+        halts.append(milliseconds)
+        pygame.event.post(space)  # and on again
+
+    monkeypatch.setattr(pygame.time, "wait", wait)
+    pygame.event.post(space)
     assert window.show(moment(step=1))
+    assert len(halts) == 1
     if key == "QUIT":
         pygame.event.post(pygame.event.Event(pygame.QUIT))
     else:
