@@ -59,7 +59,7 @@ def test_a_continuous_policy_says_means_and_deviations(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dueling", [False, True])
 def test_dqn_says_q_values(tmp_path: Path, dueling: bool) -> None:
     policy = policy_of(tmp_path, "CartPole-v1", True, dueling=dueling)
-    observation = np.zeros(4, np.float32)
+    observation = np.array([0.1, -0.2, 0.3, 1.0], np.float32)
     outputs, value = known(policy, observation)
     q = outputs[0].numpy()
     if dueling:
