@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from genkidama.learning.pictures import Moment
 from genkidama.local.panel import Panel, import_pygame
 from genkidama.system.faults import in_words
 
-__all__ = ["Film", "Window", "check_film", "check_screen"]
+__all__ = ["Film", "Window", "check_film", "check_screen", "without_screen"]
 
 #: How an episode has ended is shown for so long.
 _PAUSE_SECONDS = 1.0
@@ -140,6 +142,20 @@ def check_screen() -> None:
     known = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
     if sys.platform.startswith("linux") and not any(map(os.environ.get, known)):
         raise _no_screen(" and ".join(known[:2]) + " are not set")
+
+
+@contextmanager
+def without_screen() -> Iterator[None]:
+    """Meanwhile SDL, by which environments draw, looks for no screen and complains of none."""
+    name = "SDL_VIDEODRIVER"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "dummy"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def check_film(path: Path) -> Path:

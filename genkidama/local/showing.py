@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.formats import plural
 from genkidama.learning.pictures import Moment, action_names, make_pictured, moments, pace
 from genkidama.learning.policy import Policy
-from genkidama.local.film import Film, Window, check_film, check_screen
+from genkidama.local.film import Film, Window, check_film, check_screen, without_screen
 from genkidama.local.panel import Panel
 from genkidama.local.weights import weights_of
 from genkidama.system.run import Run
@@ -67,7 +67,8 @@ def play(
     policy = Policy(weights.checkpoint)
     settings = policy.experiment.environment
     returns: list[float] = []
-    with closing(make_pictured(settings, environment)) as played:
+    hidden = nullcontext() if path is None else without_screen()
+    with hidden, closing(make_pictured(settings, environment)) as played:
         _check_fits(policy, played)
         name = played.spec.id if played.spec is not None else environment or settings.id
         say(f"{name}: {weights} ({weights.path})")

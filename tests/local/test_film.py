@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.local import film
-from genkidama.local.film import Film, Window, check_film, check_screen
+from genkidama.local.film import Film, Window, check_film, check_screen, without_screen
 from genkidama.local.panel import import_pygame
 from tests.films import decoded
 from tests.local.test_panel import PICTURE, moment, panel
@@ -80,6 +81,16 @@ def test_without_a_screen_one_line_names_the_way_out(monkeypatch: pytest.MonkeyP
         check_screen()
     monkeypatch.setenv("DISPLAY", ":0")
     check_screen()
+
+
+def test_a_film_needs_no_screen_and_takes_none_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for before in ("x11", None):
+        monkeypatch.setattr("os.environ", {} if before is None else {"SDL_VIDEODRIVER": before})
+        with without_screen():
+            assert os.environ["SDL_VIDEODRIVER"] == (before or "dummy")
+        assert os.environ.get("SDL_VIDEODRIVER") == before
 
 
 def test_a_screen_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

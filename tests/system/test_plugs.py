@@ -280,7 +280,11 @@ def test_what_a_notebook_defines_is_refused_with_the_way_out(
         "processes of a child cannot import it; write it into a file beside it, as my_module.py, "
         "and name it 'my_module:Mine'"
     )
-    with pytest.raises(ConfigurationError, match=r"^Environment: id = Mine: it is defined in a no"):
+    with pytest.raises(
+        ConfigurationError, match=r"^Environment: id = Mine: it is defined in a .*:Mine'$"
+    ):
         Environment(id=mine)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"^Environment: id = Fraction: name it 'fract"):
+    with pytest.raises(
+        ConfigurationError, match=r"^Environment: id = Fraction: name it 'fractions:Fraction'$"
+    ):
         Environment(id=Fraction)  # type: ignore[arg-type]
