@@ -43,7 +43,7 @@ INSTALLED_DOCS := $(DOCS)/.installed
 ROLES := parent child
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-deploy lint docs format audit sbom hashes peers clean
+.PHONY: help install train search test test-fast test-slow test-deploy lint docs format audit sbom hashes release pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,16 @@ hashes: $(INSTALLED_TOOLS) ## Write build/requirements-ROLE.txt: the pins with t
 		echo build/requirements-$$role.txt; \
 	done
 
+# Of what is committed: a wheel of a working tree might hold what nobody else has.
+release: $(INSTALLED_TOOLS) ## Build dist/: the wheel and the source of a release, checked (docs/releasing.md).
+	@test -z "$$(git status --porcelain)" || { echo "there are changes; commit them first: git status" >&2; exit 1; }
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(TOOLS)/bin/python -m build --outdir dist
+	$(TOOLS)/bin/twine check --strict dist/*
+
+pictures: $(INSTALLED_DEV) ## Train LunarLander, and make the pictures in docs/pictures/ of it.
+	$(BIN)/python docs/pictures/make.py
+
 peers: $(INSTALLED_PEERS) ## Make benchmarks/.venv with the programs that Genkidama is compared with.
 
 clean: ## Delete the environments, caches and builds; runs/ stays.
@@ -148,17 +158,17 @@ $(INSTALLED_SEARCH): $(INSTALLED)
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,search,figures,onnx,postgresql,ray,atari,replay,dev]"
+	@$(PIP_INSTALL) -e ".[uvloop,search,figures,video,onnx,postgresql,ray,atari,replay,dev]"
 	@touch $@
 
 $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
-	@$(PIP_INSTALL) -e ".[uvloop,search,figures,onnx,postgresql,ray,atari,replay,dev,deploy]"
+	@$(PIP_INSTALL) -e ".[uvloop,search,figures,video,onnx,postgresql,ray,atari,replay,dev,deploy]"
 	@touch $@
 
 $(INSTALLED_TOOLS): constraints.txt
 	$(call make_venv,$(TOOLS))
 	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
-		pip-audit cyclonedx-bom uv
+		pip-audit cyclonedx-bom uv build twine
 	@touch $@
 
 # The extra `docs`, and the package's own light dependencies; the package itself is read where it lies.

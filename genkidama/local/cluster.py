@@ -30,6 +30,7 @@ from genkidama.parts import Part
 from genkidama.rules.table import check_parts
 from genkidama.system.address import parse_listen
 from genkidama.system.goal import with_goal
+from genkidama.system.plugs import check_environment
 from genkidama.system.run import CHILDREN, LOGS
 
 __all__ = ["check_search", "search", "train"]
@@ -109,6 +110,7 @@ def train(
     if shards is None:
         shards = Run(Path(resume)).parts if resume is not None else 1
     check_parts(experiment, shards)
+    check_environment(experiment)
     experiment, about_stop = with_goal(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
@@ -162,6 +164,7 @@ def search(
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
     check_search(experiment)
+    check_environment(experiment)
     if nodes < 0 or (nodes == 0 and listen is None):
         raise ConfigurationError(
             f"nodes = {nodes}: at least 1 is needed, "
