@@ -57,6 +57,8 @@ class Entry(NamedTuple):
     digest: str
     #: Unix seconds from which on it is of no use any more.
     until: float = math.inf
+    #: Whether it shows the run, and admits no child.
+    viewer: bool = False
 
     def __repr__(self) -> str:
         return f"Entry({self.name!r}, …)"

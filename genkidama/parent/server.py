@@ -143,7 +143,9 @@ class Parent:
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
             own = make_directory(directory_of(self.out, self.part), self.experiment.name)
-            self._records = Records(self.server, own, self.now, self._log, self.aside)
+            site = self._connections.site
+            site.begin(self.out, self._connections.admission)
+            self._records = Records(self.server, own, self.now, self._log, self.aside, site.take)
             if self._learner is not None:
                 await self._learner.begin()
             if self.experiment.shares_replay:
