@@ -108,8 +108,9 @@ class ChildRecord:
             self.distance = distance(push, self.trial.vector)
         return push
 
-    def join(self, signature: Signature) -> None:
-        """It joins with a network of this signature."""
+    def join(self, signature: Signature, cores: int = 0) -> None:
+        """It joins with a network of this signature, and so many cores."""
+        self.cores = cores
         if self.line is not None:
             self.line.begin(signature)
 

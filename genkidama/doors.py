@@ -15,7 +15,17 @@ from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.tokens import is_loopback
 
-__all__ = ["ENTERING", "ENTERING_OF_ONE", "VIEWERS", "VIEWERS_OF_ONE", "Budget", "Doors", "Visit", "check_exposed", "place_of"]
+__all__ = [
+    "ENTERING",
+    "ENTERING_OF_ONE",
+    "VIEWERS",
+    "VIEWERS_OF_ONE",
+    "Budget",
+    "Doors",
+    "Visit",
+    "check_exposed",
+    "place_of",
+]
 
 #: So many connections may be between their first byte and their hello, in all and from one address.
 ENTERING = 512

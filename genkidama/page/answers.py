@@ -110,8 +110,7 @@ def answer(asked: Asked, contents: Contents, viewers: Viewers, now: float) -> An
     """
     if asked.method not in ("GET", "HEAD"):
         return None
-    found = _answer(asked, contents, viewers, now)
-    return found
+    return _answer(asked, contents, viewers, now)
 
 
 def _answer(asked: Asked, contents: Contents, viewers: Viewers, now: float) -> Answer | None:

@@ -18,7 +18,8 @@ from typing import Protocol
 
 import msgspec
 
-from genkidama.page.document import Document, FactsOf
+from genkidama.page.children import FactsOf
+from genkidama.page.document import Document
 
 __all__ = ["LONGEST_SECONDS", "SECONDS", "SHARE", "Viewer", "Watchers", "text_frame"]
 

@@ -24,7 +24,8 @@ from genkidama.doors import Doors
 from genkidama.errors import ProtocolError
 from genkidama.events import Event
 from genkidama.page.answers import Answer, Asked, answer, is_watching
-from genkidama.page.document import Document, Facts
+from genkidama.page.children import Facts
+from genkidama.page.document import Document
 from genkidama.page.files import Files
 from genkidama.page.viewers import Viewers
 from genkidama.page.watchers import Watchers
