@@ -7,6 +7,7 @@ Laws of this file:
   that `genkidama token` makes are long and random, so nobody finds one by its hash.
 - A token belongs to one name. A name may have several tokens, so that a new one can be given out
   before the old one is withdrawn. A token may end on a day.
+- A viewer's token shows the run, and admits no child.
 - The time that a comparison takes tells nothing about where two tokens differ.
 """
 
@@ -47,6 +48,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: No token has a colon.
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _UNTIL = re.compile(r"until=(\d{4}-\d{2}-\d{2})")
+_VIEWER = "viewer"
 
 
 class Entry(NamedTuple):
@@ -57,6 +59,8 @@ class Entry(NamedTuple):
     digest: str
     #: Unix seconds from which on it is of no use any more.
     until: float = math.inf
+    #: Whether it shows the run, and admits no child.
+    viewer: bool = False
 
     def __repr__(self) -> str:
         return f"Entry({self.name!r}, …)"
@@ -73,10 +77,10 @@ def is_name(text: str) -> bool:
 
 
 def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
-    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=YYYY-MM-DD]`.
+    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=YYYY-MM-DD] [viewer]`.
 
     The name may be `*` for any. In place of the hash the token itself may stand. The day is the
-    last one, in UTC. A `#` begins a comment.
+    last one, in UTC. With `viewer` it is a viewer's token. A `#` begins a comment.
 
     Args:
         source: the file's name, for the errors.
@@ -96,7 +100,7 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
             problem = f"the token of line {lines[digest]} again; each name needs a token of its own"
         if problem:
             raise ConfigurationError(f"{source}: line {number}: {problem}")
-        entries.append(Entry(words[0], digest, _end(words[2]) if len(words) > 2 else math.inf))
+        entries.append(Entry(words[0], digest, _until(words), _VIEWER in words[2:]))
         lines[digest] = number
     return tuple(entries)
 
@@ -110,19 +114,20 @@ def find_entry(token: str, entries: Iterable[Entry]) -> Entry | None:
     return found
 
 
-def written(name: str, token: str, last: datetime | None = None) -> str:
+def written(name: str, token: str, last: datetime | None = None, viewer: bool = False) -> str:
     """The line of a tokens file for a token, without the token.
 
     Args:
         name: as `is_name` allows.
         last: the last day; None for no end.
+        viewer: whether it is a viewer's.
     """
     until = "" if last is None else f" until={last:%Y-%m-%d}"
-    return f"{name} sha256:{_digest_of(token)}{until}\n"
+    return f"{name} sha256:{_digest_of(token)}{until}{f' {_VIEWER}' * viewer}\n"
 
 
-def rotated(text: str, name: str, last: datetime | None) -> str:
-    """A tokens file in which the tokens of this name end.
+def rotated(text: str, name: str, last: datetime | None, viewer: bool = False) -> str:
+    """A tokens file in which the tokens of this name end: a child's or, if told so, a viewer's.
 
     Args:
         text: the file, which can be read. All other lines stay as they are.
@@ -131,12 +136,13 @@ def rotated(text: str, name: str, last: datetime | None) -> str:
     lines = []
     for line in text.splitlines(keepends=True):
         words = _words(line)
-        if not words or words[0] != name:
+        if not words or words[0] != name or (_VIEWER in words[2:]) != viewer:
             lines.append(line)
         elif last is not None:
-            sooner = len(words) > 2 and _end(words[2]) <= _end(f"until={last:%Y-%m-%d}")
-            end = words[2] if sooner else f"until={last:%Y-%m-%d}"
-            lines.append(f"{words[0]} sha256:{_digest(words[1])} {end}\n")
+            end = f"until={last:%Y-%m-%d}"
+            if _until(words) <= _end(end):
+                end = next(word for word in words[2:] if word != _VIEWER)
+            lines.append(f"{words[0]} sha256:{_digest(words[1])} {end}{f' {_VIEWER}' * viewer}\n")
     return "".join(lines)
 
 
@@ -162,6 +168,11 @@ def _digest(word: str) -> str:
     return hashed[1] if hashed else _digest_of(word)
 
 
+def _until(words: list[str]) -> float:
+    """When the token of a line ends."""
+    return next((_end(word) for word in words[2:] if word != _VIEWER), math.inf)
+
+
 def _end(word: str) -> float:
     """When the day of `until=YYYY-MM-DD` is over.
 
@@ -176,7 +187,8 @@ def _end(word: str) -> float:
 
 
 def _problem(words: list[str]) -> str:
-    if not 2 <= len(words) <= 3:
+    more = [word for word in words[2:] if word != _VIEWER]
+    if len(words) < 2 or len(more) > 1 or len(words) - 2 - len(more) > 1:
         return f"expected NAME TOKEN, found {len(words)} word{'s'[: len(words) > 1]}"
     if not is_name(words[0]):
         return (
@@ -186,7 +198,7 @@ def _problem(words: list[str]) -> str:
     if _HASHED.fullmatch(words[1]) is None and not is_token(words[1]):
         return f"the second word is no token: expected sha256:HASH, or {TOKEN}"
     try:
-        _ = len(words) > 2 and _end(words[2])
+        _until(words)
     except (ValueError, OverflowError):
         return "the third word is no day: expected until=YYYY-MM-DD"
     return ""

@@ -146,13 +146,15 @@ class Conversations:
                 )
         return self.over or decision
 
-    async def enter(self, signature: Signature, backend: Backend) -> Decision:
-        """Joins all parts, however long it takes.
+    async def enter(self, signature: Signature, backend: Backend, cores: int = 0) -> Decision:
+        """Joins all parts with so many cores, however long it takes.
 
         Raises:
             GenkidamaError: as `begin`, or a part has another network.
         """
         self._numbers = [talk.session.part.numbers(signature) for talk in self._talks]
+        for talk in self._talks:
+            talk.session.cores = cores
         decisions = await all_of(_addressed(talk, talk.enter(signature)) for talk in self._talks)
         first = decisions[0]
         begun = [decision for decision in decisions if isinstance(decision, Begin)]

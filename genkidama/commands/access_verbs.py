@@ -77,6 +77,7 @@ ACCESS = {
                 nargs="?",
                 const=7,
             ),
+            flag("--viewer", "a token that shows the run, and a link; it admits no child"),
             flag("--revoke", "take the name's tokens out, and make none"),
             flag("--list", "show whose tokens there are, and make none"),
             LISTEN,

@@ -108,6 +108,11 @@ class Channel(ServerConnection):
         self.made = False
         #: Why we have ended it, if it broke a rule that websockets does not know.
         self.fault: ProtocolError | None = None
+        #: Whether a viewer of the page is at the other end, and no child.
+        self.watching = False
+        #: Bytes of this connection, in and out, beneath TLS.
+        self.received = 0
+        self.sent = 0
         self._send_response = self.protocol.send_response
         # It also answers what the protocol's parser refuses.
         self.protocol.send_response = self._sign_response  # type: ignore[method-assign]
@@ -160,6 +165,7 @@ class Channel(ServerConnection):
         self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)
 
     def data_received(self, data: bytes) -> None:
+        self.received += len(data)
         super().data_received(data)
         if self.paused and len(self.protocol.reader.buffer) > _AHEAD_BYTES:
             self._hold("reply")
@@ -292,6 +298,7 @@ class Channel(ServerConnection):
     def write(self, content: bytes) -> None:
         """Sends a message at once; only while it is `free`."""
         length = len(content)
+        self.sent += length
         if length < 126:
             self.transport.write(_SHORT.pack(_FINAL_BINARY, length) + content)
         elif length < _JOINED_BYTES:
@@ -299,6 +306,18 @@ class Channel(ServerConnection):
         else:
             self.transport.write(_LONG.pack(_FINAL_BINARY, 127, length))
             self.transport.write(content)
+
+    def write_frame(self, frame: bytes) -> None:
+        """Sends what is a frame already; only while it is `free`."""
+        self.sent += len(frame)
+        self.transport.write(frame)
+
+    def send_data(self) -> None:
+        # All that websockets itself sends comes by here.
+        self.protocol.writes, writes = [], self.protocol.writes
+        self.sent += sum(map(len, writes))
+        self.protocol.writes = writes
+        super().send_data()
 
 
 def _nothing() -> None:

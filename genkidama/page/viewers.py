@@ -1,0 +1,116 @@
+"""Who may look at a run: a viewer's token, a link that opens once, and the cookie it leaves. Pure.
+
+Laws of this file:
+- A viewer's token shows, and admits no child. A child's token admits no viewer.
+- A link holds a key. The token is made from the key, and not the other way round. So the cookie
+  that the link leaves, which is the token, does not open the link again.
+- A link opens once. What was opened is remembered by its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import TypeAlias
+
+from genkidama.tokens import Entry
+
+__all__ = ["EntryOf", "Viewers", "cookie_of", "link_secret"]
+
+#: Gives the entry of a token.
+EntryOf: TypeAlias = Callable[[str], Entry | None]
+
+#: So many opened links are remembered.
+_MOST_OPENED = 10_000
+
+
+def link_secret(key: str) -> str:
+    """The viewer's token that belongs to a link's key."""
+    return hashlib.sha256(f"genkidama viewer {key}".encode(errors="replace")).hexdigest()
+
+
+def cookie_of(host: str) -> str:
+    """The cookie's name. Browsers keep the cookies of all ports of a machine together."""
+    port = host.rpartition(":")[2]
+    return f"genkidama-{port}" if port.isdigit() else "genkidama"
+
+
+class Viewers:
+    """Says who may look.
+
+    Args:
+        entry_of: knows the tokens; None lets everybody look.
+        names: of this machine, in lower case.
+        secure: whether the parent speaks TLS.
+        opened: hashes of the links' keys that were opened before.
+        remember: is given the hash of one that is opened now.
+    """
+
+    def __init__(
+        self,
+        entry_of: EntryOf | None,
+        names: frozenset[str] = frozenset(),
+        *,
+        secure: bool = False,
+        opened: frozenset[str] = frozenset(),
+        remember: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.names = names
+        self.secure = secure
+        self._entry_of = entry_of
+        self._opened = dict.fromkeys(opened)
+        self._remember = remember
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody may look who reaches the parent."""
+        return self._entry_of is None
+
+    def problem(self, headers: Mapping[str, str], cookie: str, now: float) -> str:
+        """Why this request shows nothing; empty if it is a viewer's.
+
+        Args:
+            headers: by their names in lower case.
+            cookie: the cookie's name.
+            now: Unix seconds.
+        """
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        return self._problem(token or _cookie(headers.get("cookie", ""), cookie), now)
+
+    def open_link(self, key: str, now: float) -> str:
+        """Why this key opens nothing; empty if it does, this once."""
+        problem = self._problem(link_secret(key), now)
+        if problem:
+            return problem
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        if digest in self._opened:
+            return "this link was opened before, and opens once"
+        self._opened[digest] = None
+        if len(self._opened) > _MOST_OPENED:
+            del self._opened[next(iter(self._opened))]
+        self._remember(digest)
+        return ""
+
+    def _problem(self, token: str, now: float) -> str:
+        if self._entry_of is None:
+            return ""
+        if not token:
+            return "this parent asks for a viewer's token, or a viewer's link"
+        entry = self._entry_of(token)
+        if entry is None:
+            return "this parent does not know the token"
+        if not entry.viewer:
+            return "this token is a child's, and admits no viewer"
+        if now >= entry.until:
+            return f"the token of {entry.name!r} has ended"
+        return ""
+
+
+def _cookie(header: str, name: str) -> str:
+    try:
+        cookie = SimpleCookie(header)
+    except CookieError:
+        return ""
+    return cookie[name].value if name in cookie else ""
