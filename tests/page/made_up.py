@@ -25,8 +25,11 @@ from tests.helpers import ROOT
 
 STATIC = ROOT / "genkidama/page/static"
 
-#: Stricter than the parent's: the page needs nothing more.
+#: The page needs nothing more.
 CSP = "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
+
+#: Plotly writes styles.
+PLOTLY = "; style-src 'self' 'unsafe-inline'"
 
 #: When the made-up runs began, in Unix seconds.
 BEGAN = 1795366900.0
@@ -318,7 +321,7 @@ class MadeUp:
             {
                 "Content-Type": kind,
                 "Content-Length": str(len(body)),
-                "Content-Security-Policy": CSP,
+                "Content-Security-Policy": CSP + (PLOTLY if self.document["plotly"] else ""),
                 "X-Content-Type-Options": "nosniff",
                 "Connection": "close",
             }

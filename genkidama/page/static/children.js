@@ -26,11 +26,11 @@ const COLUMNS = [
   column("return", "return", "of its last episode", plain("last_return"), words.score),
   column("speed", "steps/s", "environment steps a second", alive(plain("steps_per_second")), words.count),
   column("staleness", "stale", "pushes of others since its last answer", alive(plain("staleness")), words.count, { from: "m" }),
-  column("distance", "distance", "how far its weights lay from the parent's at its last push, as a share of these", plain("distance"), words.figure, { from: "l" }),
+  column("distance", "distance", "how far its weights lay from the parent's at its last push, as a share of these", plain("distance"), (value) => words.fixed(value, 4), { from: "l" }),
   column("updates", "updates", "exchanges made", plain("updates"), words.count, { from: "l" }),
   column("round_trip", "round trip", "there and back on the network", alive(plain("round_trip")), words.milliseconds, { from: "l" }),
   column("steps", "steps", "environment steps made", plain("steps"), words.brief, { from: "xl" }),
-  column("lag", "lag", "updates between acting and learning", alive(plain("lag")), words.figure, { from: "xl" }),
+  column("lag", "lag", "updates between acting and learning", alive(plain("lag")), (value) => words.fixed(value, 1), { from: "xl" }),
   column("bytes", "traffic", "bytes to the parent and from it", (child) => child.bytes_in + child.bytes_out, words.bytes, { from: "xl" }),
 ];
 

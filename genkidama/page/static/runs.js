@@ -32,9 +32,8 @@ const COLUMNS = [
 
 export function begin() {
   table = new Table({ columns: COLUMNS, key: (run) => run.name, order, label: "runs-title", open: (run) => { location.href = new URL(run.url, location.href).href; } });
-  find("runs-table").append(
-    element("div", { id: "curves", class: "choices", role: "group", "aria-label": "Curves that are shown" }),
-    table.node);
+  find("curve").before(element("div", { id: "curves", class: "choices", role: "group", "aria-label": "Curves that are shown", hidden: true }));
+  find("runs-table").append(table.node);
 }
 
 function choose(name) {
@@ -46,6 +45,7 @@ function choose(name) {
 // A button a run: it is the key to the curves, and puts its own away.
 function drawChoices(runs) {
   const root = find("curves");
+  reveal(root, true);
   while (root.children.length > runs.length) root.lastElementChild.remove();
   while (root.children.length < runs.length) {
     const button = element("button", { type: "button", class: "choice" }, element("i"), element("span"));

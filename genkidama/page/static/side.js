@@ -9,10 +9,10 @@ let parts = null;
 const collator = new Intl.Collator("en", { numeric: true });
 
 const PARTS = [
-  { name: "part", label: "part", left: true, value: (part) => part.part, text: (part) => `${part.part} of ${part.of}`, kind: (part) => part.state },
+  { name: "part", label: "part", left: true, value: (part) => part.part, text: (part) => String(part.part), kind: (part) => part.state },
   { name: "state", label: "state", left: true, value: (part) => part.state, text: (part) => part.state, title: (part) => part.address },
   { name: "version", label: "version", value: (part) => part.version, text: (part) => words.count(part.version) },
-  { name: "numbers", label: "numbers", hint: "of the vector that it holds", value: (part) => part.numbers, text: (part) => words.brief(part.numbers) },
+  { name: "numbers", label: "size", hint: "numbers of the vector that it holds", value: (part) => part.numbers, text: (part) => words.brief(part.numbers) },
 ];
 
 export function begin() {

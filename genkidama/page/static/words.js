@@ -54,8 +54,12 @@ export function bytes(value) {
   return `${value} B`;
 }
 
+// With as many decimals everywhere, so that figures of a column stand below one another.
+export const fixed = (value, decimals) =>
+  known(value) ? signed(value.toFixed(decimals)) : NOTHING;
+
 export const milliseconds = (seconds) =>
-  known(seconds) ? `${figure(1000 * seconds)} ms` : NOTHING;
+  known(seconds) ? `${fixed(1000 * seconds, seconds < 0.1 ? 1 : 0)} ms` : NOTHING;
 
 export const many = (value, one, more = `${one}s`) => `${count(value)} ${value === 1 ? one : more}`;
 
