@@ -7,7 +7,8 @@ Laws of this file:
   that `genkidama token` makes are long and random, so nobody finds one by its hash.
 - A token belongs to one name. A name may have several tokens, so that a new one can be given out
   before the old one is withdrawn. A token may end on a day.
-- A viewer's token shows the run, and admits no child.
+- A viewer's token shows the run, and admits no child. It may have a link with a key. The token is
+  made from the key and the salt that only this file has, so who has the key alone has no token.
 - The time that a comparison takes tells nothing about where two tokens differ.
 """
 
@@ -29,9 +30,11 @@ __all__ = [
     "TOKEN",
     "Entry",
     "find_entry",
+    "find_link",
     "is_loopback",
     "is_name",
     "is_token",
+    "link_token",
     "parse_tokens",
     "rotated",
     "written",
@@ -48,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: No token has a colon.
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _UNTIL = re.compile(r"until=(\d{4}-\d{2}-\d{2})")
-_VIEWER = "viewer"
+_VIEWER = re.compile(r"viewer(?:=([0-9a-f]{32}))?")
 
 
 class Entry(NamedTuple):
@@ -61,6 +64,8 @@ class Entry(NamedTuple):
     until: float = math.inf
     #: Whether it shows the run, and admits no child.
     viewer: bool = False
+    #: What makes the token out of the key of a viewer's link; empty if there is no link.
+    salt: str = ""
 
     def __repr__(self) -> str:
         return f"Entry({self.name!r}, …)"
@@ -77,10 +82,10 @@ def is_name(text: str) -> bool:
 
 
 def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
-    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=YYYY-MM-DD] [viewer]`.
+    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=DAY] [viewer[=SALT]]`.
 
     The name may be `*` for any. In place of the hash the token itself may stand. The day is the
-    last one, in UTC. With `viewer` it is a viewer's token. A `#` begins a comment.
+    last one, as 2026-12-31, in UTC. With `viewer` it is a viewer's token. A `#` begins a comment.
 
     Args:
         source: the file's name, for the errors.
@@ -100,7 +105,8 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
             problem = f"the token of line {lines[digest]} again; each name needs a token of its own"
         if problem:
             raise ConfigurationError(f"{source}: line {number}: {problem}")
-        entries.append(Entry(words[0], digest, _until(words), _VIEWER in words[2:]))
+        viewer, salt = _viewer(words)
+        entries.append(Entry(words[0], digest, _until(words), viewer, salt))
         lines[digest] = number
     return tuple(entries)
 
@@ -114,16 +120,31 @@ def find_entry(token: str, entries: Iterable[Entry]) -> Entry | None:
     return found
 
 
-def written(name: str, token: str, last: datetime | None = None, viewer: bool = False) -> str:
+def find_link(key: str, entries: Iterable[Entry]) -> str:
+    """The viewer's token whose link has this key, which may have ended; empty if there is none."""
+    found = ""
+    for entry in entries:
+        token = link_token(key, entry.salt) if entry.salt else ""
+        if token and hmac.compare_digest(entry.digest, _digest_of(token)):
+            found = token
+    return found
+
+
+def link_token(key: str, salt: str) -> str:
+    """The viewer's token of a link with this key."""
+    return hmac.digest(salt.encode(), key.encode(errors="surrogateescape"), "sha256").hex()
+
+
+def written(name: str, token: str, last: datetime | None = None, viewer: str = "") -> str:
     """The line of a tokens file for a token, without the token.
 
     Args:
         name: as `is_name` allows.
         last: the last day; None for no end.
-        viewer: whether it is a viewer's.
+        viewer: the salt of its link, if it is a viewer's.
     """
     until = "" if last is None else f" until={last:%Y-%m-%d}"
-    return f"{name} sha256:{_digest_of(token)}{until}{f' {_VIEWER}' * viewer}\n"
+    return f"{name} sha256:{_digest_of(token)}{until}{viewer and f' viewer={viewer}'}\n"
 
 
 def rotated(text: str, name: str, last: datetime | None, viewer: bool = False) -> str:
@@ -136,13 +157,13 @@ def rotated(text: str, name: str, last: datetime | None, viewer: bool = False) -
     lines = []
     for line in text.splitlines(keepends=True):
         words = _words(line)
-        if not words or words[0] != name or (_VIEWER in words[2:]) != viewer:
+        if not words or words[0] != name or _viewer(words)[0] != viewer:
             lines.append(line)
         elif last is not None:
             end = f"until={last:%Y-%m-%d}"
-            if _until(words) <= _end(end):
-                end = next(word for word in words[2:] if word != _VIEWER)
-            lines.append(f"{words[0]} sha256:{_digest(words[1])} {end}{f' {_VIEWER}' * viewer}\n")
+            if _until(words) > _end(end):
+                words = [*words[:2], end, *(word for word in words[2:] if _VIEWER.fullmatch(word))]
+            lines.append(" ".join([words[0], f"sha256:{_digest(words[1])}", *words[2:]]) + "\n")
     return "".join(lines)
 
 
@@ -170,7 +191,13 @@ def _digest(word: str) -> str:
 
 def _until(words: list[str]) -> float:
     """When the token of a line ends."""
-    return next((_end(word) for word in words[2:] if word != _VIEWER), math.inf)
+    return next((_end(word) for word in words[2:] if not _VIEWER.fullmatch(word)), math.inf)
+
+
+def _viewer(words: list[str]) -> tuple[bool, str]:
+    """Whether a line's token is a viewer's, and the salt of its link."""
+    found = next(filter(None, map(_VIEWER.fullmatch, words[2:])), None)
+    return found is not None, (found and found[1]) or ""
 
 
 def _end(word: str) -> float:
@@ -187,7 +214,7 @@ def _end(word: str) -> float:
 
 
 def _problem(words: list[str]) -> str:
-    more = [word for word in words[2:] if word != _VIEWER]
+    more = [word for word in words[2:] if not _VIEWER.fullmatch(word)]
     if len(words) < 2 or len(more) > 1 or len(words) - 2 - len(more) > 1:
         return f"expected NAME TOKEN, found {len(words)} word{'s'[: len(words) > 1]}"
     if not is_name(words[0]):

@@ -14,11 +14,10 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.invitation import Invitation
 from genkidama.overrides import parse_settings
-from genkidama.page.viewers import link_secret
 from genkidama.system.address import parse_listen, reachable_host
 from genkidama.system.certificate import default_folder, fingerprint_of, make_certificate
 from genkidama.system.files import make_folder, way_out, write_atomically
-from genkidama.tokens import ANY, is_name, parse_tokens, rotated, written
+from genkidama.tokens import ANY, is_name, link_token, parse_tokens, rotated, written
 
 __all__ = ["JOIN_VARIABLE", "join", "parent", "signature", "token"]
 
@@ -154,8 +153,9 @@ def _show(
     fingerprint = fingerprint_of(place.certificate) if place.certificate.exists() else ""
     scheme = "https" if fingerprint else "http"
     key = secrets.token_urlsafe(32)
-    made = link_secret(key)
-    _add(place.tokens, written(name, made, last, viewer=True))
+    salt = secrets.token_hex(16)
+    made = link_token(key, salt)
+    _add(place.tokens, written(name, made, last, viewer=salt))
     end = f"#{fingerprint}" if fingerprint else ""
     return (
         f"in a browser, once; it then knows you:\n\n    {scheme}://{address}/?key={key}\n\n"

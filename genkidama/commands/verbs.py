@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 import genkidama
-from genkidama.commands import access
+from genkidama.commands import access, top
 from genkidama.commands.starting import completion, init, list_examples
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
@@ -180,6 +180,8 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "parent": access.parent,
     "join": access.join,
     "token": access.token,
+    "top": top.top,
+    "serve": top.serve,
     "signature": access.signature,
     "report": _report,
     "plot": _plot,

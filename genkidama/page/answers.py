@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs, urlsplit
 
-from genkidama.page.viewers import Viewers, cookie_of, link_secret
+from genkidama.page.viewers import Viewers, cookie_of
 
 __all__ = ["WATCH", "Answer", "Asked", "Contents", "answer", "is_watching", "names_this_machine"]
 
@@ -70,6 +70,8 @@ class Answer(NamedTuple):
     body: bytes
     kind: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
+    #: Of a refusal: why.
+    why: str = ""
 
     @property
     def all_headers(self) -> tuple[tuple[str, str], ...]:
@@ -184,22 +186,15 @@ def _refusal(asked: Asked, viewers: Viewers, now: float) -> Answer | None:
     problem = viewers.problem(headers, cookie_of(host), now)
     if not problem:
         return None
-    if asked.path == "/":
-        body = _DOOR.format(problem=_escaped(problem)).encode()
-        return Answer(HTTPStatus.UNAUTHORIZED, body, _KINDS["html"], _ASKS)
-    return _words(HTTPStatus.UNAUTHORIZED, problem, *_ASKS)
+    return _door(problem) if asked.path == "/" else _words(HTTPStatus.UNAUTHORIZED, problem, *_ASKS)
 
 
 def _open_link(key: str, host: str, viewers: Viewers, now: float) -> Answer:
-    problem = viewers.open_link(key, now)
-    if problem:
-        body = _DOOR.format(problem=_escaped(problem)).encode()
-        return Answer(HTTPStatus.UNAUTHORIZED, body, _KINDS["html"], _ASKS)
+    token, problem = viewers.open_link(key, now)
+    if not token:
+        return _door(problem)
     secure = "; Secure" if viewers.secure else ""
-    cookie = (
-        f"{cookie_of(host)}={link_secret(key)}; Path=/; HttpOnly; SameSite=Lax; "
-        f"Max-Age=31536000{secure}"
-    )
+    cookie = f"{cookie_of(host)}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=31536000{secure}"
     return _words(
         HTTPStatus.SEE_OTHER,
         "welcome",
@@ -219,12 +214,13 @@ _DOOR = """<!doctype html>
 """
 
 
+def _door(problem: str) -> Answer:
+    body = _DOOR.format(problem=problem.replace("&", "&amp;").replace("<", "&lt;")).encode()
+    return Answer(HTTPStatus.UNAUTHORIZED, body, _KINDS["html"], _ASKS, problem)
+
+
 def _words(status: int, words: str, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, f"{words}\n".encode(), headers=headers)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    return Answer(status, f"{words}\n".encode(), headers=headers, why=words)
 
 
 def _same_origin(origin: str, host: str) -> bool:

@@ -2,9 +2,8 @@
 
 Laws of this file:
 - A viewer's token shows, and admits no child. A child's token admits no viewer.
-- A link holds a key. The token is made from the key, and not the other way round. So the cookie
-  that the link leaves, which is the token, does not open the link again.
-- A link opens once. What was opened is remembered by its hash.
+- A link opens once, and leaves a cookie, which is its token. Who finds the link afterwards cannot
+  open it, nor make the token of it. What was opened is remembered by its hash.
 """
 
 from __future__ import annotations
@@ -12,22 +11,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import TypeAlias
+from typing import Protocol
 
 from genkidama.tokens import Entry
 
-__all__ = ["EntryOf", "Viewers", "cookie_of", "link_secret"]
-
-#: Gives the entry of a token.
-EntryOf: TypeAlias = Callable[[str], Entry | None]
+__all__ = ["Tokens", "Viewers", "cookie_of"]
 
 #: So many opened links are remembered.
 _MOST_OPENED = 10_000
 
 
-def link_secret(key: str) -> str:
-    """The viewer's token that belongs to a link's key."""
-    return hashlib.sha256(f"genkidama viewer {key}".encode(errors="replace")).hexdigest()
+class Tokens(Protocol):
+    """Knows the tokens, as they are now."""
+
+    def entry_of(self, token: str) -> Entry | None:
+        """The entry of this token, which may have ended; None if it is nobody's."""
+
+    def token_of_link(self, key: str) -> str:
+        """The viewer's token whose link has this key; empty if there is none."""
 
 
 def cookie_of(host: str) -> str:
@@ -40,7 +41,7 @@ class Viewers:
     """Says who may look.
 
     Args:
-        entry_of: knows the tokens; None lets everybody look.
+        tokens: None lets everybody look.
         names: of this machine, in lower case.
         secure: whether the parent speaks TLS.
         opened: hashes of the links' keys that were opened before.
@@ -49,7 +50,7 @@ class Viewers:
 
     def __init__(
         self,
-        entry_of: EntryOf | None,
+        tokens: Tokens | None,
         names: frozenset[str] = frozenset(),
         *,
         secure: bool = False,
@@ -58,14 +59,14 @@ class Viewers:
     ) -> None:
         self.names = names
         self.secure = secure
-        self._entry_of = entry_of
+        self._tokens = tokens
         self._opened = dict.fromkeys(opened)
         self._remember = remember
 
     @property
     def open(self) -> bool:
         """Whether everybody may look who reaches the parent."""
-        return self._entry_of is None
+        return self._tokens is None
 
     def problem(self, headers: Mapping[str, str], cookie: str, now: float) -> str:
         """Why this request shows nothing; empty if it is a viewer's.
@@ -79,26 +80,29 @@ class Viewers:
         token = token.strip() if scheme.lower() == "bearer" else ""
         return self._problem(token or _cookie(headers.get("cookie", ""), cookie), now)
 
-    def open_link(self, key: str, now: float) -> str:
-        """Why this key opens nothing; empty if it does, this once."""
-        problem = self._problem(link_secret(key), now)
+    def open_link(self, key: str, now: float) -> tuple[str, str]:
+        """The token that a link's key opens, this once; or an empty text, and why it opens none."""
+        token = "" if self._tokens is None else self._tokens.token_of_link(key)
+        if not token:
+            return "", "this parent does not know the link"
+        problem = self._problem(token, now)
         if problem:
-            return problem
+            return "", problem
         digest = hashlib.sha256(key.encode()).hexdigest()
         if digest in self._opened:
-            return "this link was opened before, and opens once"
+            return "", "this link was opened before, and opens once"
         self._opened[digest] = None
         if len(self._opened) > _MOST_OPENED:
             del self._opened[next(iter(self._opened))]
         self._remember(digest)
-        return ""
+        return token, ""
 
     def _problem(self, token: str, now: float) -> str:
-        if self._entry_of is None:
+        if self._tokens is None:
             return ""
         if not token:
             return "this parent asks for a viewer's token, or a viewer's link"
-        entry = self._entry_of(token)
+        entry = self._tokens.entry_of(token)
         if entry is None:
             return "this parent does not know the token"
         if not entry.viewer:

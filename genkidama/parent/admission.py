@@ -23,7 +23,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
 from genkidama.errors import ConfigurationError
-from genkidama.tokens import ANY, Entry, find_entry, parse_tokens
+from genkidama.tokens import ANY, Entry, find_entry, find_link, parse_tokens
 
 __all__ = ["Admission", "answer", "make_context"]
 
@@ -50,6 +50,14 @@ class Admission:
 
     def entry_of(self, token: str) -> Entry | None:
         """The entry of this token, which may have ended; None if it is nobody's."""
+        return find_entry(token, self._current())
+
+    def token_of_link(self, key: str) -> str:
+        """The viewer's token whose link has this key; empty if there is none."""
+        return find_link(key, self._current())
+
+    def _current(self) -> tuple[Entry, ...]:
+        """What the file says now, or said last."""
         try:
             self._read()
         except ConfigurationError as error:
@@ -58,7 +66,7 @@ class Admission:
                 self._log.warning(
                     "tokens file cannot be used, the tokens read last stay", reason=self._problem
                 )
-        return find_entry(token, self._entries)
+        return self._entries
 
     def _read(self) -> None:
         try:

@@ -103,7 +103,7 @@ class Connections:
         self._pushed = pushed
         self._ended = ended
         #: What is shown of the run.
-        self.site = Site(server, self.children, self.doors, now)
+        self.site = Site(server, self.children, self.doors, now, self.refused)
         self._open: set[Channel] = set()
         #: By name: the connections of the children whose pull waits for something new.
         self._waiting: dict[str, Channel] = {}

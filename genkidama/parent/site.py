@@ -15,7 +15,6 @@ from http import HTTPStatus
 from pathlib import Path
 
 from websockets.asyncio.server import ServerConnection
-from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
@@ -23,16 +22,18 @@ from websockets.http11 import Request, Response
 from genkidama.doors import Doors
 from genkidama.errors import ProtocolError
 from genkidama.events import Event
-from genkidama.page.answers import Answer, Asked, answer, is_watching
+from genkidama.page.answers import Answer, answer, is_watching
 from genkidama.page.children import Facts
 from genkidama.page.document import Document
 from genkidama.page.files import Files
+from genkidama.page.http import as_asked, as_response
+from genkidama.page.metrics import metrics
 from genkidama.page.viewers import Viewers
 from genkidama.page.watchers import Watchers
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission
 from genkidama.parent.channel import Channel
-from genkidama.parent.manners import address_of
+from genkidama.parent.manners import REFUSED_BY, address_of
 
 __all__ = ["Site"]
 
@@ -57,6 +58,7 @@ class Site:
         children: the connections of those that take part, by name.
         doors: count the viewers.
         now: the parent's clock, in seconds.
+        refused: called with the address of one who may not look, and why.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Site:
         children: Mapping[str, ServerConnection],
         doors: Doors,
         now: Callable[[], float],
+        refused: Callable[[str, ProtocolError], None],
     ) -> None:
+        self._refused = refused
         self.document = Document(server.experiment)
         self.files = Files()
         self.viewers = Viewers(None)
@@ -96,7 +100,7 @@ class Site:
                 file.write(f"{digest}\n")
 
         self.viewers = Viewers(
-            None if admission is None else admission.entry_of,
+            admission,
             frozenset({name, f"{name}.local", settings.listen.rpartition(":")[0].lower()}),
             secure=bool(settings.certificate_file),
             opened=opened,
@@ -111,14 +115,15 @@ class Site:
 
     def answer(self, connection: Channel, request: Request) -> tuple[bool, Response | None]:
         """Whether a request is the page's, and the answer if it is not to become the feed."""
-        headers = {name.lower(): value for name, value in request.headers.raw_items()}
-        asked = Asked(request.path, headers, getattr(request, "method", "GET"))
+        asked = as_asked(request)
         watching = is_watching(asked)
-        if "upgrade" in headers and not watching:
+        if "upgrade" in asked.headers and not watching:
             return False, None
         found = answer(asked, self, self.viewers, time.time())
         if found is None and not watching:
             return False, None
+        if found is not None and (code := REFUSED_BY.get(found.status)):
+            self._refused(address_of(connection), ProtocolError(code, found.why))
         if found is None:
             try:
                 if connection.visit is not None:
@@ -130,9 +135,7 @@ class Site:
                 connection.set_limit(_LONGEST_WORD)
                 return True, None
         connection.close_timeout = _ANSWER_SECONDS
-        body = b"" if asked.method == "HEAD" else found.body
-        status = HTTPStatus(found.status)
-        return True, Response(status, status.phrase, _headers(found), body)
+        return True, as_response(found, asked)
 
     async def watch(self, connection: Channel) -> None:
         """Sends the feed until the connection ends."""
@@ -150,7 +153,7 @@ class Site:
         return self.watchers.status()
 
     def metrics(self) -> Answer:
-        return Answer(HTTPStatus.NOT_IMPLEMENTED, b"not there yet\n")
+        return metrics(self.status(), len(self.watchers))
 
     def unready(self) -> str:
         server = self._server
@@ -195,11 +198,3 @@ class Site:
             bytes_out=connection.sent,
             distance=record.distance,
         )
-
-
-def _headers(found: Answer) -> Headers:
-    headers = Headers({"Date": time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())})
-    headers["Connection"] = "close"
-    for name, value in found.all_headers:
-        headers[name] = value
-    return headers
