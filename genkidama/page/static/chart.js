@@ -45,7 +45,7 @@ export class Numbers {
   constructor() {
     this.node = element("details", { class: "numbers", ontoggle: () => this.#fill() },
       element("summary", { text: "as a table" }),
-      element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The curve as a table" },
+      element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "The curve as a table" },
         element("table", {}, element("thead", {}, this.#head), this.#body)));
   }
 

@@ -6,8 +6,9 @@ const FIRST_WAIT = 0.5;
 const LONGEST_WAIT = 8;
 const LIST_EVERY = 5;
 
-// A connection that is open, and says nothing for so long, is dead: the parent speaks every second.
-const SILENCE = 20;
+// A connection that is open, and says nothing for so long, is dead: the parent speaks at least every
+// fifteen seconds.
+const SILENCE = 45;
 
 const address = (name) => new URL(name, location.href.split("#")[0]);
 

@@ -45,7 +45,7 @@ export class Table {
       element("thead", {}, element("tr", { "aria-rowindex": 1 }, ...columns.map((column) => this.#head(column)))),
       this.#body);
     this.#table.setAttribute("aria-labelledby", label);
-    this.node = element("div", { class: "scroll", role: "region", tabindex: 0, "aria-labelledby": label }, this.#table);
+    this.node = element("div", { class: "scroll", role: "group", tabindex: 0, "aria-labelledby": label }, this.#table);
     this.node.addEventListener("scroll", () => this.#soon(), { passive: true });
     this.#body.addEventListener("keydown", (event) => this.#move(event));
     new ResizeObserver(() => this.#soon()).observe(this.node);

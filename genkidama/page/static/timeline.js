@@ -29,7 +29,7 @@ export class Timeline {
   node;
 
   constructor() {
-    this.#box = element("div", { class: "scroll tall", role: "region", tabindex: 0, "aria-label": "Timeline of the trials" }, this.#svg);
+    this.#box = element("div", { class: "scroll tall", role: "group", tabindex: 0, "aria-label": "Timeline of the trials" }, this.#svg);
     this.node = element("figure", { class: "gantt" }, this.#box, this.#key);
     new ResizeObserver(() => this.#draw()).observe(this.#box);
   }
