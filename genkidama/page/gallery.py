@@ -49,7 +49,7 @@ class _Shown:
         return self.watchers.status()
 
     def metrics(self) -> Answer:
-        return metrics(self.status(), len(self.watchers))
+        return metrics(self.status())
 
     def unready(self) -> str:
         return "this shows runs, and takes no children"

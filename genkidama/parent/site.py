@@ -163,7 +163,7 @@ class Site:
         return self.watchers.status()
 
     def metrics(self) -> Answer:
-        return metrics(self.status(), len(self.watchers))
+        return metrics(self.status())
 
     def unready(self) -> str:
         server = self._server
@@ -184,6 +184,7 @@ class Site:
         server = self._server
         beta = server.experiment.child.beta
         self.document.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
+        self.document.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
         names = list(self._children)
         if names:
             start = self._next % len(names)

@@ -18,7 +18,7 @@ from tests.page.stories import BEGAN, as_json, began, exchange, measures, told
 
 def samples(document: dict[str, Any]) -> dict[tuple[str, ...], float]:
     parser = pytest.importorskip("prometheus_client.parser")
-    text = exposed(document, 3)[0].decode()
+    text = exposed(document)[0].decode()
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in parser.text_string_to_metric_families(text)
@@ -29,6 +29,7 @@ def samples(document: dict[str, Any]) -> dict[tuple[str, ...], float]:
 def shown() -> dict[str, Any]:
     document = told([*began("a", "b"), exchange(1, "a"), exchange(2, "b")], steps=100)
     document.take([measures("a", 3, pps=120.0)])
+    document.page = {"viewers": 3, "seconds": 0.5}
     document.take([Refused(time=BEGAN, child="x", code="token", reason="-", count=3)])
     return as_json(document.whole(BEGAN + 3, lambda _: Facts(bytes_in=7, round_trip=0.002)))
 
@@ -43,6 +44,7 @@ def test_values_are_those_of_the_document() -> None:
     assert found["genkidama_refusals_total", "token"] == 3
     assert found["genkidama_figure", "pps"] == 120.0
     assert found["genkidama_viewers",] == 3
+    assert found["genkidama_page_cpu_seconds_total",] == 0.5
     assert {name for name, *_ in found} <= set(NAMES)
 
 
@@ -65,7 +67,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         return imported(name, *more, **others)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    found = metrics(msgspec.json.encode(shown()), 0)
+    found = metrics(msgspec.json.encode(shown()))
     assert found.status == 501 and b"pip install 'genkidama[page]'" in found.body
 
 
