@@ -7,7 +7,6 @@ import asyncio
 import os
 import re
 import sys
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -85,6 +84,10 @@ class _Display:
         self._once = once
         self._document: dict[str, Any] | None = None
         self._words = "connecting"
+        #: Set when there is a document.
+        self._known = asyncio.Event()
+        self._drawn = False
+        self._said = ""
 
     async def run(self) -> int:
         """Returns the exit code."""
@@ -94,6 +97,7 @@ class _Display:
         console = Console()
         if self._once or not console.is_terminal:
             return await self._lines(console)
+        self._drawn = True
         with Live(
             console=console,
             get_renderable=lambda: self._draw(console),
@@ -107,21 +111,21 @@ class _Display:
     async def _lines(self, console: Any) -> int:
         """Without a terminal: one frame, or a line now and then."""
         following = asyncio.create_task(self._follow())
-        said = -_LINE_SECONDS
+        following.add_done_callback(lambda _: self._known.set())
         try:
+            await self._known.wait()
+            if self._document is not None and self._once:
+                console.print(self._draw(console, height=10_000))
+                return 0
             while not following.done():
-                if self._document is not None and time.monotonic() - said >= _LINE_SECONDS:
-                    said = time.monotonic()
-                    if self._once:
-                        break
-                    print(_line(self._document), flush=True)
-                await asyncio.wait((following,), timeout=0.1)
+                print(_line(self._document), flush=True)
+                await asyncio.wait((following,), timeout=_LINE_SECONDS)
+            if self._document is not None:
+                print(_line(self._document), flush=True)
         finally:
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
-        if self._once and self._document is not None:
-            console.print(self._draw(console, height=10_000))
         return 0
 
     def _draw(self, console: Any, height: int = 0) -> Any:
@@ -146,14 +150,22 @@ class _Display:
                 status = getattr(getattr(error, "response", None), "status_code", None)
                 if status is not None and 400 <= status < 500:
                     raise ConfigurationError(_refused(error)) from None
+                why = explain(error, self._uplink)
                 if self._once and self._document is None:
-                    raise EnvironmentFailure(explain(error, self._uplink)) from None
-                self._words = f"{explain(error, self._uplink)}; trying again"
+                    raise EnvironmentFailure(why) from None
+                self._words = f"{why}; trying again"
             if self._document is not None and self._document["run"]["state"] == "over":
                 self._words = ""
                 return
+            self._say(self._words)
             await asyncio.sleep(wait)
             wait = min(longest, 2 * wait)
+
+    def _say(self, words: str) -> None:
+        """What is wrong, once, where nothing is drawn."""
+        if not self._drawn and words != self._said:
+            self._said = words
+            print(words, file=sys.stderr, flush=True)
 
     async def _watch(self) -> None:
         from genkidama.page.folded import fold
@@ -167,6 +179,7 @@ class _Display:
                     message = await connection.recv()
                 document = fold(document, msgspec.json.decode(message))
                 self._document = document
+                self._known.set()
                 self._words = ""
 
 
@@ -178,7 +191,8 @@ def _refused(error: Any) -> str:
     return f"{words}; on the parent's machine, `genkidama token --viewer` prints the address"
 
 
-def _line(document: dict[str, Any]) -> str:
+def _line(document: dict[str, Any] | None) -> str:
+    assert document is not None
     run, learning = document["run"], document["learning"]
     parts = [run["environment"], run["state"]]
     if learning["mean_return"] is not None:

@@ -74,6 +74,8 @@ class Document:
         self.advice: list[str] = []
         self.films: list[dict[str, Any]] = []
         self.parts: list[dict[str, Any]] | None = None
+        #: What the page itself costs: `viewers`, and `seconds` of CPU time.
+        self.page: dict[str, float] | None = None
         self._software = ""
         self._started = 0.0
         self._joined = False
@@ -255,6 +257,7 @@ class Document:
             "parts": self.parts,
             "films": self.films,
             "evaluation": self._evaluation,
+            "page": self.page,
         }
 
     def _run(self, now: float) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
+import genkidama
 from genkidama.errors import ConfigurationError
 from genkidama.page.answers import Answer, answer, is_watching
 from genkidama.page.files import Files
@@ -29,6 +30,9 @@ from genkidama.system.address import explain, parse_listen
 from genkidama.tokens import is_loopback
 
 __all__ = ["Gallery", "show"]
+
+#: What answers, in the headers.
+SERVER = f"genkidama/{genkidama.__version__}"
 
 _PREFIX = "/runs/"
 
@@ -45,7 +49,7 @@ class _Shown:
         return self.watchers.status()
 
     def metrics(self) -> Answer:
-        return metrics(self.status(), len(self.watchers))
+        return metrics(self.status())
 
     def unready(self) -> str:
         return "this shows runs, and takes no children"
@@ -116,6 +120,7 @@ class Gallery:
                 place["port"],
                 process_request=self._answer,
                 compression=None,
+                server_header=SERVER,
                 max_size=1024,
             )
         except OSError as error:

@@ -62,30 +62,29 @@ NAMES = (
     "genkidama_refusals_total",
     "genkidama_figure",
     "genkidama_viewers",
+    "genkidama_page_cpu_seconds_total",
 )
 
 
-def metrics(status: bytes, viewers: int) -> Answer:
+def metrics(status: bytes) -> Answer:
     """The answer to a monitor.
 
     Args:
         status: the document as JSON.
-        viewers: how many watch the page.
     """
     try:
-        body, kind = exposed(msgspec.json.decode(status), viewers)
+        body, kind = exposed(msgspec.json.decode(status))
     except ImportError:
         words = b"metrics take the extra `page`: pip install 'genkidama[page]'\n"
         return Answer(HTTPStatus.NOT_IMPLEMENTED, words)
     return Answer(HTTPStatus.OK, body, kind)
 
 
-def exposed(document: dict[str, Any], viewers: int) -> tuple[bytes, str]:
+def exposed(document: dict[str, Any]) -> tuple[bytes, str]:
     """What Prometheus reads, and its content type.
 
     Args:
         document: as `genkidama.page.document.Document.whole` gives it, decoded from JSON.
-        viewers: how many watch the page.
 
     Raises:
         ImportError: the extra `page` is not installed.
@@ -95,14 +94,14 @@ def exposed(document: dict[str, Any], viewers: int) -> tuple[bytes, str]:
 
     class Now:
         def collect(self) -> Iterator[Metric]:
-            return _metrics(document, viewers)
+            return _metrics(document)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Now())  # type: ignore[arg-type]
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _metrics(document: dict[str, Any], viewers: int) -> Iterator[Metric]:
+def _metrics(document: dict[str, Any]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 
     run, learning = document["run"], document["learning"]
@@ -137,4 +136,8 @@ def _metrics(document: dict[str, Any], viewers: int) -> Iterator[Metric]:
     for name, value in sorted(learning["figures"].items())[:MOST_FIGURES]:
         figure.add_metric([name], value)
     yield figure
-    yield GaugeMetricFamily("genkidama_viewers", "How many watch the page", value=viewers)
+    page = document["page"]
+    if page is not None:
+        yield GaugeMetricFamily("genkidama_viewers", "How many watch", value=page["viewers"])
+        words = "CPU seconds that the page has taken"
+        yield CounterMetricFamily("genkidama_page_cpu_seconds", words, value=page["seconds"])

@@ -16,8 +16,8 @@ from genkidama.system.run import HISTORY, Run
 
 __all__ = ["ToldRun", "find_runs"]
 
-#: Lines that are taken in together: of their exchanges the last is a point of the curve.
-_TOGETHER = 32
+#: Lines are taken in together, so that there are so many points of the curve at most.
+_POINTS = 2000
 
 
 class ToldRun:
@@ -42,8 +42,9 @@ class ToldRun:
 
     def read(self) -> None:
         """Takes in what the history says since the last call."""
-        lines = iter(self._follower.read())
-        while chunk := list(islice(lines, _TOGETHER)):
+        found = self._follower.read()
+        lines = iter(found)
+        while chunk := list(islice(lines, max(1, len(found) // _POINTS))):
             events = [event for line in chunk if (event := _event(line)) is not None]
             self.document.take(events)
             if events:

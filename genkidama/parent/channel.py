@@ -136,7 +136,8 @@ class Channel(ServerConnection):
         self._fragmented = 0
         #: Why nothing is read at present.
         self._holds: set[str] = set()
-        self._patience = settings.silence_seconds
+        #: A reply that is not taken may wait so many seconds, if it does not get on.
+        self.patience = settings.silence_seconds
         self._unsent = 0
         self._watch: asyncio.TimerHandle | None = None
 
@@ -173,7 +174,7 @@ class Channel(ServerConnection):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unsent = self.transport.get_write_buffer_size()
-        self._watch = self.loop.call_later(self._patience, self._look)
+        self._watch = self.loop.call_later(self.patience, self._look)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -261,19 +262,19 @@ class Channel(ServerConnection):
         self._fragmented += len(frame.data)
         if len(frame.data) < _FRAGMENT_BYTES and self._fragments.spend(1, now):
             self._give_up("flood", "fragments without end")
-        elif now - self._begun > self._patience + self._fragmented / _SLOWEST:
+        elif now - self._begun > self.patience + self._fragmented / _SLOWEST:
             self._give_up("silent", f"a message that has not come within {now - self._begun:.0f} s")
         return self.fault is None
 
     def _look(self) -> None:
         """A reply waits to be taken. Ends the connection if it does not get on."""
         unsent = self.transport.get_write_buffer_size()
-        if self._unsent - unsent < _SLOWEST * self._patience:
-            self.fault = ProtocolError("silent", f"took no reply for {self._patience:g} s")
+        if self._unsent - unsent < _SLOWEST * self.patience:
+            self.fault = ProtocolError("silent", f"took no reply for {self.patience:g} s")
             self.transport.abort()
         else:
             self._unsent = unsent
-            self._watch = self.loop.call_later(self._patience, self._look)
+            self._watch = self.loop.call_later(self.patience, self._look)
 
     def _give_up(self, code: str, reason: str) -> None:
         """Ends the connection, in the middle of what its peer has sent."""

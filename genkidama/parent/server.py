@@ -231,11 +231,13 @@ class Parent:
         websockets, self._websockets = self._websockets, None
         records, self._records = self._records, None
         if self.server.stop:
+            self._connections.site.end()
             websockets.close(code=CloseCode.NORMAL_CLOSURE, reason="the run is over")
         else:
             reason = self._stopped or "stopped"
             version = self.server.trials.version
             records.note(Stopped(time=self.now(), reason=reason, version=version))
+            self._connections.site.end()
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
         if self._learner is not None:

@@ -35,10 +35,13 @@ from genkidama.parent.admission import Admission
 from genkidama.parent.channel import Channel
 from genkidama.parent.manners import REFUSED_BY, address_of
 
-__all__ = ["Site"]
+__all__ = ["STUCK_SECONDS", "Site"]
 
 #: A viewer says nothing; a message of more bytes ends the connection.
 _LONGEST_WORD = 1024
+
+#: A viewer that takes nothing for so long has gone.
+STUCK_SECONDS = 30.0
 
 #: The rest of a large answer may take so long.
 _ANSWER_SECONDS = 60.0
@@ -133,6 +136,7 @@ class Site:
             else:
                 connection.watching = True
                 connection.set_limit(_LONGEST_WORD)
+                connection.patience = min(connection.patience, STUCK_SECONDS)
                 return True, None
         connection.close_timeout = _ANSWER_SECONDS
         return True, as_response(found, asked)
@@ -147,13 +151,19 @@ class Site:
         finally:
             self.watchers.remove(connection)
 
+    def end(self) -> None:
+        """Tells all who watch how the run has ended."""
+        if len(self.watchers):
+            self.watchers.send()
+        self.watchers.close()
+
     # What is shown, as `genkidama.page.answers.Contents`.
 
     def status(self) -> bytes:
         return self.watchers.status()
 
     def metrics(self) -> Answer:
-        return metrics(self.status(), len(self.watchers))
+        return metrics(self.status())
 
     def unready(self) -> str:
         server = self._server
@@ -174,6 +184,7 @@ class Site:
         server = self._server
         beta = server.experiment.child.beta
         self.document.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
+        self.document.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
         names = list(self._children)
         if names:
             start = self._next % len(names)
