@@ -19,8 +19,9 @@ const WORDS = { connecting: "connecting", live: "live", finished: "finished", de
 let latest = null;
 let connection = "connecting";
 
-// The parent's clock, as it goes on here.
+// When something was heard, and whether the parent's clock goes on: that of a finished run stands.
 let heard = 0;
+let ticking = true;
 let frame = 0;
 
 for (const part of [children, curve, details, runs, search, side]) part.begin();
@@ -29,13 +30,14 @@ function draw() {
   frame = 0;
   if (latest === null) return;
   reveal(find("waiting"), false);
+  if (document.body.hasAttribute("data-empty")) performance.mark("drawn");
   mark(document.body, "data-empty", null);
   if (latest.type === "runs") {
     runs.show(latest);
     return;
   }
   // While nobody answers, nothing is known to get older.
-  const passed = connection === "live" ? (performance.now() - heard) / 1000 : 0;
+  const passed = connection === "live" && ticking ? (performance.now() - heard) / 1000 : 0;
   const now = latest.time + (latest.run.state === "over" ? 0 : passed);
   head.show(latest, now);
   if (latest.learning.curve.rows.length) {
@@ -71,6 +73,7 @@ function tell(state) {
 }
 
 new Feed((document) => {
+  ticking = latest === null || document.time > latest.time;
   latest = document;
   heard = performance.now();
   soon();
