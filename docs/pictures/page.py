@@ -38,29 +38,25 @@ def main() -> None:
             [sys.executable, "-m", "genkidama", *TRAIN],
             cwd=folder,
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
         )
         try:
-            url = address(process)
+            url = address(process, Path(folder) / "lunarlander/logs/parent.log")
             while share(url) < SHARE:
                 time.sleep(1.0)
             picture(url)
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
 
 
-def address(process: subprocess.Popen[str]) -> str:
-    """Where the page is, as the command says it."""
-    assert process.stderr is not None
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        for word in line.split():
-            if word.startswith("http://"):
-                return word
-    raise SystemExit("".join(said))
+def address(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Where the page is, as the parent's log says it."""
+    while process.poll() is None:
+        for line in log.read_text().splitlines() if log.exists() else ():
+            if line.startswith("{") and (page := json.loads(line).get("page")):
+                return str(page)
+        time.sleep(0.2)
+    raise SystemExit(f"genkidama {' '.join(TRAIN)} ended with code {process.returncode}")
 
 
 def share(url: str) -> float:

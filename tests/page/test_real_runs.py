@@ -193,3 +193,5 @@ def test_finished_runs_lie_over_one_another_and_lead_to_their_pages(
         page.wait_for_selector("#bar-text >> text=over: ")
         assert page.inner_text("#connection-text") == "finished"
         assert page.inner_text("#title") == "seed-2"
+        page.click("text=all runs")
+        page.wait_for_selector("#runs-table >> text=seed-1")

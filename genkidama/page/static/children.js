@@ -78,7 +78,8 @@ function draw() {
     || (child.address ?? "").includes(wanted) || child.host.toLowerCase().includes(wanted));
   const there = children.filter((child) => !away(child)).length;
   const gone = children.length - there;
-  say(find("children-count"), `${words.count(there)} here${gone ? `, ${words.count(gone)} away` : ""}`
+  const here = `${words.count(there)} here${gone ? `, ${words.count(gone)} away` : ""}`;
+  say(find("children-count"), (children.length ? here : "none has joined yet")
     + `${wanted ? `, ${words.count(found.length)} found` : ""}`);
   table.show(found, now);
 }

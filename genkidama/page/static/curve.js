@@ -25,13 +25,20 @@ export function begin() {
 
 // [{name, curve: {columns, rows}, style}]
 export function show(name, curves, goal, plotly, stepped = false) {
+  const before = latest;
   latest = { name, curves, goal, stepped };
-  draw();
+  if (!same(before, latest)) draw();
   if (plotly && !asked && WIDE_ENOUGH.matches && !navigator.connection?.saveData) {
     asked = true;
     const idle = window.requestIdleCallback ?? ((work) => setTimeout(work, 500));
     idle(() => load().then(replace), { timeout: 4000 });
   }
+}
+
+// Messages bring new curves; between two of them there is nothing to draw.
+function same(a, b) {
+  return a !== null && a.name === b.name && a.goal === b.goal && a.curves.length === b.curves.length
+    && a.curves.every((one, index) => one.curve === b.curves[index].curve && one.style === b.curves[index].style);
 }
 
 function replace(plotly) {

@@ -24,6 +24,9 @@ let heard = 0;
 let ticking = true;
 let frame = 0;
 
+// `genkidama serve` shows each of several runs at /runs/NAME/.
+reveal(find("back"), /\/runs\/[^/]+\/$/.test(location.pathname));
+
 for (const part of [children, curve, details, runs, search, side]) part.begin();
 
 function draw() {

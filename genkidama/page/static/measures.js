@@ -5,6 +5,7 @@ import { drawn, element, facts, find, mark, reveal, say } from "./dom.js";
 import * as words from "./words.js";
 
 const multiples = new Map();
+let shown = null;
 
 function multiple(name) {
   const svg = drawn("svg", { class: "spark", role: "img", preserveAspectRatio: "none" });
@@ -67,6 +68,8 @@ function drawStations(figures) {
 }
 
 export function show({ run, learning }) {
+  if (learning === shown) return;
+  shown = learning;
   drawMultiples(learning);
   const { figures } = learning;
   const ga3c = run.backend === "ga3c" && "pps" in figures;
