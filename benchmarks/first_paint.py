@@ -91,7 +91,6 @@ def paint(loads: int) -> bool:
                 page = chrome.new_page()  # in a context of its own: nothing is cached
                 page.goto(f"http://{url}/")
                 page.wait_for_selector(DRAWN)
-                page.wait_for_function("performance.getEntriesByName('drawn').length")
                 firsts.append(_entry(page, "first-contentful-paint"))
                 drawns.append(_entry(page, "drawn"))
                 page.close()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers import until
 from tests.page.browser import DRAWN, Look, browsing, facts, picture, rows, violations
 from tests.page.made_up import BEGAN, child, document, made_up, runs, search
 
@@ -126,9 +127,7 @@ def test_the_page_goes_on_by_itself_when_its_parent_is_back(look: Look) -> None:
         parent.document = document(130.0, 2)
         parent.start()
         page.wait_for_selector("#connection[data-state=live]")
-        page.wait_for_function(
-            "document.querySelectorAll('#children-table tbody tr:not(.space)').length === 2"
-        )
+        until(lambda: len(rows(page, "children-table")) == 2)
         assert page.inner_text("#spoken") == "Connected again."
 
 
@@ -263,7 +262,7 @@ def test_the_colours_are_the_systems_until_somebody_chooses(look: Look) -> None:
         assert page.evaluate(theme) == "light"
         page.click("#theme")
         page.emulate_media(color_scheme="light")
-        page.wait_for_function(f"{theme} === 'light'")  # as the system's again
+        until(lambda: page.evaluate(theme) == "light")  # as the system's again
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_two_children_one_is_killed_and_returns_and_one_is_refused(
         a_child(start, port, "stays")
         returns = a_child(start, port, "returns")
         wait_for_states(page, stays="training", returns="training")
-        page.wait_for_function("+document.getElementById('curve').dataset.points > 3", timeout=LONG)
+        until(lambda: points(page) > 3, "a curve", LONG / 1000)
         hero = facts(page, "hero")
         assert hero["children"] == "2" and hero["mean return"].endswith(" of 475")
         assert (
@@ -109,7 +109,7 @@ def test_a_parent_that_is_killed_and_started_again(
     port = port_of(lambda: parent.out + parent.err)
     a_child(start, port, "pi")
     with look(f"http://127.0.0.1:{port}/", lost=True) as page:
-        page.wait_for_function("+document.getElementById('curve').dataset.points > 2", timeout=LONG)
+        until(lambda: points(page) > 2, "a curve", LONG / 1000)
         until(lambda: list((tmp_path / "shelf/checkpoints").glob("*.safetensors")))
         parent.signal(signal.SIGKILL)
         page.wait_for_selector("#connection-text >> text=not connected, trying again")
@@ -137,9 +137,8 @@ def test_a_search_from_its_first_trial_to_its_best(
     with look(f"http://127.0.0.1:{port}/", lost=True) as page:
         page.wait_for_selector("#timeline .phase", timeout=LONG)
         page.wait_for_selector("#best >> text=learning_rate", timeout=LONG)
-        page.wait_for_function(
-            "document.querySelectorAll('#timeline .phase').length > 5", timeout=LONG
-        )
+        phases = page.locator("#timeline .phase")
+        until(lambda: phases.count() > 5, "phases", LONG / 1000)
         hero = facts(page, "hero")
         assert hero["nodes"] == "2" and "trial" in hero["best score"]
         seen = rows(page, "trials")

@@ -37,8 +37,15 @@ export function show(name, curves, goal, plotly, stepped = false) {
 
 // Messages bring new curves; between two of them there is nothing to draw.
 function same(a, b) {
-  return a !== null && a.name === b.name && a.goal === b.goal && a.curves.length === b.curves.length
-    && a.curves.every((one, index) => one.curve === b.curves[index].curve && one.style === b.curves[index].style);
+  return (
+    a !== null &&
+    a.name === b.name &&
+    a.goal === b.goal &&
+    a.curves.length === b.curves.length &&
+    a.curves.every(
+      (one, index) => one.curve === b.curves[index].curve && one.style === b.curves[index].style,
+    )
+  );
 }
 
 function replace(plotly) {
@@ -58,7 +65,14 @@ function draw() {
   const series = latest.curves
     .map(({ name, curve, style }) => ({ name, style, points: points(curve, over) }))
     .filter((one) => one.points.length);
-  const spec = { name: latest.name, series, axis: AXES[over], goal: latest.goal, stepped: latest.stepped, over };
+  const spec = {
+    name: latest.name,
+    series,
+    axis: AXES[over],
+    goal: latest.goal,
+    stepped: latest.stepped,
+    over,
+  };
   reveal(find("learning"), true);
   say(find("learning-title"), latest.name);
   const figure = find("curve");
@@ -71,8 +85,12 @@ function draw() {
   }
   if (lines.node.isConnected) lines.node.replaceWith(plot.node);
   mark(figure, "data-drawn-by", "plotly");
-  mark(plot.node, "aria-label", series
-    .map((one) => described(series.length > 1 ? one.name : latest.name, one.points, spec.axis))
-    .join(". "));
+  mark(
+    plot.node,
+    "aria-label",
+    series
+      .map((one) => described(series.length > 1 ? one.name : latest.name, one.points, spec.axis))
+      .join(". "),
+  );
   plot.show(spec);
 }

@@ -18,5 +18,7 @@ export function draw() {
 }
 
 export function begin() {
-  find("details").addEventListener("close", () => { pairs = null; });
+  find("details").addEventListener("close", () => {
+    pairs = null;
+  });
 }

@@ -6,8 +6,8 @@ const FIRST_WAIT = 0.5;
 const LONGEST_WAIT = 8;
 const LIST_EVERY = 5;
 
-// A connection that is open, and says nothing for so long, is dead: the parent speaks at least every
-// fifteen seconds.
+// A connection that is open, and says nothing for so long, is dead: the parent speaks every fifteen
+// seconds at least.
 const SILENCE = 45;
 
 const address = (name) => new URL(name, location.href.split("#")[0]);

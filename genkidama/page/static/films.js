@@ -12,12 +12,25 @@ function draw() {
   const root = find("film");
   if (!root.firstChild) {
     root.append(
-      element("video", { controls: true, preload: "metadata", playsinline: true, "aria-describedby": "film-title" }),
+      element("video", {
+        controls: true,
+        preload: "metadata",
+        playsinline: true,
+        "aria-describedby": "film-title",
+      }),
       element("p", { id: "film-title", class: "soft" }),
-      element("label", {}, "film ", element("select", { onchange: (event) => {
-        chosen = event.target.value;
-        draw();
-      } })));
+      element(
+        "label",
+        {},
+        "film ",
+        element("select", {
+          onchange: (event) => {
+            chosen = event.target.value;
+            draw();
+          },
+        }),
+      ),
+    );
   }
   const [video, text, label] = root.children;
   const film = shown.find(({ url }) => url === chosen) ?? shown[0];
@@ -31,7 +44,9 @@ function draw() {
   const list = label.lastChild;
   const urls = [...list.options].map((option) => option.value).join();
   if (urls !== shown.map(({ url }) => url).join()) {
-    list.replaceChildren(...shown.map((one) => element("option", { value: one.url, text: title(one) })));
+    list.replaceChildren(
+      ...shown.map((one) => element("option", { value: one.url, text: title(one) })),
+    );
   }
   list.value = film.url;
 }

@@ -12,14 +12,24 @@ function hero({ run, learning, children, search, evaluation = null }) {
   const best = search?.best ?? null;
   return [
     search_
-      ? ["best score", words.score(best?.score ?? learning.mean_return), best ? ` trial ${best.trial}` : ""]
+      ? [
+          "best score",
+          words.score(best?.score ?? learning.mean_return),
+          best ? ` trial ${best.trial}` : "",
+        ]
       : ["mean return", words.score(learning.mean_return), goal],
-    ...(evaluation === null ? [] : [["evaluated", words.score(evaluation.mean), ` ± ${words.figure(evaluation.std)}`]]),
+    ...(evaluation === null
+      ? []
+      : [["evaluated", words.score(evaluation.mean), ` ± ${words.figure(evaluation.std)}`]]),
     ["steps/s", words.count(learning.steps_per_second), ""],
     ["steps", words.brief(learning.steps), ""],
     ["episodes", words.count(learning.episodes), ""],
     [search_ ? "reports" : "updates", words.count(learning.update), ""],
-    [search_ ? "nodes" : "children", words.count(there), there < children.length ? ` of ${words.count(children.length)}` : ""],
+    [
+      search_ ? "nodes" : "children",
+      words.count(there),
+      there < children.length ? ` of ${words.count(children.length)}` : "",
+    ],
   ];
 }
 
@@ -27,7 +37,9 @@ function drawHero(document) {
   const list = find("hero");
   const pairs = hero(document);
   while (list.children.length < pairs.length) {
-    list.append(element("div", {}, element("dt"), element("dd", {}, element("b"), element("small"))));
+    list.append(
+      element("div", {}, element("dt"), element("dd", {}, element("b"), element("small"))),
+    );
   }
   while (list.children.length > pairs.length) list.lastElementChild.remove();
   pairs.forEach(([term, value, more], index) => {
@@ -42,7 +54,8 @@ function drawProgress({ run }, elapsed) {
   const parts = [];
   if (run.share !== null) parts.push(words.percent(run.share));
   parts.push(words.duration(elapsed));
-  if (run.left !== null && run.state !== "over") parts.push(`at most ${words.duration(run.left)} left`);
+  if (run.left !== null && run.state !== "over")
+    parts.push(`at most ${words.duration(run.left)} left`);
   if (run.state === "over") parts.push(`over: ${run.reason}`);
   if (run.state === "waiting") parts.push(STATES.waiting);
   reveal(find("progress"), true);

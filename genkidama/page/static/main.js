@@ -14,7 +14,12 @@ import * as side from "./side.js";
 import * as speech from "./speech.js";
 import { clock } from "./words.js";
 
-const WORDS = { connecting: "connecting", live: "live", finished: "finished", denied: "not allowed" };
+const WORDS = {
+  connecting: "connecting",
+  live: "live",
+  finished: "finished",
+  denied: "not allowed",
+};
 
 let latest = null;
 let connection = "connecting";
@@ -46,7 +51,13 @@ function draw() {
   if (latest.learning.curve.rows.length) {
     const searches = latest.run.kind === "search";
     const name = searches ? "Best score so far" : "Mean return";
-    curve.show(name, [{ name: latest.run.name, curve: latest.learning.curve, style: "s0" }], latest.run.goal, latest.plotly, searches);
+    curve.show(
+      name,
+      [{ name: latest.run.name, curve: latest.learning.curve, style: "s0" }],
+      latest.run.goal,
+      latest.plotly,
+      searches,
+    );
   }
   search.show(latest, now);
   children.show(latest, now);
@@ -67,12 +78,17 @@ function tell(state) {
   connection = over && (state === "live" || state === "lost") ? "finished" : state;
   mark(find("connection"), "data-state", connection);
   const since = latest === null ? "" : ` · as of ${clock(latest.time)}`;
-  say(find("connection-text"), connection === "lost" ? `not connected, trying again${since}` : WORDS[connection]);
+  say(
+    find("connection-text"),
+    connection === "lost" ? `not connected, trying again${since}` : WORDS[connection],
+  );
   if (connection === before) return;
   if (connection === "lost") speech.speak("Not connected to the parent, trying again.");
   if (connection === "live" && before === "lost") speech.speak("Connected again.");
-  if (connection === "denied") say(find("waiting"), "A viewer's link is needed: ask whoever started the run for one.");
-  if (connection === "lost" && latest === null) say(find("waiting"), "The parent does not answer, trying again …");
+  if (connection === "denied")
+    say(find("waiting"), "A viewer's link is needed: ask whoever started the run for one.");
+  if (connection === "lost" && latest === null)
+    say(find("waiting"), "The parent does not answer, trying again …");
 }
 
 new Feed((document) => {

@@ -1,4 +1,4 @@
-// What backends and learners measure: diagnostics as small curves, the newest figures, GA3C's queues.
+// What backends and learners measure: diagnostics as small curves, newest figures, GA3C's queues.
 
 import { AXES, spark } from "./chart.js";
 import { drawn, element, facts, find, mark, reveal, say } from "./dom.js";
@@ -12,15 +12,20 @@ function multiple(name) {
   const value = element("b");
   const low = element("span", { title: "lowest" });
   const high = element("span", { title: "highest" });
-  const node = element("figure", { "data-name": name },
+  const node = element(
+    "figure",
+    { "data-name": name },
     element("figcaption", {}, element("span", { text: words.named(name) }), value),
     svg,
-    element("p", { class: "range soft" }, low, high));
+    element("p", { class: "range soft" }, low, high),
+  );
   return { node, svg, value, low, high };
 }
 
 function drawMultiples({ diagnostics }) {
-  const all = Object.entries(diagnostics).filter(([, { rows }]) => rows.some((row) => row[1] !== null));
+  const all = Object.entries(diagnostics).filter(([, { rows }]) =>
+    rows.some((row) => row[1] !== null),
+  );
   reveal(find("diagnostics"), all.length > 0);
   for (const [name, { rows }] of all) {
     if (!multiples.has(name)) {
@@ -42,9 +47,25 @@ function drawMultiples({ diagnostics }) {
 const STATIONS = [
   ["agents", "agents", []],
   ["queue_prediction", "wait for a prediction", []],
-  ["predictors", "predictors", [["pps", "predictions/s"], ["prediction_batch", "in a batch"]]],
+  [
+    "predictors",
+    "predictors",
+    [
+      ["pps", "predictions/s"],
+      ["prediction_batch", "in a batch"],
+    ],
+  ],
   ["queue_training", "wait for training", []],
-  ["trainers", "trainers", [["tps", "rollouts/s"], ["training_batch", "steps in a batch"], ["updates", "updates/s"], ["lag", "updates of lag"]]],
+  [
+    "trainers",
+    "trainers",
+    [
+      ["tps", "rollouts/s"],
+      ["training_batch", "steps in a batch"],
+      ["updates", "updates/s"],
+      ["lag", "updates of lag"],
+    ],
+  ],
 ];
 
 const GA3C = new Set(STATIONS.flatMap(([name, , more]) => [name, ...more.map(([key]) => key)]));
@@ -62,8 +83,13 @@ function drawStations(figures) {
     mark(list.children[index], "class", name.startsWith("queue") ? "queue" : "station");
     say(value, words.figure(figures[name]));
     say(label, text);
-    say(rest, more.filter(([key]) => key in figures)
-      .map(([key, word]) => `${words.figure(figures[key])} ${word}`).join(" · "));
+    say(
+      rest,
+      more
+        .filter(([key]) => key in figures)
+        .map(([key, word]) => `${words.figure(figures[key])} ${word}`)
+        .join(" · "),
+    );
   });
 }
 
@@ -75,8 +101,12 @@ export function show({ run, learning }) {
   const ga3c = run.backend === "ga3c" && "pps" in figures;
   reveal(find("ga3c"), ga3c);
   if (ga3c) drawStations(figures);
-  const rest = Object.entries(figures)
-    .filter(([name]) => !(ga3c && GA3C.has(name)) && !(name in learning.diagnostics));
+  const rest = Object.entries(figures).filter(
+    ([name]) => !(ga3c && GA3C.has(name)) && !(name in learning.diagnostics),
+  );
   reveal(find("measures"), rest.length > 0);
-  facts(find("measures-list"), rest.map(([name, value]) => [words.named(name), words.figure(value)]));
+  facts(
+    find("measures-list"),
+    rest.map(([name, value]) => [words.named(name), words.figure(value)]),
+  );
 }

@@ -15,24 +15,63 @@ let latest = null;
 const collator = new Intl.Collator("en", { numeric: true });
 const order = (a, b) => collator.compare(a.name, b.name);
 
+const plain = (name) => (run) => run[name];
+const WORDY = { left: true, from: "l" };
+
 const COLUMNS = [
-  { name: "name", label: "run", left: true, wide: "name", value: (run) => run.name, text: (run) => run.name, kind: (run) => run.style },
-  { name: "return", label: "return", hint: "mean return at the end, or now", value: (run) => run.mean_return, text: (run) => words.score(run.mean_return) },
-  { name: "time", label: "time", value: (run) => run.elapsed, text: (run) => words.duration(run.elapsed) },
-  { name: "steps", label: "steps", value: (run) => run.steps, text: (run) => words.brief(run.steps) },
-  { name: "state", label: "state", left: true, from: "m", value: (run) => run.state, text: (run) => run.state, title: (run) => run.reason },
-  { name: "environment", label: "environment", left: true, wide: "text", from: "m", value: (run) => run.environment, text: (run) => run.environment },
-  { name: "algorithm", label: "algorithm", left: true, from: "l", value: (run) => run.algorithm, text: (run) => run.algorithm },
-  { name: "backend", label: "backend", left: true, from: "l", value: (run) => run.backend, text: (run) => run.backend },
-  { name: "rule", label: "rule", left: true, from: "l", value: (run) => run.rule, text: (run) => run.rule },
-  { name: "alpha", label: "α", from: "l", value: (run) => run.alpha, text: (run) => words.figure(run.alpha) },
-  { name: "beta", label: "β", from: "l", value: (run) => run.beta, text: (run) => words.figure(run.beta) },
-  { name: "seed", label: "seed", from: "xl", value: (run) => run.seed ?? null, text: (run) => words.figure(run.seed) },
+  { name: "name", label: "run", value: plain("name"), left: true, wide: "name" },
+  {
+    name: "return",
+    label: "return",
+    hint: "mean return at the end, or now",
+    value: plain("mean_return"),
+    text: words.score,
+  },
+  { name: "time", label: "time", value: plain("elapsed"), text: words.duration },
+  { name: "steps", label: "steps", value: plain("steps"), text: words.brief },
+  {
+    name: "state",
+    label: "state",
+    value: plain("state"),
+    title: plain("reason"),
+    left: true,
+    from: "m",
+  },
+  {
+    name: "environment",
+    label: "environment",
+    value: plain("environment"),
+    left: true,
+    wide: "text",
+    from: "m",
+  },
+  { name: "algorithm", label: "algorithm", value: plain("algorithm"), ...WORDY },
+  { name: "backend", label: "backend", value: plain("backend"), ...WORDY },
+  { name: "rule", label: "rule", value: plain("rule"), ...WORDY },
+  { name: "alpha", label: "α", value: plain("alpha"), text: words.figure, from: "l" },
+  { name: "beta", label: "β", value: plain("beta"), text: words.figure, from: "l" },
+  { name: "seed", label: "seed", value: plain("seed"), text: words.figure, from: "xl" },
 ];
 
 export function begin() {
-  table = new Table({ columns: COLUMNS, key: (run) => run.name, order, label: "runs-title", open: (run) => { location.href = new URL(run.url, location.href).href; } });
-  find("curve").before(element("div", { id: "curves", class: "choices", role: "group", "aria-label": "Curves that are shown", hidden: true }));
+  table = new Table({
+    columns: COLUMNS,
+    key: (run) => run.name,
+    order,
+    label: "runs-title",
+    open: (run) => {
+      location.href = new URL(run.url, location.href).href;
+    },
+  });
+  find("curve").before(
+    element("div", {
+      id: "curves",
+      class: "choices",
+      role: "group",
+      "aria-label": "Curves that are shown",
+      hidden: true,
+    }),
+  );
   find("runs-table").append(table.node);
 }
 
@@ -48,7 +87,12 @@ function drawChoices(runs) {
   reveal(root, true);
   while (root.children.length > runs.length) root.lastElementChild.remove();
   while (root.children.length < runs.length) {
-    const button = element("button", { type: "button", class: "choice" }, element("i"), element("span"));
+    const button = element(
+      "button",
+      { type: "button", class: "choice" },
+      element("i"),
+      element("span"),
+    );
     button.addEventListener("click", () => choose(button.dataset.name));
     root.append(button);
   }
@@ -63,8 +107,12 @@ function drawChoices(runs) {
 
 export function show(document) {
   latest = document;
-  const runs = [...document.runs].sort(order)
-    .map((run, index) => ({ ...run, style: `s${index % HUES} dash${Math.floor(index / HUES) % DASHES}` }));
+  const runs = [...document.runs]
+    .sort(order)
+    .map((run, index) => ({
+      ...run,
+      style: `s${index % HUES} dash${Math.floor(index / HUES) % DASHES}`,
+    }));
   window.document.body.dataset.view = "runs";
   window.document.title = `${words.many(runs.length, "run")} · Genkidama`;
   find("title").textContent = words.many(runs.length, "run");
@@ -72,5 +120,10 @@ export function show(document) {
   reveal(find("runs"), true);
   drawChoices(runs);
   table.show(runs);
-  curve.show("Mean return", runs.filter((run) => !hidden.has(run.name)), null, document.plotly);
+  curve.show(
+    "Mean return",
+    runs.filter((run) => !hidden.has(run.name)),
+    null,
+    document.plotly,
+  );
 }

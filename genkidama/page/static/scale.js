@@ -51,8 +51,10 @@ export function spread(values) {
 // At most so many of the points, evenly chosen, the first and the last among them.
 export function evenly(points, most) {
   if (points.length <= most) return points;
-  return Array.from({ length: most }, (_, index) =>
-    points[Math.round((index * (points.length - 1)) / (most - 1))]);
+  return Array.from(
+    { length: most },
+    (_, index) => points[Math.round((index * (points.length - 1)) / (most - 1))],
+  );
 }
 
 // Of points in the order of x: the index of the one that lies nearest.

@@ -19,17 +19,48 @@ export function begin() {
 }
 
 const short = (name) => name.split(".").at(-1);
-const told = (value) => (typeof value === "number" ? words.figure(value) : value === undefined ? words.NOTHING : String(value));
-const clear = (value) => (value === undefined ? null : typeof value === "number" ? value : String(value));
+// A setting's value: a number, a word, a truth; a trial may lack it.
+function told(value = null) {
+  if (value === null) return words.NOTHING;
+  return typeof value === "number" ? words.figure(value) : String(value);
+}
 
 function columns(settings) {
   return [
-    { name: "number", label: "trial", left: true, value: (trial) => trial.number, text: (trial) => String(trial.number), kind: (trial) => trial.state, spoken: (trial) => `trial ${trial.number}, ${trial.state}` },
-    { name: "state", label: "state", left: true, value: (trial) => trial.state, text: (trial) => trial.state },
-    { name: "score", label: "score", hint: "at its newest phase", value: (trial) => trial.score, text: (trial) => words.score(trial.score) },
-    { name: "phases", label: "phases", from: "m", value: (trial) => trial.phases.length, text: (trial) => words.count(trial.phases.length) },
-    ...settings.map((name) => ({ name, label: short(name), hint: name, from: "m", value: (trial) => clear(trial.settings[name]), text: (trial) => told(trial.settings[name]) })),
-    { name: "nodes", label: "nodes", left: true, wide: "text", from: "l", value: (trial) => nodes(trial), text: (trial) => nodes(trial), title: (trial) => nodes(trial) },
+    {
+      name: "number",
+      label: "trial",
+      value: (trial) => trial.number,
+      kind: (trial) => trial.state,
+      spoken: (trial) => `trial ${trial.number}, ${trial.state}`,
+      left: true,
+    },
+    { name: "state", label: "state", value: (trial) => trial.state, left: true },
+    {
+      name: "score",
+      label: "score",
+      hint: "at its newest phase",
+      value: (trial) => trial.score,
+      text: words.score,
+    },
+    { name: "phases", label: "phases", value: (trial) => trial.phases.length, from: "m" },
+    ...settings.map((name) => ({
+      name,
+      label: short(name),
+      hint: name,
+      value: (trial) => trial.settings[name],
+      text: told,
+      from: "m",
+    })),
+    {
+      name: "nodes",
+      label: "nodes",
+      value: nodes,
+      title: nodes,
+      left: true,
+      wide: "text",
+      from: "l",
+    },
   ];
 }
 
@@ -43,8 +74,10 @@ function open({ number }) {
       ["state", trial.state],
       ["score", words.score(trial.score)],
       ...Object.entries(trial.settings).map(([name, value]) => [name, told(value)]),
-      ...trial.phases.map(({ node, from, to, score }, index) =>
-        [`phase ${index + 1}, ${node}`, `${words.duration(from)} to ${to === null ? "now" : words.duration(to)} · ${words.score(score)}`]),
+      ...trial.phases.map(({ node, from, to, score }, index) => [
+        `phase ${index + 1}, ${node}`,
+        `${words.duration(from)} to ${to === null ? "now" : words.duration(to)} · ${words.score(score)}`,
+      ]),
     ];
   });
 }
@@ -52,7 +85,13 @@ function open({ number }) {
 function drawTable({ settings, trials }) {
   if (table === null || tabled !== settings.join()) {
     tabled = settings.join();
-    table = new Table({ columns: columns(settings), key: (trial) => String(trial.number), open, order: (a, b) => b.number - a.number, label: "trials-title" });
+    table = new Table({
+      columns: columns(settings),
+      key: (trial) => String(trial.number),
+      open,
+      order: (a, b) => b.number - a.number,
+      label: "trials-title",
+    });
     find("trials").replaceChildren(table.node);
   }
   latest = trials;
@@ -64,10 +103,13 @@ function scatter(name) {
   const best = element("b");
   const low = element("span");
   const high = element("span");
-  const node = element("figure", { "data-name": name },
+  const node = element(
+    "figure",
+    { "data-name": name },
     element("figcaption", {}, element("span", { text: short(name), title: name }), best),
     svg,
-    element("p", { class: "range soft" }, low, high));
+    element("p", { class: "range soft" }, low, high),
+  );
   return { node, svg, best, low, high };
 }
 
@@ -77,10 +119,18 @@ function places(values) {
     const [low, high] = extent(values);
     const far = spread(values);
     const of = far ? Math.log : (value) => value;
-    return { of, range: roomy([of(low), of(high)]), ends: [words.figure(low), `${words.figure(high)}${far ? " (log)" : ""}`] };
+    return {
+      of,
+      range: roomy([of(low), of(high)]),
+      ends: [words.figure(low), `${words.figure(high)}${far ? " (log)" : ""}`],
+    };
   }
   const names = [...new Set(values.map(String))].sort();
-  return { of: (value) => names.indexOf(String(value)), range: roomy([0, Math.max(1, names.length - 1)]), ends: [names[0], names.length > 1 ? names.at(-1) : ""] };
+  return {
+    of: (value) => names.indexOf(String(value)),
+    range: roomy([0, Math.max(1, names.length - 1)]),
+    ends: [names[0], names.length > 1 ? names.at(-1) : ""],
+  };
 }
 
 function drawScatter(name, { trials, best }) {
@@ -96,14 +146,28 @@ function drawScatter(name, { trials, best }) {
   const x = linear(range, 6, 194);
   const y = linear(roomy(extent(seen.map((trial) => trial.score))), 92, 8);
   mark(svg, "viewBox", "0 0 200 100");
-  mark(svg, "aria-label", `Score against ${name} of ${words.many(seen.length, "trial")}`
-    + `${best ? `; the best has ${told(best.settings[name])}` : ""}`);
-  svg.replaceChildren(...seen.map((trial) => drawn("circle", {
-    class: trial.number === best?.trial ? "dot best" : "dot",
-    cx: x(of(trial.settings[name])).toFixed(1),
-    cy: y(trial.score).toFixed(1),
-    r: trial.number === best?.trial ? 4.5 : 3,
-  }, drawn("title", { text: `trial ${trial.number}: ${told(trial.settings[name])}, score ${words.score(trial.score)}` }))));
+  mark(
+    svg,
+    "aria-label",
+    `Score against ${name} of ${words.many(seen.length, "trial")}` +
+      `${best ? `; the best has ${told(best.settings[name])}` : ""}`,
+  );
+  svg.replaceChildren(
+    ...seen.map((trial) =>
+      drawn(
+        "circle",
+        {
+          class: trial.number === best?.trial ? "dot best" : "dot",
+          cx: x(of(trial.settings[name])).toFixed(1),
+          cy: y(trial.score).toFixed(1),
+          r: trial.number === best?.trial ? 4.5 : 3,
+        },
+        drawn("title", {
+          text: `trial ${trial.number}: ${told(trial.settings[name])}, score ${words.score(trial.score)}`,
+        }),
+      ),
+    ),
+  );
   const first = svg.querySelector(".best");
   if (first) svg.append(first);
   say(value, best ? `best ${told(best.settings[name])}` : "");
@@ -115,7 +179,11 @@ export function show({ search, run, time }, now) {
   reveal(find("search"), search !== null);
   if (search === null) return;
   const end = run.elapsed + (run.state === "training" ? now - time : 0);
-  timeline.show(search.trials, search.nodes.map((node) => (typeof node === "string" ? node : node.name)), end);
+  timeline.show(
+    search.trials,
+    search.nodes.map((node) => (typeof node === "string" ? node : node.name)),
+    end,
+  );
   for (const name of search.settings) drawScatter(name, search);
   const { best } = search;
   reveal(find("best"), best !== null);

@@ -23,7 +23,9 @@ export function follow({ run, learning, children }) {
   if (state === "waiting") parts.push("The parent waits for children");
   if (learning.mean_return !== null) {
     const goal = run.goal === null ? "" : ` of ${count(run.goal)}`;
-    parts.push(`${run.kind === "search" ? "Best score" : "Mean return"} ${score(learning.mean_return)}${goal}`);
+    parts.push(
+      `${run.kind === "search" ? "Best score" : "Mean return"} ${score(learning.mean_return)}${goal}`,
+    );
   }
   if (state === "training") {
     const there = children.filter((child) => child.state !== "away").length;

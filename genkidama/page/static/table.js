@@ -32,20 +32,34 @@ export class Table {
   #table = element("table", { class: "rows" });
   node;
 
-  // columns: {name, label, hint, value(row, now), text(row, now), kind(row), from, wide, left}; `from` is
-  // the class of widths from which on it is seen. The first column is the row's head, and `open(row)`
-  // makes it a button. `order(a, b)` sorts while nobody has chosen a column.
+  // A column has a `name`, a `label`, a `hint`, and `value(row, now)`, by which it sorts. It may
+  // have `text(value, row)`, which is seen; `title(row)`; `kind(row)`, a mark; and `spoken(row)`.
+  // `from` is the width from which on there is room for it. The first column is the row's head,
+  // and `open(row)` makes it a button. `order(a, b)` sorts while nobody has chosen a column.
   constructor({ columns, key, open = null, order, label }) {
     this.#columns = columns;
     this.#key = key;
     this.#open = open;
     this.#order = order;
     this.#table.append(
-      element("colgroup", {}, ...columns.map((column) => element("col", { class: this.#look(column) }))),
-      element("thead", {}, element("tr", { "aria-rowindex": 1 }, ...columns.map((column) => this.#head(column)))),
-      this.#body);
+      element(
+        "colgroup",
+        {},
+        ...columns.map((column) => element("col", { class: this.#look(column) })),
+      ),
+      element(
+        "thead",
+        {},
+        element("tr", { "aria-rowindex": 1 }, ...columns.map((column) => this.#head(column))),
+      ),
+      this.#body,
+    );
     this.#table.setAttribute("aria-labelledby", label);
-    this.node = element("div", { class: "scroll", role: "group", tabindex: 0, "aria-labelledby": label }, this.#table);
+    this.node = element(
+      "div",
+      { class: "scroll", role: "group", tabindex: 0, "aria-labelledby": label },
+      this.#table,
+    );
     this.node.addEventListener("scroll", () => this.#soon(), { passive: true });
     this.#body.addEventListener("keydown", (event) => this.#move(event));
     new ResizeObserver(() => this.#soon()).observe(this.node);
@@ -59,12 +73,25 @@ export class Table {
   }
 
   #look(column) {
-    return [column.from ?? "", column.wide ? `wide-${column.wide}` : "", column.left ? "left" : ""].join(" ").trim() || null;
+    return (
+      [column.from ?? "", column.wide ? `wide-${column.wide}` : "", column.left ? "left" : ""]
+        .join(" ")
+        .trim() || null
+    );
   }
 
   #head(column) {
-    const button = element("button", { type: "button", text: column.label, title: column.hint ?? null, onclick: () => this.#choose(column) });
-    return element("th", { scope: "col", class: this.#look(column), "data-column": column.name }, button);
+    const button = element("button", {
+      type: "button",
+      text: column.label,
+      title: column.hint ?? null,
+      onclick: () => this.#choose(column),
+    });
+    return element(
+      "th",
+      { scope: "col", class: this.#look(column), "data-column": column.name },
+      button,
+    );
   }
 
   // Figures fall at first, names rise; a third click ends it.
@@ -75,7 +102,11 @@ export class Table {
     else this.#sort = before.direction === first ? { column, direction: -first } : null;
     for (const head of this.#table.tHead.rows[0].cells) {
       const chosen = this.#sort !== null && head.dataset.column === this.#sort.column.name;
-      mark(head, "aria-sort", chosen ? (this.#sort.direction > 0 ? "ascending" : "descending") : null);
+      mark(
+        head,
+        "aria-sort",
+        chosen ? (this.#sort.direction > 0 ? "ascending" : "descending") : null,
+      );
     }
     this.node.scrollTop = 0;
     this.#arrange();
@@ -88,10 +119,15 @@ export class Table {
       rows.sort(this.#order);
     } else {
       const { column, direction } = this.#sort;
-      rows.sort((a, b) => compare(column.value(a, this.#now), column.value(b, this.#now), direction) || this.#order(a, b));
+      rows.sort(
+        (a, b) =>
+          compare(column.value(a, this.#now), column.value(b, this.#now), direction) ||
+          this.#order(a, b),
+      );
     }
     this.#sorted = rows;
-    if (!rows.some((row) => this.#key(row) === this.#active)) this.#active = rows.length ? this.#key(rows[0]) : null;
+    if (!rows.some((row) => this.#key(row) === this.#active))
+      this.#active = rows.length ? this.#key(rows[0]) : null;
   }
 
   #soon() {
@@ -105,7 +141,9 @@ export class Table {
     const cells = this.#columns.map((column, index) => {
       const look = { class: this.#look(column) };
       if (index > 0) return element("td", look);
-      const inner = this.#open ? element("button", { type: "button", class: "open" }) : element("span");
+      const inner = this.#open
+        ? element("button", { type: "button", class: "open" })
+        : element("span");
       return element("th", { scope: "row", ...look }, inner);
     });
     const row = element("tr", {}, ...cells);
@@ -116,7 +154,13 @@ export class Table {
   #draw() {
     const head = this.#table.tHead.offsetHeight;
     const seen = Math.ceil((this.node.clientHeight - head) / ROW) || 0;
-    const first = Math.max(0, Math.min(Math.floor(this.node.scrollTop / ROW) - BESIDE, this.#sorted.length - seen - 2 * BESIDE));
+    const first = Math.max(
+      0,
+      Math.min(
+        Math.floor(this.node.scrollTop / ROW) - BESIDE,
+        this.#sorted.length - seen - 2 * BESIDE,
+      ),
+    );
     const rows = this.#sorted.slice(first, first + seen + 2 * BESIDE);
     if (this.#pool.length !== rows.length || !this.#above.isConnected) {
       while (this.#pool.length < rows.length) this.#pool.push(this.#row());
@@ -128,7 +172,10 @@ export class Table {
     this.#stretch(this.#above, first);
     this.#stretch(this.#below, this.#sorted.length - first - rows.length);
     rows.forEach((row, index) => this.#fill(this.#pool[index], row, first + index));
-    if (focused) this.#pool.find((row) => this.#key(row.of) === this.#active)?.cells[0].firstChild.focus({ preventScroll: true });
+    if (focused)
+      this.#pool
+        .find((row) => this.#key(row.of) === this.#active)
+        ?.cells[0].firstChild.focus({ preventScroll: true });
   }
 
   #stretch(space, rows) {
@@ -142,18 +189,27 @@ export class Table {
     this.#columns.forEach((column, place) => {
       const cell = node.cells[place];
       const inner = place === 0 ? cell.firstChild : cell;
-      say(inner, column.text(row, this.#now));
+      const value = column.value(row, this.#now);
+      say(inner, column.text ? column.text(value, row) : String(value));
       if (column.spoken) mark(inner, "aria-label", column.spoken(row));
       if (column.kind) mark(inner, "data-kind", column.kind(row));
-      if (column.title) mark(cell, "title", column.title(row, this.#now) || null);
+      if (column.title) mark(cell, "title", column.title(row) || null);
     });
-    if (this.#open) mark(node.cells[0].firstChild, "tabindex", this.#key(row) === this.#active ? "0" : "-1");
+    if (this.#open)
+      mark(node.cells[0].firstChild, "tabindex", this.#key(row) === this.#active ? "0" : "-1");
   }
 
   // One row takes part in the round of the Tab key; the arrows choose which.
   #move(event) {
     const page = Math.max(1, Math.floor(this.node.clientHeight / ROW) - 2);
-    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    const steps = {
+      ArrowDown: 1,
+      ArrowUp: -1,
+      PageDown: page,
+      PageUp: -page,
+      Home: -Infinity,
+      End: Infinity,
+    };
     if (!this.#open || !(event.key in steps)) return;
     event.preventDefault();
     const at = this.#sorted.findIndex((row) => this.#key(row) === this.#active);

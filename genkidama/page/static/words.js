@@ -48,7 +48,11 @@ export function ago(seconds) {
 
 export function bytes(value) {
   if (!known(value)) return NOTHING;
-  for (const [size, unit] of [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) {
+  for (const [size, unit] of [
+    [1e9, "GB"],
+    [1e6, "MB"],
+    [1e3, "kB"],
+  ]) {
     if (value >= size) return `${figure(value / size)} ${unit}`;
   }
   return `${value} B`;
