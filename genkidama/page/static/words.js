@@ -11,7 +11,7 @@ export const NOTHING = "–";
 const MINUS = "−";
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
-const signed = (text) => text.replace("-", MINUS);
+const signed = (text) => text.replaceAll("-", MINUS);
 
 export const count = (value) => (known(value) ? signed(whole.format(value)) : NOTHING);
 export const score = (value) => (known(value) ? signed(tenth.format(value)) : NOTHING);
