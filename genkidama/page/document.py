@@ -76,6 +76,8 @@ class Document:
         self.parts: list[dict[str, Any]] | None = None
         #: What the page itself costs: `viewers`, and `seconds` of CPU time.
         self.page: dict[str, float] | None = None
+        #: Whether there is `/plotly.js`: a browser that asks in vain says so in its console.
+        self.plotly = False
         self._software = ""
         self._started = 0.0
         self._joined = False
@@ -239,6 +241,7 @@ class Document:
             "schema": SCHEMA,
             "type": kind,
             "time": round(now, 3),
+            "plotly": self.plotly,
             "run": self._run(now),
             "learning": {
                 "update": update,

@@ -20,7 +20,7 @@ from websockets.protocol import State
 import genkidama
 from genkidama.errors import ConfigurationError
 from genkidama.page.answers import Answer, answer, is_watching
-from genkidama.page.files import Files
+from genkidama.page.files import Files, plotly
 from genkidama.page.http import as_asked, as_response
 from genkidama.page.metrics import metrics
 from genkidama.page.told import ToldRun, find_runs
@@ -95,6 +95,7 @@ class Gallery:
                 number += 1
             run.name = name
             run.read()
+            run.document.plotly = plotly() is not None
             self.runs[name] = _Shown(run, files)
 
     async def start(self, listen: str) -> Server:
@@ -132,7 +133,8 @@ class Gallery:
         for name, shown in self.runs.items():
             shown.run.read()
             rows.append(shown.run.summary(f"runs/{quote(name)}/"))
-        return msgspec.json.encode({"schema": 1, "runs": rows})
+        found = {"schema": 1, "type": "runs", "time": time.time(), "plotly": plotly() is not None}
+        return msgspec.json.encode({**found, "runs": rows})
 
     def _find(self, target: str) -> tuple[_Shown | None, str]:
         """The run of a request, and the rest of its address."""
@@ -146,7 +148,7 @@ class Gallery:
 
     def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
         asked = as_asked(request)
-        if asked.path == "/runs" and len(self.runs) > 1:
+        if asked.path in ("/runs", "/status") and len(self.runs) > 1:
             # Only the file's own rules are asked: it is answered like the status.
             refused = answer(asked._replace(target="/watch"), *self._first, time.time())
             body = Answer(HTTPStatus.OK, self.list(), "application/json")

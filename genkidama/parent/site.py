@@ -25,7 +25,7 @@ from genkidama.events import Event
 from genkidama.page.answers import Answer, answer, is_watching
 from genkidama.page.children import Facts
 from genkidama.page.document import Document
-from genkidama.page.files import Files
+from genkidama.page.files import Files, plotly
 from genkidama.page.http import as_asked, as_response
 from genkidama.page.metrics import metrics
 from genkidama.page.viewers import Viewers
@@ -74,6 +74,7 @@ class Site:
     ) -> None:
         self._refused = refused
         self.document = Document(server.experiment)
+        self.document.plotly = plotly() is not None
         self.files = Files()
         self.viewers = Viewers(None)
         self._server = server
