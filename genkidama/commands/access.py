@@ -97,7 +97,7 @@ def join(options: argparse.Namespace) -> int:
         fingerprint=invitation.fingerprint,
     )
     spare_the_resource_tracker()
-    configure_logging()
+    configure_logging(named=True)
     child.run()
     return 0
 

@@ -126,7 +126,7 @@ class Site:
         found = answer(asked, self, self.viewers, time.time())
         if found is None and not watching:
             return False, None
-        if found is not None and (code := REFUSED_BY.get(found.status)):
+        if found is not None and found.why and (code := REFUSED_BY.get(found.status)):
             self._refused(address_of(connection), ProtocolError(code, found.why))
         if found is None:
             try:
