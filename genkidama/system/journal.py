@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -75,4 +76,7 @@ class Journal:
             with suppress(OSError, ValueError):
                 print(json.dumps(fields, default=str), file=sys.stderr, flush=True)
 
-    debug = info = warning = warn = error = err = critical = exception = fatal = log = msg
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name in (*_PRIORITIES, "exception"):
+            return self.msg
+        raise AttributeError(name)
