@@ -29,6 +29,7 @@ from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
 from genkidama.decisions import Decision, Keep, Refused, Renamed, Wait
 from genkidama.messages import Join, Pull, Request
 from genkidama.session import Session
+from genkidama.system.console import log_with
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Conversation"]
@@ -80,6 +81,7 @@ class Conversation:
                 elif isinstance(decision, Renamed):
                     await self.close()
                 else:
+                    log_with(run=self.session.run, child=self.session.name)
                     return decision
         except BaseException:
             await self.close()

@@ -40,6 +40,7 @@ def parent(options: argparse.Namespace) -> int:
             f"genkidama token{place.option}",
             flush=True,
         )
+    print(f"a link to the run's page: genkidama token --viewer{place.option}", flush=True)
     arguments = [str(options.file), "--listen", options.listen]
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
@@ -96,7 +97,7 @@ def join(options: argparse.Namespace) -> int:
         fingerprint=invitation.fingerprint,
     )
     spare_the_resource_tracker()
-    configure_logging()
+    configure_logging(named=True)
     child.run()
     return 0
 

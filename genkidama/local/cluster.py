@@ -283,6 +283,8 @@ class _Cluster:
         """
         first, *others = self._parents  # the first counts for all
         say = say or (lambda line: None)
+        secure = not self._alone and bool(self._experiment.parent.certificate_file)
+        say(f"its page: http{'s' * secure}://{first.address}/")
         children = [Attended(child, say) for child in self._children]
         complaints = Complaints([child.log for child in self._children])
         patience = math.inf

@@ -70,7 +70,7 @@ class Answer(NamedTuple):
     body: bytes
     kind: str = "text/plain; charset=utf-8"
     headers: tuple[tuple[str, str], ...] = ()
-    #: Of a refusal: why.
+    #: Of a refusal that is worth a note: why. Who only came without a token is not.
     why: str = ""
 
     @property
@@ -183,10 +183,13 @@ def _refusal(asked: Asked, viewers: Viewers, now: float) -> Answer | None:
     key = parse_qs(urlsplit(asked.target).query).get("key", [""])[0]
     if key and asked.path == "/":
         return _open_link(key, host, viewers, now)
-    problem = viewers.problem(headers, cookie_of(host), now)
+    token = viewers.token(headers, cookie_of(host))
+    problem = viewers.problem(token, now)
     if not problem:
         return None
-    return _door(problem) if asked.path == "/" else _words(HTTPStatus.UNAUTHORIZED, problem, *_ASKS)
+    found = _words(HTTPStatus.UNAUTHORIZED, problem, *_ASKS)
+    found = _door(problem) if asked.path == "/" else found
+    return found if token else found._replace(why="")
 
 
 def _open_link(key: str, host: str, viewers: Viewers, now: float) -> Answer:

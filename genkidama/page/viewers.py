@@ -68,24 +68,23 @@ class Viewers:
         """Whether everybody may look who reaches the parent."""
         return self._tokens is None
 
-    def problem(self, headers: Mapping[str, str], cookie: str, now: float) -> str:
-        """Why this request shows nothing; empty if it is a viewer's.
+    def token(self, headers: Mapping[str, str], cookie: str) -> str:
+        """The token that a request shows; empty if it shows none.
 
         Args:
             headers: by their names in lower case.
             cookie: the cookie's name.
-            now: Unix seconds.
         """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        return self._problem(token or _cookie(headers.get("cookie", ""), cookie), now)
+        return token or _cookie(headers.get("cookie", ""), cookie)
 
     def open_link(self, key: str, now: float) -> tuple[str, str]:
         """The token that a link's key opens, this once; or an empty text, and why it opens none."""
         token = "" if self._tokens is None else self._tokens.token_of_link(key)
         if not token:
             return "", "this parent does not know the link"
-        problem = self._problem(token, now)
+        problem = self.problem(token, now)
         if problem:
             return "", problem
         digest = hashlib.sha256(key.encode()).hexdigest()
@@ -97,7 +96,8 @@ class Viewers:
         self._remember(digest)
         return token, ""
 
-    def _problem(self, token: str, now: float) -> str:
+    def problem(self, token: str, now: float) -> str:
+        """Why this token shows nothing; empty if it is a viewer's. `now` is in Unix seconds."""
         if self._tokens is None:
             return ""
         if not token:

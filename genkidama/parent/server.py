@@ -43,6 +43,7 @@ from genkidama.parent.telemetry import describe, tell_address
 from genkidama.parent.trials import make_trials
 from genkidama.parts import WHOLE, Part
 from genkidama.system.address import explain
+from genkidama.system.console import log_with
 from genkidama.system.joined import directory_of
 from genkidama.system.machine import loop_factory, on_signals
 from genkidama.system.systemd import Notify, supervised
@@ -141,6 +142,7 @@ class Parent:
             websockets = await self._bind(context)
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
+            log_with(run=self.server.run)
             own = make_directory(directory_of(self.out, self.part), self.experiment.name)
             site = self._connections.site
             site.begin(self.out, self._connections.admission)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -34,6 +35,7 @@ from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission
 from genkidama.parent.channel import Channel
 from genkidama.parent.manners import REFUSED_BY, address_of
+from genkidama.parts import Part
 
 __all__ = ["STUCK_SECONDS", "Site"]
 
@@ -48,6 +50,9 @@ _ANSWER_SECONDS = 60.0
 
 #: Of so many children at a time it is computed how far their next push lies from θ_P.
 _CURIOUS = 64
+
+#: If no child has exchanged for so long, nobody knows whether the other parts are there.
+_PARTS_SECONDS = 30.0
 
 #: Hashes of the keys of links that were opened, in the run's directory.
 _OPENED = "opened-links"
@@ -126,7 +131,7 @@ class Site:
         found = answer(asked, self, self.viewers, time.time())
         if found is None and not watching:
             return False, None
-        if found is not None and (code := REFUSED_BY.get(found.status)):
+        if found is not None and found.why and (code := REFUSED_BY.get(found.status)):
             self._refused(address_of(connection), ProtocolError(code, found.why))
         if found is None:
             try:
@@ -186,6 +191,7 @@ class Site:
         beta = server.experiment.child.beta
         self.document.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
         self.document.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
+        self.document.parts = self._parts()
         names = list(self._children)
         if names:
             start = self._next % len(names)
@@ -193,6 +199,25 @@ class Site:
                 if (record := server.children.get(name)) is not None:
                     record.curious = True
             self._next = start + _CURIOUS
+
+    def _parts(self) -> list[dict[str, Any]] | None:
+        """All parts of a parent in parts. A child pushes to all of them or to none, so the others
+        are there while children exchange."""
+        trial = self._server.trial
+        if trial.part.count == 1:
+            return None
+        rows = self.document.children.rows.values()
+        latest = max((row.exchanged or 0.0 for row in rows), default=0.0)
+        others = "there" if self._now() - latest < _PARTS_SECONDS else "away"
+        found = []
+        for number in range(1, trial.part.count + 1):
+            ours = number == trial.part.number
+            part = Part(number, trial.part.count)
+            size = 0 if trial.signature is None else part.of(trial.signature).size
+            told = {"state": "there" if ours else others, "numbers": size, "address": ""}
+            version = trial.version if ours else None
+            found.append({"part": number, "of": part.count, **told, "version": version})
+        return found
 
     def _facts(self, name: str) -> Facts | None:
         record, connection = self._server.children.get(name), self._children.get(name)

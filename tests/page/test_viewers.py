@@ -29,11 +29,15 @@ def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
+def said(viewers: Viewers, headers: dict[str, str]) -> str:
+    return viewers.problem(viewers.token(headers, "genkidama"), 0.0)
+
+
 def test_a_viewers_token_shows_and_a_childs_does_not() -> None:
     viewers = Viewers(KNOWN)
     assert not viewers.open
-    assert viewers.problem(bearer(TOKEN), "genkidama", 0.0) == ""
-    assert viewers.problem({"cookie": f"x=1; genkidama={TOKEN}"}, "genkidama", 0.0) == ""
+    assert said(viewers, bearer(TOKEN)) == ""
+    assert said(viewers, {"cookie": f"x=1; genkidama={TOKEN}"}) == ""
     for headers, words in (
         ({}, "asks for a viewer's token"),
         ({"cookie": f"genkidama-1={TOKEN}"}, "asks for a viewer's token"),
@@ -42,9 +46,9 @@ def test_a_viewers_token_shows_and_a_childs_does_not() -> None:
         (bearer("the-key-of-a-link"), "does not know the token"),
         ({"cookie": "genkidama=of-nobody"}, "does not know the token"),
     ):
-        assert words in viewers.problem(headers, "genkidama", 0.0)
+        assert words in said(viewers, headers)
     ended = Known(f"anna {TOKEN} until=1971-01-01 viewer")
-    assert Viewers(ended).problem(bearer(TOKEN), "", 9e9) == "the token of 'anna' has ended"
+    assert Viewers(ended).problem(TOKEN, 9e9) == "the token of 'anna' has ended"
 
 
 def test_a_link_opens_once_even_after_a_restart() -> None:
@@ -61,7 +65,7 @@ def test_a_link_opens_once_even_after_a_restart() -> None:
 
 
 def test_without_tokens_everybody_looks() -> None:
-    assert Viewers(None).open and Viewers(None).problem({}, "genkidama", 0.0) == ""
+    assert Viewers(None).open and said(Viewers(None), {}) == ""
 
 
 def test_parents_on_one_machine_have_cookies_of_their_own() -> None:

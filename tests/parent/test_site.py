@@ -137,7 +137,7 @@ async def test_without_a_viewers_token_nothing_is_shown(guarded: Parent, path: s
         status, body = await fetch(place(guarded, path), **headers)
         assert status == 401 and b"{" not in body
     assert (await fetch(place(guarded, path), **bearer(VIEWER)))[0] == 200
-    assert guarded.server.refusals["token"] == 3
+    assert guarded.server.refusals["token"] == 2
 
 
 async def test_the_feed_takes_a_viewers_token_and_a_child_its_own(guarded: Parent) -> None:
