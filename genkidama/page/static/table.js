@@ -4,6 +4,7 @@ import { element, mark, say } from "./dom.js";
 
 const ROW = 32;
 const BESIDE = 8;
+const STRIDE = 4;
 const collator = new Intl.Collator("en", { numeric: true });
 
 // Nothing comes last, whatever the direction.
@@ -24,6 +25,7 @@ export class Table {
   #sorted = [];
   #now = 0;
   #pool = [];
+  #first = 0;
   #active = null;
   #frame = 0;
   #above = element("tr", { class: "space", "aria-hidden": "true" }, element("td"));
@@ -154,20 +156,17 @@ export class Table {
   #draw() {
     const head = this.#table.tHead.offsetHeight;
     const seen = Math.ceil((this.node.clientHeight - head) / ROW) || 0;
-    const first = Math.max(
-      0,
-      Math.min(
-        Math.floor(this.node.scrollTop / ROW) - BESIDE,
-        this.#sorted.length - seen - 2 * BESIDE,
-      ),
-    );
+    const top = STRIDE * Math.floor(this.node.scrollTop / ROW / STRIDE) - BESIDE;
+    const first = Math.max(0, Math.min(top, this.#sorted.length - seen - 2 * BESIDE));
     const rows = this.#sorted.slice(first, first + seen + 2 * BESIDE);
+    const focused = this.#body.contains(document.activeElement);
     if (this.#pool.length !== rows.length || !this.#above.isConnected) {
       while (this.#pool.length < rows.length) this.#pool.push(this.#row());
       this.#pool.length = rows.length;
       this.#body.replaceChildren(this.#above, ...this.#pool, this.#below);
     }
-    const focused = this.#body.contains(document.activeElement);
+    this.#turn(first - this.#first);
+    this.#first = first;
     mark(this.#table, "aria-rowcount", String(this.#sorted.length + 1));
     this.#stretch(this.#above, first);
     this.#stretch(this.#below, this.#sorted.length - first - rows.length);
@@ -178,13 +177,32 @@ export class Table {
         ?.cells[0].firstChild.focus({ preventScroll: true });
   }
 
+  // What has left on one side comes in on the other: rows that stay are not touched.
+  #turn(by) {
+    const pool = this.#pool;
+    if (Math.abs(by) >= pool.length) return;
+    for (; by > 0; by -= 1) {
+      pool.push(pool.shift());
+      this.#body.insertBefore(pool.at(-1), this.#below);
+    }
+    for (; by < 0; by += 1) {
+      pool.unshift(pool.pop());
+      this.#above.after(pool[0]);
+    }
+  }
+
   #stretch(space, rows) {
     space.hidden = rows <= 0;
     space.firstChild.style.height = `${Math.max(0, rows) * ROW}px`;
   }
 
   #fill(node, row, index) {
-    node.of = row;
+    if (this.#open) {
+      const chosen = this.#key(row) === this.#active;
+      mark(node.cells[0].firstChild, "tabindex", chosen ? "0" : "-1");
+    }
+    if (node.of === row && node.filled === this.#now && node.index === index) return;
+    Object.assign(node, { of: row, filled: this.#now, index });
     mark(node, "aria-rowindex", String(index + 2));
     this.#columns.forEach((column, place) => {
       const cell = node.cells[place];
@@ -195,8 +213,6 @@ export class Table {
       if (column.kind) mark(inner, "data-kind", column.kind(row));
       if (column.title) mark(cell, "title", column.title(row) || null);
     });
-    if (this.#open)
-      mark(node.cells[0].firstChild, "tabindex", this.#key(row) === this.#active ? "0" : "-1");
   }
 
   // One row takes part in the round of the Tab key; the arrows choose which.
