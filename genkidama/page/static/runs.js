@@ -107,12 +107,10 @@ function drawChoices(runs) {
 
 export function show(document) {
   latest = document;
-  const runs = [...document.runs]
-    .sort(order)
-    .map((run, index) => ({
-      ...run,
-      style: `s${index % HUES} dash${Math.floor(index / HUES) % DASHES}`,
-    }));
+  const runs = [...document.runs].sort(order).map((run, index) => ({
+    ...run,
+    style: `s${index % HUES} dash${Math.floor(index / HUES) % DASHES}`,
+  }));
   window.document.body.dataset.view = "runs";
   window.document.title = `${words.many(runs.length, "run")} · Genkidama`;
   find("title").textContent = words.many(runs.length, "run");
