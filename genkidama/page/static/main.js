@@ -34,6 +34,12 @@ reveal(find("back"), /\/runs\/[^/]+\/$/.test(location.pathname));
 
 for (const part of [children, curve, details, runs, search, side]) part.begin();
 
+// The best score holds until now.
+function held({ run, learning }) {
+  const { columns, rows } = learning.curve;
+  return { columns, rows: [...rows, [run.elapsed, learning.steps, learning.mean_return]] };
+}
+
 function draw() {
   frame = 0;
   if (latest === null) return;
@@ -50,10 +56,11 @@ function draw() {
   head.show(latest, now);
   if (latest.learning.curve.rows.length) {
     const searches = latest.run.kind === "search";
+    const learned = searches ? held(latest) : latest.learning.curve;
     const name = searches ? "Best score so far" : "Mean return";
     curve.show(
       name,
-      [{ name: latest.run.name, curve: latest.learning.curve, style: "s0" }],
+      [{ name: latest.run.name, curve: learned, style: "s0" }],
       latest.run.goal,
       latest.plotly,
       searches,
