@@ -134,6 +134,7 @@ def vector() -> memoryview:
 
 def exchanges(options: argparse.Namespace, directory: Path) -> bool:
     rates: dict[str, list[float]] = {"without": [], "with": []}
+    times: dict[str, list[float]] = {"without": [], "with": []}
     firsts: list[float] = []
     ratios = []
     with (
@@ -150,8 +151,10 @@ def exchanges(options: argparse.Namespace, directory: Path) -> bool:
                         told = stack.enter_context(pages(port, options.pages, directory))
                         firsts += json.loads(told.read_text())
                     run_window(connections, process.pid, 0.3)
-                    found[name] = run_window(connections, process.pid, options.seconds).rate
-                rates[name].append(found[name])
+                    window = run_window(connections, process.pid, options.seconds)
+                found[name] = window.rate
+                rates[name].append(window.rate)
+                times[name].append(window.server_us)
             ratios.append(found["with"] / found["without"])
     ratio = statistics.median(ratios)
     print(
@@ -160,6 +163,8 @@ def exchanges(options: argparse.Namespace, directory: Path) -> bool:
         f"{statistics.median(rates['with']):,.0f} with; ratio {ratio:.3f} "
         f"[{min(ratios):.3f}–{max(ratios):.3f}] (claim: at least 0.95)"
     )
+    before, after = (statistics.median(times[name]) for name in ("without", "with"))
+    print(f"the Parent's CPU time an exchange: {before:.1f} µs without, {after:.1f} µs with")
     first = statistics.median(firsts)
     print(f"first message after {first:.3f} s [at most {max(firsts):.3f} s] (claim: 0.5 s)")
     return ratio >= 0.95 and first <= 0.5

@@ -97,7 +97,7 @@ def exposed(document: dict[str, Any]) -> tuple[bytes, str]:
             return _metrics(document)
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Now())  # type: ignore[arg-type]
+    registry.register(Now())
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
