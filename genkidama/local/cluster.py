@@ -284,12 +284,14 @@ class _Cluster:
         first, *others = self._parents  # the first counts for all
         say = say or (lambda line: None)
         secure = not self._alone and bool(self._experiment.parent.certificate_file)
-        say(f"its page: http{'s' * secure}://{first.address}/")
+        page = f"its page: http{'s' * secure}://{first.address}/"
         children = [Attended(child, say) for child in self._children]
         complaints = Complaints([child.log for child in self._children])
         patience = math.inf
         while True:
-            self._tell(first, watch, children)
+            if self._tell(first, watch, children) and page:
+                say(page)
+                page = ""
             if first.over:
                 break
             now = time.monotonic()
@@ -321,8 +323,10 @@ class _Cluster:
         parent: ParentProcess,
         watch: Callable[[dict[str, Any]], None] | None,
         children: list[Attended],
-    ) -> None:
-        for line in parent.read():
+    ) -> bool:
+        """Whether there was something to tell."""
+        lines = parent.read()
+        for line in lines:
             if line["event"] == "exchange" and line["steps"] > self._steps:
                 self._steps = line["steps"]
                 for child in children:
@@ -330,6 +334,7 @@ class _Cluster:
                         child.trained()
             if watch is not None:
                 watch(line)
+        return bool(lines)
 
     def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
         for child in self._children:

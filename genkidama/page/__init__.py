@@ -5,11 +5,13 @@
     searched.py     pure: the part of the document that a search has
     answers.py      pure: what a plain HTTP request is answered
     viewers.py      pure: who may look: tokens, links that open once, cookies
+    filming.py      films of new best policies
     watchers.py     the feed: one message a second, encoded once for all who watch
     files.py        what the page is made of
     metrics.py      the document for Prometheus
     gallery.py      the same page over finished runs
-    top.py          the same in a terminal
+    table.py        the same in a terminal
+    folded.py       pure: the document again, out of the feed
 
 Nothing here changes a run. Modules of `parent/` bring events in and answers out.
 """

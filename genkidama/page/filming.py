@@ -12,11 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "Filming", "can_film"]
+__all__ = ["FOLDER", "Filming"]
 
 #: Where films lie in a run's directory.
 FOLDER = "films"
@@ -26,13 +25,6 @@ _PAUSE_SECONDS = 60.0
 
 #: So many films are kept.
 _MOST = 10
-
-_NEEDS = ("torch", "gymnasium", "imageio")
-
-
-def can_film() -> bool:
-    """Whether what makes films is installed here."""
-    return all(find_spec(name) is not None for name in _NEEDS)
 
 
 class Filming:

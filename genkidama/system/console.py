@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from genkidama.errors import GenkidamaError
-from genkidama.system.journal import Journal, is_journal
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
@@ -54,6 +53,8 @@ def configure_logging(*, named: bool = False) -> None:
     """
     import structlog  # a command that logs nothing does without it
 
+    from genkidama.system.journal import Journal, is_journal
+
     terminal = sys.stderr.isatty()
     journal = is_journal()
     processors: list[Processor] = [
@@ -67,15 +68,12 @@ def configure_logging(*, named: bool = False) -> None:
         processors.append(
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
         )
+    factory: Any = structlog.WriteLoggerFactory(_StandardError())  # type: ignore[arg-type]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=_make_journal if journal else structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
+        logger_factory=(lambda *_: Journal()) if journal else factory,
     )
-
-
-def _make_journal(*_: Any) -> Journal:
-    return Journal()
 
 
 def fail(error: GenkidamaError) -> int:
