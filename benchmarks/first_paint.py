@@ -1,9 +1,9 @@
 """How soon the page of a run is there, and whether it stutters.
 
-Claims:
-- the first paint comes within 1 s on loopback, with nothing in the browser's cache;
-- whoever scrolls through 1,000 children that change every second sees no stutter: at most one
-  frame in a hundred takes longer than 50 ms, unless frames of an empty page do so, too.
+Claim: the first paint comes within 1 s on loopback, with nothing in the browser's cache.
+
+No claim yet, a comparison: the frames of whoever scrolls through 1,000 children that change every
+second, and those of an empty page. More than 50 ms between two frames is a stutter that is seen.
 
 Method: `paint` starts a real Parent and two real children, and opens its page in chromium, each
 time in a browser context that has seen nothing. `first paint` is what the browser's performance
@@ -108,8 +108,8 @@ def _entry(page: Any, name: str) -> float:
     return found
 
 
-def scroll(children: int, rounds: int = 3) -> bool:
-    """Prints the times of frames; whether nobody sees a stutter."""
+def scroll(children: int, rounds: int = 3) -> None:
+    """Prints the times of frames."""
     found: dict[str, list[float]] = {"empty page": [], f"{children:,} children": []}
     with browser() as chrome, made_up(document(children=children)) as parent:
         for _ in range(rounds):
@@ -125,16 +125,13 @@ def scroll(children: int, rounds: int = 3) -> bool:
                 over.set()
                 feed.join()
                 page.close()
-    slow = {}
     for name, frames in found.items():
         hundredths = statistics.quantiles(frames, n=100)
-        slow[name] = sum(frame > 50.0 for frame in frames) / len(frames)
+        slow = sum(frame > 50.0 for frame in frames) / len(frames)
         print(
             f"{name:15} median {hundredths[49]:5.1f} ms   p99 {hundredths[98]:5.1f} ms   "
-            f"most {max(frames):5.0f} ms   over 50 ms {slow[name]:.2%} of {len(frames)} frames"
+            f"most {max(frames):5.0f} ms   over 50 ms {slow:.2%} of {len(frames)} frames"
         )
-    empty, full = slow.values()
-    return full <= 0.01 + empty
 
 
 def _feed(parent: Any, children: int, over: threading.Event) -> None:
@@ -162,12 +159,10 @@ def main() -> None:
     parser.add_argument("--loads", type=int, default=10)
     parser.add_argument("--children", type=int, default=1000)
     options = parser.parse_args()
-    kept = []
-    if options.what != "scroll":
-        kept.append(paint(options.loads))
     if options.what != "paint":
-        kept.append(scroll(options.children))
-    print("the claims hold" if all(kept) else "a claim does not hold")
+        scroll(options.children)
+    if options.what != "scroll" and not paint(options.loads):
+        raise SystemExit("the claim does not hold")
 
 
 if __name__ == "__main__":

@@ -89,12 +89,11 @@ class Conversations:
         places = addresses(parent)
         known = one_for_each(fingerprint, places, parent)
         word = secrets.token_hex(8)
-        numbered = not name
-        name = name or machine_name()
+        chosen = name or machine_name()
         talks = []
         for number, (address, trusted) in enumerate(zip(places, known, strict=True), start=1):
             part = Part(number, len(places))
-            session = Session(name, word, numbered=numbered, parent=address, role=role, part=part)
+            session = Session(chosen, word, numbered=not name, parent=address, role=role, part=part)
             uplink = Uplink(address, token=token, ca_file=ca_file, fingerprint=trusted)
             talks.append(Conversation(uplink, session, ended))
         return cls(talks)
