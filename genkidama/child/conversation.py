@@ -87,12 +87,16 @@ class Conversation:
             await self.close()
             raise
 
-    async def enter(self, signature: Signature) -> Decision:
+    async def enter(self, signature: Signature, cores: int = 0) -> Decision:
         """Joins, on a new connection if there is none, however long it takes.
+
+        Args:
+            cores: how many the child trains with; 0 means as many as before.
 
         Raises:
             GenkidamaError: as `begin`.
         """
+        self.session.cores = cores or self.session.cores
         join = self.session.join(signature)
         wait, longest = uplink.BACKOFF_SECONDS
         while True:

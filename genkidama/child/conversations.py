@@ -155,9 +155,8 @@ class Conversations:
             GenkidamaError: as `begin`, or a part has another network.
         """
         self._numbers = [talk.session.part.numbers(signature) for talk in self._talks]
-        for talk in self._talks:
-            talk.session.cores = cores
-        decisions = await all_of(_addressed(talk, talk.enter(signature)) for talk in self._talks)
+        entering = [_addressed(talk, talk.enter(signature, cores)) for talk in self._talks]
+        decisions = await all_of(entering)
         first = decisions[0]
         begun = [decision for decision in decisions if isinstance(decision, Begin)]
         if len(begun) < len(decisions) or not isinstance(first, Begin):
