@@ -43,7 +43,7 @@ INSTALLED_DOCS := $(DOCS)/.installed
 ROLES := parent child
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-deploy lint docs format audit sbom hashes release pictures peers clean
+.PHONY: help install train search test test-fast test-slow test-page test-deploy lint docs format audit sbom hashes release pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ test-fast: $(INSTALLED_DEV) ## Run the tests of the pure modules, which take sec
 
 test-slow: $(INSTALLED_DEV) ## Run the tests that take minutes.
 	$(PYTEST) -m "slow and not deploy"
+
+test-page: $(INSTALLED_DEV) ## Run all tests of the page, in a real browser (chromium), too.
+	$(PYTEST) -rs tests/page tests/parent/test_site.py
 
 # Two at a time here, too: the shelf is one long story. Not by pytest-xdist: it kills what it interrupts,
 # and systems would go on running. Status 5 says that DEPLOY has chosen no test of the one or the other.
@@ -126,6 +129,7 @@ release: $(INSTALLED_TOOLS) ## Build dist/: the wheel and the source of a releas
 
 pictures: $(INSTALLED_DEV) ## Train LunarLander, and make the pictures in docs/pictures/ of it.
 	$(BIN)/python docs/pictures/make.py
+	$(BIN)/python docs/pictures/page.py
 
 peers: $(INSTALLED_PEERS) ## Make benchmarks/.venv with the programs that Genkidama is compared with.
 
@@ -150,19 +154,19 @@ $(INSTALLED): pyproject.toml constraints.txt
 		$(PIP_INSTALL) swig setuptools && \
 		PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP_INSTALL) --no-build-isolation box2d-py==2.3.8; \
 	fi
-	@$(PIP_INSTALL) -e ".[uvloop]"
+	@$(PIP_INSTALL) -e ".[uvloop,page]"
 	@touch $@
 
 $(INSTALLED_SEARCH): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,search]"
+	@$(PIP_INSTALL) -e ".[uvloop,page,search]"
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,search,figures,video,onnx,postgresql,ray,atari,replay,dev]"
+	@$(PIP_INSTALL) -e ".[uvloop,page,search,figures,video,onnx,postgresql,ray,atari,replay,dev]"
 	@touch $@
 
 $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
-	@$(PIP_INSTALL) -e ".[uvloop,search,figures,video,onnx,postgresql,ray,atari,replay,dev,deploy]"
+	@$(PIP_INSTALL) -e ".[uvloop,page,search,figures,video,onnx,postgresql,ray,atari,replay,dev,deploy]"
 	@touch $@
 
 $(INSTALLED_TOOLS): constraints.txt

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from genkidama.errors import ProtocolError
 from genkidama.lines import ParentLine, agree, unknown_base
 from genkidama.messages import Hello, Push, Weights
 from genkidama.trial import Snapshot, Trial
-from genkidama.weights import Signature
+from genkidama.weights import Signature, Vector
 
-__all__ = ["ChildRecord", "cut_off", "kept", "restored"]
+__all__ = ["ChildRecord", "cut_off", "distance", "kept", "restored"]
+
+#: The distance is judged by so many numbers, which takes some 10 µs.
+_SAMPLE = 4096
 
 
 @dataclass
@@ -30,6 +36,15 @@ class ChildRecord:
     steps: int = 0
     #: Pushes that the rule has left out.
     left_out: int = 0
+    #: The return of the last episode that it has told of.
+    last_return: float | None = field(default=None, compare=False)
+    #: What it said of itself: its software's version, and its cores, 0 if it did not say.
+    software: str = field(default="", compare=False)
+    cores: int = field(default=0, compare=False)
+    #: Whether somebody wants to know how far its next push lies from θ_P, and how far the last
+    #: such push lay: |θ_C − θ_P| / |θ_P|.
+    curious: bool = field(default=False, compare=False)
+    distance: float | None = field(default=None, compare=False)
     #: What it trains.
     trial: Trial | None = field(default=None, compare=False, repr=False)
     #: How differences travel on its connection; None if all weights travel whole.
@@ -42,6 +57,8 @@ class ChildRecord:
         self.episodes += len(push.returns)
         self.steps += push.steps
         self.left_out += left_out
+        if push.returns:
+            self.last_return = push.returns[-1]
 
     def counts(self) -> dict[str, int]:
         """What a checkpoint keeps of it."""
@@ -57,6 +74,7 @@ class ChildRecord:
         if self.session != hello.session:
             self.session = hello.session
             self.sequence = 0
+        self.software = hello.software
         self.connected = True
         self.parted = False
         self.trial = trial
@@ -81,20 +99,44 @@ class ChildRecord:
                 f"child {child!r} sends push {push.sequence} after push {self.sequence} of the "
                 "same session; a process that begins again needs another session",
             )
-        if not push.encoding:
-            return push
-        if self.line is None:
-            raise unknown_base(child, push)
-        return self.line.read(child, push)
+        if push.encoding:
+            if self.line is None:
+                raise unknown_base(child, push)
+            push = self.line.read(child, push)
+        if self.curious and self.trial is not None and self.trial.vector is not None:
+            self.curious = False
+            self.distance = distance(push, self.trial.vector)
+        return push
 
-    def join(self, signature: Signature) -> None:
-        """It joins with a network of this signature."""
+    def join(self, signature: Signature, cores: int = 0) -> None:
+        """It joins with a network of this signature, and so many cores."""
+        self.cores = cores
         if self.line is not None:
             self.line.begin(signature)
 
     def answer(self, weights: Weights, push: Push | None = None) -> Weights:
         """These weights as they travel; `push` as `ParentLine.answer` takes it."""
         return weights if self.line is None else self.line.answer(weights, push)
+
+
+def distance(push: Push, parent: Vector) -> float | None:
+    """|θ_C − θ_P| / |θ_P|, judged by a sample of the numbers; None if the push does not say.
+
+    Args:
+        parent: θ_P, or the part of it that is held here.
+    """
+    if push.kind not in ("weights", "difference") or push.vector is None:
+        return None
+    if not 0 < len(push.vector) <= len(parent):
+        return None  # it is refused, or brings less than all
+    step = -(-len(push.vector) // _SAMPLE)
+    ours = parent[: len(push.vector) : step]
+    theirs = push.vector[::step]
+    with np.errstate(all="ignore"):
+        away = theirs if push.kind == "difference" else theirs - ours
+        whole = float(np.sqrt(np.dot(ours, ours)))
+        found = float(np.sqrt(np.dot(away, away))) / whole if whole > 0.0 else math.nan
+    return found if math.isfinite(found) else None
 
 
 def cut_off(children: dict[str, ChildRecord]) -> list[str]:

@@ -15,11 +15,25 @@ from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.tokens import is_loopback
 
-__all__ = ["ENTERING", "ENTERING_OF_ONE", "Budget", "Doors", "Visit", "check_exposed", "place_of"]
+__all__ = [
+    "ENTERING",
+    "ENTERING_OF_ONE",
+    "VIEWERS",
+    "VIEWERS_OF_ONE",
+    "Budget",
+    "Doors",
+    "Visit",
+    "check_exposed",
+    "place_of",
+]
 
 #: So many connections may be between their first byte and their hello, in all and from one address.
 ENTERING = 512
 ENTERING_OF_ONE = 128
+
+#: So many may watch the run's page, in all and from one address. They take no child's place.
+VIEWERS = 64
+VIEWERS_OF_ONE = 32
 
 #: The bits of an IPv6 address that name a network; its owner chooses the rest.
 _NETWORK_BITS = 64
@@ -33,6 +47,8 @@ class Visit:
     place: str
     #: Whether it has yet to say hello.
     entering: bool = True
+    #: Whether it watches the run's page.
+    watching: bool = False
     gone: bool = False
 
 
@@ -49,10 +65,11 @@ class Doors:
         self._limit_of_one = limit_of_one
         self._open: Counter[str] = Counter()
         self._entering: Counter[str] = Counter()
+        self._watching: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many connections are open."""
-        return self._open.total()
+        return self._open.total() + self._watching.total()
 
     def enter(self, host: str) -> Visit:
         """A connection from this address comes.
@@ -79,12 +96,30 @@ class Doors:
             visit.entering = False
             _take_one(self._entering, visit.place)
 
+    def watch(self, visit: Visit) -> None:
+        """It watches the run's page, and is no child.
+
+        Raises:
+            ProtocolError: too many watch.
+        """
+        place = visit.place
+        for count, limit, what in (
+            (self._watching.total(), VIEWERS, "viewers watch already"),
+            (self._watching[place], VIEWERS_OF_ONE, f"viewers of {place} watch already"),
+        ):
+            if count >= limit:
+                raise ProtocolError("full", f"{limit} {what}; close a page elsewhere")
+        self.settle(visit)
+        visit.watching = True
+        _take_one(self._open, place)
+        self._watching[place] += 1
+
     def leave(self, visit: Visit) -> None:
         """It is gone. Nothing happens the second time."""
         if not visit.gone:
             self.settle(visit)
             visit.gone = True
-            _take_one(self._open, visit.place)
+            _take_one(self._watching if visit.watching else self._open, visit.place)
 
 
 class Budget:

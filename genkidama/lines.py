@@ -63,6 +63,7 @@ _SINCE_2 = {
         "max_per_address",
         "max_pushes_per_second",
         "max_bytes_per_second",
+        "films",
         "linger_seconds",
     ),
     "child": ("push", "hang_seconds", "roles"),

@@ -83,8 +83,7 @@ Name = Annotated[
     str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 ]
 
-#: What a push's vector is: θ_C, θ_C − θ_P as the child last took that over, or a gradient at it.
-#: With "work" there is none: the child only acts.
+#: A push's vector: θ_C, θ_C − θ_P as last taken over, a gradient at it, rows, or none ("work").
 Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience", "work"]
 
 #: A line of the history has these keys beside the measures.
@@ -139,8 +138,7 @@ class Welcome(Message):
     stop: str = ""
     #: In a search, the number of the trial that this experiment is.
     trial: Count | None = None
-    #: In a search, if there is no trial at present: ask again in so many seconds. Then this message
-    #: holds no experiment.
+    #: In a search without a trial at present: ask again in so many seconds. There is no experiment.
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
     #: One of the hello's encodings, in which weights travel from the first push on.
     encoding: Encoding = ""
@@ -151,6 +149,8 @@ class Join(Message):
     """The child's network. Reply: `Weights`, without a vector if the parent has none yet."""
 
     signature: list[tuple[str, Shape]]
+    #: How many cores it trains with, for people; 0 if it does not say.
+    cores: Count = 0
 
     @classmethod
     def of(cls, signature: Signature) -> Join:

@@ -225,7 +225,7 @@ class ParameterServer:
             )
         )
         self.trials.rule.forget(child)
-        record.join(trial.held)
+        record.join(trial.held, message.cores)
         return self._pull(child, now)
 
     def _pull(self, child: str, now: float) -> Reply:

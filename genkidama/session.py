@@ -100,6 +100,7 @@ class Session:
         #: What the parent holds of the network; set by `join`.
         self.signature: Signature | None = None
         self._join = Join(signature=[])
+        self.cores = 0
         #: The version of θ_P in the parent's last weights.
         self.version = 0
         #: Set when the run is over, or the trial.
@@ -140,6 +141,7 @@ class Session:
         """The request after hello, when the network is built."""
         self.signature = self.part.of(signature)
         self._join = Join.of(signature)
+        self._join.cores = self.cores
         return self._join
 
     @property

@@ -7,6 +7,8 @@ Laws of this file:
   that `genkidama token` makes are long and random, so nobody finds one by its hash.
 - A token belongs to one name. A name may have several tokens, so that a new one can be given out
   before the old one is withdrawn. A token may end on a day.
+- A viewer's token shows the run, and admits no child. It may have a link with a key. The token is
+  made from the key and the salt that only this file has, so who has the key alone has no token.
 - The time that a comparison takes tells nothing about where two tokens differ.
 """
 
@@ -28,9 +30,11 @@ __all__ = [
     "TOKEN",
     "Entry",
     "find_entry",
+    "find_link",
     "is_loopback",
     "is_name",
     "is_token",
+    "link_token",
     "parse_tokens",
     "rotated",
     "written",
@@ -47,6 +51,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: No token has a colon.
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _UNTIL = re.compile(r"until=(\d{4}-\d{2}-\d{2})")
+_VIEWER = re.compile(r"viewer(?:=([0-9a-f]{32}))?")
 
 
 class Entry(NamedTuple):
@@ -57,6 +62,10 @@ class Entry(NamedTuple):
     digest: str
     #: Unix seconds from which on it is of no use any more.
     until: float = math.inf
+    #: Whether it shows the run, and admits no child.
+    viewer: bool = False
+    #: What makes the token out of the key of a viewer's link; empty if there is no link.
+    salt: str = ""
 
     def __repr__(self) -> str:
         return f"Entry({self.name!r}, …)"
@@ -73,10 +82,10 @@ def is_name(text: str) -> bool:
 
 
 def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
-    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=YYYY-MM-DD]`.
+    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=DAY] [viewer[=SALT]]`.
 
     The name may be `*` for any. In place of the hash the token itself may stand. The day is the
-    last one, in UTC. A `#` begins a comment.
+    last one, as 2026-12-31, in UTC. With `viewer` it is a viewer's token. A `#` begins a comment.
 
     Args:
         source: the file's name, for the errors.
@@ -96,7 +105,8 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
             problem = f"the token of line {lines[digest]} again; each name needs a token of its own"
         if problem:
             raise ConfigurationError(f"{source}: line {number}: {problem}")
-        entries.append(Entry(words[0], digest, _end(words[2]) if len(words) > 2 else math.inf))
+        viewer, salt = _viewer(words)
+        entries.append(Entry(words[0], digest, _until(words), viewer, salt))
         lines[digest] = number
     return tuple(entries)
 
@@ -110,19 +120,35 @@ def find_entry(token: str, entries: Iterable[Entry]) -> Entry | None:
     return found
 
 
-def written(name: str, token: str, last: datetime | None = None) -> str:
+def find_link(key: str, entries: Iterable[Entry]) -> str:
+    """The viewer's token whose link has this key, which may have ended; empty if there is none."""
+    found = ""
+    for entry in entries:
+        token = link_token(key, entry.salt) if entry.salt else ""
+        if token and hmac.compare_digest(entry.digest, _digest_of(token)):
+            found = token
+    return found
+
+
+def link_token(key: str, salt: str) -> str:
+    """The viewer's token of a link with this key."""
+    return hmac.digest(salt.encode(), key.encode(errors="surrogateescape"), "sha256").hex()
+
+
+def written(name: str, token: str, last: datetime | None = None, viewer: str = "") -> str:
     """The line of a tokens file for a token, without the token.
 
     Args:
         name: as `is_name` allows.
         last: the last day; None for no end.
+        viewer: the salt of its link, if it is a viewer's.
     """
     until = "" if last is None else f" until={last:%Y-%m-%d}"
-    return f"{name} sha256:{_digest_of(token)}{until}\n"
+    return f"{name} sha256:{_digest_of(token)}{until}{viewer and f' viewer={viewer}'}\n"
 
 
-def rotated(text: str, name: str, last: datetime | None) -> str:
-    """A tokens file in which the tokens of this name end.
+def rotated(text: str, name: str, last: datetime | None, viewer: bool = False) -> str:
+    """A tokens file in which the tokens of this name end: a child's or, if told so, a viewer's.
 
     Args:
         text: the file, which can be read. All other lines stay as they are.
@@ -131,12 +157,13 @@ def rotated(text: str, name: str, last: datetime | None) -> str:
     lines = []
     for line in text.splitlines(keepends=True):
         words = _words(line)
-        if not words or words[0] != name:
+        if not words or words[0] != name or _viewer(words)[0] != viewer:
             lines.append(line)
         elif last is not None:
-            sooner = len(words) > 2 and _end(words[2]) <= _end(f"until={last:%Y-%m-%d}")
-            end = words[2] if sooner else f"until={last:%Y-%m-%d}"
-            lines.append(f"{words[0]} sha256:{_digest(words[1])} {end}\n")
+            end = f"until={last:%Y-%m-%d}"
+            if _until(words) > _end(end):
+                words = [*words[:2], end, *(word for word in words[2:] if _VIEWER.fullmatch(word))]
+            lines.append(" ".join([words[0], f"sha256:{_digest(words[1])}", *words[2:]]) + "\n")
     return "".join(lines)
 
 
@@ -162,6 +189,17 @@ def _digest(word: str) -> str:
     return hashed[1] if hashed else _digest_of(word)
 
 
+def _until(words: list[str]) -> float:
+    """When the token of a line ends."""
+    return next((_end(word) for word in words[2:] if not _VIEWER.fullmatch(word)), math.inf)
+
+
+def _viewer(words: list[str]) -> tuple[bool, str]:
+    """Whether a line's token is a viewer's, and the salt of its link."""
+    found = next(filter(None, map(_VIEWER.fullmatch, words[2:])), None)
+    return found is not None, (found and found[1]) or ""
+
+
 def _end(word: str) -> float:
     """When the day of `until=YYYY-MM-DD` is over.
 
@@ -176,7 +214,8 @@ def _end(word: str) -> float:
 
 
 def _problem(words: list[str]) -> str:
-    if not 2 <= len(words) <= 3:
+    more = [word for word in words[2:] if not _VIEWER.fullmatch(word)]
+    if len(words) < 2 or len(more) > 1 or len(words) - 2 - len(more) > 1:
         return f"expected NAME TOKEN, found {len(words)} word{'s'[: len(words) > 1]}"
     if not is_name(words[0]):
         return (
@@ -186,7 +225,7 @@ def _problem(words: list[str]) -> str:
     if _HASHED.fullmatch(words[1]) is None and not is_token(words[1]):
         return f"the second word is no token: expected sha256:HASH, or {TOKEN}"
     try:
-        _ = len(words) > 2 and _end(words[2])
+        _until(words)
     except (ValueError, OverflowError):
         return "the third word is no day: expected until=YYYY-MM-DD"
     return ""

@@ -142,6 +142,29 @@ def test_a_field_that_kubernetes_does_not_know_would_be_found(version: str) -> N
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
+def test_the_page_is_reached_where_the_parent_listens() -> None:
+    """A ServiceMonitor is no part of Kubernetes' API: it is held to the Service that it names."""
+    manifests = assembled(PLAIN)
+    service = one(manifests, "Service", "genkidama-parent")
+    names = [port["name"] for port in service["spec"]["ports"]]
+    watch = {each["kind"]: each for each in assembled(PLAIN / "watch")}
+    for kind in ("Ingress", "NetworkPolicy"):
+        for version in VERSIONS:
+            kubernetes_validate.validate(watch[kind], version, strict=True)
+    monitor = watch["ServiceMonitor"]["spec"]
+    assert monitor["selector"]["matchLabels"] == service["metadata"]["labels"]
+    (endpoint,) = monitor["endpoints"]
+    assert endpoint["port"] in names and endpoint["path"] == "/metrics"
+    (rule,) = watch["Ingress"]["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    backend = path["backend"]["service"]
+    assert backend == {"name": service["metadata"]["name"], "port": {"name": names[0]}}
+    ours = one(manifests, "NetworkPolicy", "genkidama-parent")["spec"]
+    page = watch["NetworkPolicy"]["spec"]
+    assert page["podSelector"] == ours["podSelector"]
+    assert page["ingress"][0]["ports"] == ours["ingress"][0]["ports"]
+
+
 @needs_kubectl
 @everywhere
 def test_kubectl_puts_the_same_together(folder: Path) -> None:

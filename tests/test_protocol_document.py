@@ -40,10 +40,12 @@ UPGRADE = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 
 @pytest.mark.parametrize(
     ("request_", "answer"),
     [
-        (b"GET / HTTP/1.1\r\nHost: p\r\n\r\n", b"HTTP/1.1 426 "),
+        (b"GET /child HTTP/1.1\r\nHost: p\r\n\r\n", b"HTTP/1.1 426 "),
+        (b"GET / HTTP/1.1\r\nHost: p\r\n\r\n", b"HTTP/1.1 403 "),
+        (b"GET /status HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", b"HTTP/1.1 200 "),
         (b"GET / HTTP/1.1\r\nHost: p\r\n" + UPGRADE + b"\r\n", b"HTTP/1.1 400 "),
         (b"POST / HTTP/1.1\r\nHost: p\r\n\r\n", b"HTTP/1.1 405 "),
-        (b"GET / HTTP/1.0\r\nHost: p\r\n\r\n", b"HTTP/1.1 505 "),
+        (b"GET /child HTTP/1.0\r\nHost: p\r\n\r\n", b"HTTP/1.1 505 "),
         (b"GET /" + b"a" * 8192 + b" HTTP/1.1\r\n\r\n", b"HTTP/1.1 414 "),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 8192 + b"\r\n\r\n", b"HTTP/1.1 431 "),
         (b"GET / HTTP/1.1\r\n" + b"X: a\r\n" * 129 + b"\r\n", b"HTTP/1.1 431 "),
@@ -51,7 +53,7 @@ UPGRADE = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 
         (b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nab", b""),
         (b"HEAD /healthz HTTP/1.1\r\nHost: p\r\n\r\n", b"HTTP/1.1 200 "),
     ],
-    ids=["426", "400", "405", "505", "414", "431", "many", "noise", "body", "head"],
+    ids=["426", "403", "200", "400", "405", "505", "414", "431", "many", "noise", "body", "head"],
 )
 async def test_http_answers_are_as_they_are_told(
     parent: Parent, request_: bytes, answer: bytes

@@ -91,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
         spare_the_resource_tracker()
         if options.nursery:
             CORES.join(options.nursery)
-        configure_logging()
+        configure_logging(named=True)
         child.run()
     except GenkidamaError as error:
         return fail(error)

@@ -261,7 +261,7 @@ class Child:
         talk = self._conversation
         self._own.open(self.name, self._state_key(signature))
         resumed = self._own.restore(backend)
-        begin = await self._until_stopped(talk.enter(signature, backend))
+        begin = await self._until_stopped(talk.enter(signature, backend, self._using))
         if not isinstance(begin, Begin):
             return
         backend.set_progress(begin.progress)

@@ -29,6 +29,7 @@ from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
 from genkidama.decisions import Decision, Keep, Refused, Renamed, Wait
 from genkidama.messages import Join, Pull, Request
 from genkidama.session import Session
+from genkidama.system.console import log_with
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Conversation"]
@@ -80,17 +81,22 @@ class Conversation:
                 elif isinstance(decision, Renamed):
                     await self.close()
                 else:
+                    log_with(run=self.session.run, child=self.session.name)
                     return decision
         except BaseException:
             await self.close()
             raise
 
-    async def enter(self, signature: Signature) -> Decision:
+    async def enter(self, signature: Signature, cores: int = 0) -> Decision:
         """Joins, on a new connection if there is none, however long it takes.
+
+        Args:
+            cores: how many the child trains with; 0 means as many as before.
 
         Raises:
             GenkidamaError: as `begin`.
         """
+        self.session.cores = cores or self.session.cores
         join = self.session.join(signature)
         wait, longest = uplink.BACKOFF_SECONDS
         while True:

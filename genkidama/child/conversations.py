@@ -89,12 +89,11 @@ class Conversations:
         places = addresses(parent)
         known = one_for_each(fingerprint, places, parent)
         word = secrets.token_hex(8)
-        numbered = not name
-        name = name or machine_name()
+        chosen = name or machine_name()
         talks = []
         for number, (address, trusted) in enumerate(zip(places, known, strict=True), start=1):
             part = Part(number, len(places))
-            session = Session(name, word, numbered=numbered, parent=address, role=role, part=part)
+            session = Session(chosen, word, numbered=not name, parent=address, role=role, part=part)
             uplink = Uplink(address, token=token, ca_file=ca_file, fingerprint=trusted)
             talks.append(Conversation(uplink, session, ended))
         return cls(talks)
@@ -149,14 +148,15 @@ class Conversations:
                 )
         return self.over or decision
 
-    async def enter(self, signature: Signature, backend: Backend) -> Decision:
-        """Joins all parts, however long it takes.
+    async def enter(self, signature: Signature, backend: Backend, cores: int = 0) -> Decision:
+        """Joins all parts with so many cores, however long it takes.
 
         Raises:
             GenkidamaError: as `begin`, or a part has another network.
         """
         self._numbers = [talk.session.part.numbers(signature) for talk in self._talks]
-        decisions = await all_of(_addressed(talk, talk.enter(signature)) for talk in self._talks)
+        entering = [_addressed(talk, talk.enter(signature, cores)) for talk in self._talks]
+        decisions = await all_of(entering)
         first = decisions[0]
         begun = [decision for decision in decisions if isinstance(decision, Begin)]
         if len(begun) < len(decisions) or not isinstance(first, Begin):

@@ -17,7 +17,7 @@ from genkidama.overrides import parse_settings
 from genkidama.system.address import parse_listen, reachable_host
 from genkidama.system.certificate import default_folder, fingerprint_of, make_certificate
 from genkidama.system.files import make_folder, way_out, write_atomically
-from genkidama.tokens import ANY, is_name, parse_tokens, rotated, written
+from genkidama.tokens import ANY, is_name, link_token, parse_tokens, rotated, written
 
 __all__ = ["JOIN_VARIABLE", "join", "parent", "signature", "token"]
 
@@ -40,6 +40,7 @@ def parent(options: argparse.Namespace) -> int:
             f"genkidama token{place.option}",
             flush=True,
         )
+    print(f"a link to the run's page: genkidama token --viewer{place.option}", flush=True)
     arguments = [str(options.file), "--listen", options.listen]
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
@@ -60,13 +61,13 @@ def token(options: argparse.Namespace) -> int:
     if options.list:
         print("\n".join(_listed(place.tokens)))
     elif options.revoke:
-        _end(place.tokens, options.name, None)
+        _end(place.tokens, options.name, None, options.viewer)
     else:
         days = options.days
         if options.rotate is not None:
-            _end(place.tokens, options.name, _day(options.rotate))
-        text = _invite(place, options, options.name, None if days is None else _day(days))
-        print(text)
+            _end(place.tokens, options.name, _day(options.rotate), options.viewer)
+        invite = _show if options.viewer else _invite
+        print(invite(place, options, options.name, None if days is None else _day(days)))
     return 0
 
 
@@ -96,7 +97,7 @@ def join(options: argparse.Namespace) -> int:
         fingerprint=invitation.fingerprint,
     )
     spare_the_resource_tracker()
-    configure_logging()
+    configure_logging(named=True)
     child.run()
     return 0
 
@@ -138,15 +139,40 @@ def _invite(
     place: _Credentials, options: argparse.Namespace, name: str, last: datetime | None
 ) -> str:
     """Makes a token, writes its hash, and gives the join string."""
+    address = _address(options)
+    fingerprint = fingerprint_of(place.certificate)
+    made = secrets.token_urlsafe(32)
+    _add(place.tokens, written(name, made, last))
+    return str(Invitation(f"wss://{address}", name, made, fingerprint))
+
+
+def _show(
+    place: _Credentials, options: argparse.Namespace, name: str, last: datetime | None
+) -> str:
+    """Makes a viewer's token, writes its hash, and says how to look with it."""
+    address = _address(options)
+    fingerprint = fingerprint_of(place.certificate) if place.certificate.exists() else ""
+    scheme = "https" if fingerprint else "http"
+    key = secrets.token_urlsafe(32)
+    salt = secrets.token_hex(16)
+    made = link_token(key, salt)
+    _add(place.tokens, written(name, made, last, viewer=salt))
+    end = f"#{fingerprint}" if fingerprint else ""
+    return (
+        f"in a browser, once; it then knows you:\n\n    {scheme}://{address}/?key={key}\n\n"
+        f"in a terminal: genkidama top '{scheme}://viewer:{made}@{address}{end}'\n"
+        f"for a monitor: Authorization: Bearer {made}"
+    )
+
+
+def _address(options: argparse.Namespace) -> str:
+    """Where children and viewers reach the parent."""
     binding = parse_listen(options.listen)
     if not binding.get("port"):
         raise ConfigurationError(f"--listen {options.listen}: children need to know the port")
     host = options.host or reachable_host(binding["host"])
     host = f"[{host}]" if ":" in host else host
-    fingerprint = fingerprint_of(place.certificate)
-    made = secrets.token_urlsafe(32)
-    _add(place.tokens, written(name, made, last))
-    return str(Invitation(f"wss://{host}:{binding['port']}", name, made, fingerprint))
+    return f"{host}:{binding['port']}"
 
 
 def _day(days: int) -> datetime:
@@ -183,13 +209,14 @@ def _add(path: Path, line: str) -> None:
         ) from None
 
 
-def _end(path: Path, name: str, last: datetime | None) -> None:
+def _end(path: Path, name: str, last: datetime | None, viewer: bool) -> None:
     """Ends the tokens of a name. The file keeps its owner and its mode."""
     text = _read(path)
-    if name not in {entry.name for entry in parse_tokens(text, str(path))}:
-        raise ConfigurationError(f"{path}: has no token for {name!r}; see genkidama token --list")
+    if (name, viewer) not in {(each.name, each.viewer) for each in parse_tokens(text, str(path))}:
+        kind = "viewer's token" if viewer else "token"
+        raise ConfigurationError(f"{path}: has no {kind} for {name!r}; see genkidama token --list")
     before = path.stat()
-    write_atomically(path, rotated(text, name, last).encode())
+    write_atomically(path, rotated(text, name, last, viewer).encode())
     path.chmod(before.st_mode & 0o777)
     with suppress(PermissionError):
         os.chown(path, before.st_uid, before.st_gid)
@@ -203,5 +230,6 @@ def _listed(path: Path) -> list[str]:
         if entry.until != float("inf"):
             last = datetime.fromtimestamp(entry.until, UTC) - timedelta(days=1)
             end = f"{'ended' if entry.until <= now else 'until'} {last:%Y-%m-%d}"
-        lines.append(f"{entry.name}  {end}  sha256:{entry.digest[:12]}…")
+        kind = "  viewer" if entry.viewer else ""
+        lines.append(f"{entry.name}  {end}  sha256:{entry.digest[:12]}…{kind}")
     return lines

@@ -77,6 +77,7 @@ ACCESS = {
                 nargs="?",
                 const=7,
             ),
+            flag("--viewer", "a token that shows the run, and a link; it admits no child"),
             flag("--revoke", "take the name's tokens out, and make none"),
             flag("--list", "show whose tokens there are, and make none"),
             LISTEN,
@@ -85,6 +86,39 @@ ACCESS = {
             path("--tokens-file", "the parent's tokens, if they lie elsewhere", metavar="FILE"),
             path("--certificate-file", "its certificate, if it lies elsewhere", metavar="FILE"),
         ),
+    ),
+    "top": Verb(
+        "show a run of a parent somewhere in this terminal",
+        "Shows how a run goes, attached from anywhere; connects again when the parent was away.",
+        (
+            (
+                "url",
+                {
+                    "nargs": "?",
+                    "metavar": "URL",
+                    "help": "http://HOST:PORT, or what `genkidama token --viewer` prints; - reads "
+                    "it from standard input (default: $GENKIDAMA_VIEW)",
+                },
+            ),
+            flag("--once", "print it once, and end"),
+        ),
+        (("genkidama top http://127.0.0.1:8765", "a parent on this machine"),),
+    ),
+    "serve": Verb(
+        "show runs in a browser, without a parent",
+        "Shows runs in directories in a browser on this machine: one run, or several to compare.",
+        (
+            path("runs", "run directories, or folders of such, as runs/", nargs="+"),
+            (
+                "--listen",
+                {
+                    "metavar": "HOST:PORT",
+                    "default": "127.0.0.1:8766",
+                    "help": "where the page is, on this machine alone (default: 127.0.0.1:8766)",
+                },
+            ),
+        ),
+        (("genkidama serve runs/", "all runs in this folder, side by side"),),
     ),
     "signature": Verb(
         "which network an experiment has",

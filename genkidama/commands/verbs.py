@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 import genkidama
-from genkidama.commands import access, playing
+from genkidama.commands import access, playing, top
 from genkidama.commands.starting import completion, init, list_examples
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
@@ -182,6 +182,8 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "parent": access.parent,
     "join": access.join,
     "token": access.token,
+    "top": top.top,
+    "serve": top.serve,
     "signature": access.signature,
     "report": _report,
     "plot": _plot,

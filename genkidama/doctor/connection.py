@@ -27,6 +27,7 @@ from genkidama.doctor.judgements.connection import (
     judge_certificate,
     judge_clock_offset,
     judge_closed_port,
+    judge_page,
     judge_server_header,
     judge_unknown_name,
 )
@@ -52,7 +53,7 @@ __all__ = [
 SECONDS = 10.0
 
 #: The rows of a parent, in their order.
-_ROWS = ("name", "port", "tls", "version", "token")
+_ROWS = ("name", "port", "tls", "version", "token", "page")
 
 
 class Target(NamedTuple):
@@ -147,6 +148,7 @@ def _steps(role: Role) -> Iterator[Check | Greeting]:
         yield greeting
     if check.status != "failed":
         yield admit(role)
+        yield show(target, role)
 
 
 def resolve(target: Target) -> Check:
@@ -233,11 +235,32 @@ def greet(target: Target, connection: socket.socket) -> tuple[Check, Greeting | 
     return check, greeting
 
 
-def _ask(target: Target, connection: socket.socket) -> Greeting:
+def show(target: Target, role: Role) -> Check:
+    """Whether the parent shows its run's page, to viewers or to everybody."""
+    check, connection = reach(target)
+    if connection is None:
+        return Check("page", "skipped", check.found)
+    with closing(connection):
+        check, secured = secure(target, connection, role)
+    if secured is None:
+        return Check("page", "skipped", check.found)
+    with closing(secured):
+        try:
+            status = _ask(target, secured, "/status").status
+        except (OSError, http.client.HTTPException) as error:
+            status = 0
+            reason = str(error) or type(error).__name__
+        else:
+            reason = f"HTTP {status}"
+    scheme = "https" if target.tls else "http"
+    return judge_page(status, reason, f"{scheme}://{target.host}:{target.port}/")
+
+
+def _ask(target: Target, connection: socket.socket, path: str = "/healthz") -> Greeting:
     talk = http.client.HTTPConnection(target.host, target.port)
     talk.sock = connection
     before = time.time()
-    talk.request("GET", "/healthz")
+    talk.request("GET", path)
     answer = talk.getresponse()
     asked = (before + time.time()) / 2
     answer.read(1024)

@@ -50,8 +50,7 @@ _PARTING_SECONDS = 60.0
 #: A free port that only this machine reaches.
 _LOOPBACK = "127.0.0.1:0"
 
-#: What a parent on the loopback is told. Only its own children come there. Tokens and certificates,
-#: which the experiment asks of machines in a network, would keep them out.
+#: What a parent on the loopback is told. Tokens and certificates would keep its own children out.
 _OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", "", "--own-children"]
 
 
@@ -286,11 +285,15 @@ class _Cluster:
         """
         first, *others = self._parents  # the first counts for all
         say = say or (lambda line: None)
+        secure = not self._alone and bool(self._experiment.parent.certificate_file)
+        page = f"its page: http{'s' * secure}://{first.address}/"
         children = [Attended(child, say) for child in self._children]
         complaints = Complaints([child.log for child in self._children])
         patience = math.inf
         while True:
-            self._tell(first, watch, children)
+            if self._tell(first, watch, children) and page:
+                say(page)
+                page = ""
             if first.over:
                 break
             now = time.monotonic()
@@ -322,8 +325,8 @@ class _Cluster:
         parent: ParentProcess,
         watch: Callable[[dict[str, Any]], None] | None,
         children: list[Attended],
-    ) -> None:
-        for line in parent.read():
+    ) -> bool:
+        for line in (lines := parent.read()):
             if line["event"] == "exchange" and line["steps"] > self._steps:
                 self._steps = line["steps"]
                 for child in children:
@@ -331,6 +334,7 @@ class _Cluster:
                         child.trained()
             if watch is not None:
                 watch(line)
+        return bool(lines)
 
     def __exit__(self, kind: object = None, error: BaseException | None = None, *_: object) -> None:
         for child in self._children:

@@ -3,8 +3,9 @@
 Its decisions are made in `genkidama.parameter_server`. It needs neither torch nor an environment.
 
     server.py        Parent: its life in verbs
-    admission.py     which connections are let in: tokens, TLS, and what plain HTTP is answered
+    admission.py     which connections are let in: tokens and TLS
     connections.py   which child speaks on which connection
+    site.py          what is shown of the run, by `genkidama.page`
     channel.py       one connection, with a short way for pushes
     records.py       the run's directory
     checkpointer.py  when θ_P is written to the disk

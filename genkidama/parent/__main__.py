@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.nursery:
             spare_the_resource_tracker()
             NURSERY.join(options.nursery)
-        configure_logging()
+        configure_logging(named=True)
         # Each push brings a vector, which is let go with its reply. A system that gave and took its
         # memory each time would take longer for that than the blend.
         keep_large_blocks()

@@ -1,4 +1,4 @@
-"""Which connections are let in, before the protocol begins: certificates, tokens, and plain HTTP.
+"""Which connections are let in, before the protocol begins: certificates and tokens.
 
 Laws of this file:
 - The tokens file is read at every handshake. Adding a child restarts nothing, and a child whose
@@ -6,7 +6,7 @@ Laws of this file:
 - A tokens file that cannot be used any more changes nothing: the entries read last stay, and the
   log says so once.
 - What comes from a web page is refused: a browser on this machine reaches its loopback.
-- A token is looked for in the `Authorization` header only, and never written anywhere.
+- A child's token is looked for in the `Authorization` header only, and never written anywhere.
 """
 
 from __future__ import annotations
@@ -23,12 +23,9 @@ from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
 from genkidama.errors import ConfigurationError
-from genkidama.tokens import ANY, Entry, find_entry, parse_tokens
+from genkidama.tokens import ANY, Entry, find_entry, find_link, parse_tokens
 
-__all__ = ["HEALTH", "Admission", "answer", "make_context"]
-
-#: Here a parent answers 200 without a token, so that a monitor can see that it lives.
-HEALTH = "/healthz"
+__all__ = ["Admission", "answer", "make_context"]
 
 
 class Admission:
@@ -53,6 +50,14 @@ class Admission:
 
     def entry_of(self, token: str) -> Entry | None:
         """The entry of this token, which may have ended; None if it is nobody's."""
+        return find_entry(token, self._current())
+
+    def token_of_link(self, key: str) -> str:
+        """The viewer's token whose link has this key; empty if there is none."""
+        return find_link(key, self._current())
+
+    def _current(self) -> tuple[Entry, ...]:
+        """What the file says now, or said last."""
         try:
             self._read()
         except ConfigurationError as error:
@@ -61,7 +66,7 @@ class Admission:
                 self._log.warning(
                     "tokens file cannot be used, the tokens read last stay", reason=self._problem
                 )
-        return find_entry(token, self._entries)
+        return self._entries
 
     def _read(self) -> None:
         try:
@@ -98,22 +103,19 @@ def answer(
         The name that its token is for, `*` for any, and None; or an empty text and the response.
     """
     if "Upgrade" not in request.headers:  # websockets answers that by 426
-        if request.path.partition("?")[0] != HEALTH:
-            return ANY, None
-        healthy = connection.respond(HTTPStatus.OK, "ok\n")
-        if getattr(request, "method", "GET") == "HEAD":  # websockets 16 knows of GET alone
-            healthy.body = b""
-        return "", healthy
+        return ANY, None
     if "Origin" in request.headers:  # only browsers send it, whatever the page in them wants
         return "", connection.respond(HTTPStatus.FORBIDDEN, "no web page may join a run\n")
     if admission is None:
         return ANY, None
     token = _bearer(request)
     entry = admission.entry_of(token) if token else None
-    if entry is not None and time.time() < entry.until:
+    if entry is not None and time.time() < entry.until and not entry.viewer:
         return entry.name, None
     words = "this parent asks for a token: Authorization: Bearer TOKEN"
-    if entry is not None:
+    if entry is not None and entry.viewer:
+        words = "this token is a viewer's, and admits no child"
+    elif entry is not None:
         words = f"the token of {entry.name!r} has ended"
     elif token:
         words = "this parent does not know the token"

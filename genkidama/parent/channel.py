@@ -108,6 +108,11 @@ class Channel(ServerConnection):
         self.made = False
         #: Why we have ended it, if it broke a rule that websockets does not know.
         self.fault: ProtocolError | None = None
+        #: Whether a viewer of the page is at the other end, and no child.
+        self.watching = False
+        #: Bytes of this connection, in and out, beneath TLS.
+        self.received = 0
+        self.sent = 0
         self._send_response = self.protocol.send_response
         # It also answers what the protocol's parser refuses.
         self.protocol.send_response = self._sign_response  # type: ignore[method-assign]
@@ -131,7 +136,8 @@ class Channel(ServerConnection):
         self._fragmented = 0
         #: Why nothing is read at present.
         self._holds: set[str] = set()
-        self._patience = settings.silence_seconds
+        #: A reply that is not taken may wait so many seconds, if it does not get on.
+        self.patience = settings.silence_seconds
         self._unsent = 0
         self._watch: asyncio.TimerHandle | None = None
 
@@ -160,6 +166,7 @@ class Channel(ServerConnection):
         self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)
 
     def data_received(self, data: bytes) -> None:
+        self.received += len(data)
         super().data_received(data)
         if self.paused and len(self.protocol.reader.buffer) > _AHEAD_BYTES:
             self._hold("reply")
@@ -167,7 +174,7 @@ class Channel(ServerConnection):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unsent = self.transport.get_write_buffer_size()
-        self._watch = self.loop.call_later(self._patience, self._look)
+        self._watch = self.loop.call_later(self.patience, self._look)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -255,19 +262,19 @@ class Channel(ServerConnection):
         self._fragmented += len(frame.data)
         if len(frame.data) < _FRAGMENT_BYTES and self._fragments.spend(1, now):
             self._give_up("flood", "fragments without end")
-        elif now - self._begun > self._patience + self._fragmented / _SLOWEST:
+        elif now - self._begun > self.patience + self._fragmented / _SLOWEST:
             self._give_up("silent", f"a message that has not come within {now - self._begun:.0f} s")
         return self.fault is None
 
     def _look(self) -> None:
         """A reply waits to be taken. Ends the connection if it does not get on."""
         unsent = self.transport.get_write_buffer_size()
-        if self._unsent - unsent < _SLOWEST * self._patience:
-            self.fault = ProtocolError("silent", f"took no reply for {self._patience:g} s")
+        if self._unsent - unsent < _SLOWEST * self.patience:
+            self.fault = ProtocolError("silent", f"took no reply for {self.patience:g} s")
             self.transport.abort()
         else:
             self._unsent = unsent
-            self._watch = self.loop.call_later(self._patience, self._look)
+            self._watch = self.loop.call_later(self.patience, self._look)
 
     def _give_up(self, code: str, reason: str) -> None:
         """Ends the connection, in the middle of what its peer has sent."""
@@ -292,6 +299,7 @@ class Channel(ServerConnection):
     def write(self, content: bytes) -> None:
         """Sends a message at once; only while it is `free`."""
         length = len(content)
+        self.sent += length
         if length < 126:
             self.transport.write(_SHORT.pack(_FINAL_BINARY, length) + content)
         elif length < _JOINED_BYTES:
@@ -299,6 +307,18 @@ class Channel(ServerConnection):
         else:
             self.transport.write(_LONG.pack(_FINAL_BINARY, 127, length))
             self.transport.write(content)
+
+    def write_frame(self, frame: bytes) -> None:
+        """Sends what is a frame already; only while it is `free`."""
+        self.sent += len(frame)
+        self.transport.write(frame)
+
+    def send_data(self) -> None:
+        # All that websockets itself sends comes by here.
+        self.protocol.writes, writes = [], self.protocol.writes
+        self.sent += sum(map(len, writes))
+        self.protocol.writes = writes
+        super().send_data()
 
 
 def _nothing() -> None:

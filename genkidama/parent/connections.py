@@ -57,6 +57,7 @@ from genkidama.parent.manners import (
     decode,
     turn_away,
 )
+from genkidama.parent.site import Site
 
 __all__ = ["Connections"]
 
@@ -101,6 +102,8 @@ class Connections:
         self._now = now
         self._pushed = pushed
         self._ended = ended
+        #: What is shown of the run.
+        self.site = Site(server, self.children, self.doors, now, self.refused)
         self._open: set[Channel] = set()
         #: By name: the connections of the children whose pull waits for something new.
         self._waiting: dict[str, Channel] = {}
@@ -126,6 +129,9 @@ class Connections:
     def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         """For websockets' `process_request`."""
         assert isinstance(connection, Channel)
+        shown, response = self.site.answer(connection, request)
+        if shown:
+            return response
         connection.admitted, response = answer(connection, request, self.admission)
         if response is not None and (code := REFUSED_BY.get(response.status_code)) is not None:
             reason = (response.body or b"").decode().strip()
@@ -135,6 +141,9 @@ class Connections:
     async def handle(self, connection: ServerConnection) -> None:
         """Serves one connection until it ends."""
         assert isinstance(connection, Channel)
+        if connection.watching:
+            await self.site.watch(connection)
+            return
         peer = address_of(connection)
         name = ""
         try:

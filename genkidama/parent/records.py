@@ -74,6 +74,7 @@ class Records:
         now: the parent's clock, in seconds.
         log: where people read.
         aside: is given lines of a history that cannot be written.
+        also: is given the events, too.
 
     Raises:
         ConfigurationError: the directory holds a run of another kind, network or rule.
@@ -87,8 +88,10 @@ class Records:
         now: Callable[[], float],
         log: FilteringBoundLogger,
         aside: Callable[[bytes], None] = lambda _: None,
+        also: Callable[[list[Event]], None] = lambda _: None,
     ) -> None:
         self._server = server
+        self._also = also
         self._out = out
         self._aside = aside
         self._now = now
@@ -190,6 +193,7 @@ class Records:
             self._server.settle(self._now(), last)
         events = [*self._server.take_events(), *own]
         self._history.add(events)
+        self._also(events)
         self._events.report(events, self._now(), last)
         server = self._server
         beta = server.experiment.child.beta

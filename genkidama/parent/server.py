@@ -39,14 +39,14 @@ from genkidama.parent.doorway import Doorway, bind, make_room
 from genkidama.parent.learner import LearnerProcess
 from genkidama.parent.records import Records, make_directory
 from genkidama.parent.replay import Replay
-from genkidama.parent.telemetry import describe
+from genkidama.parent.telemetry import describe, tell_address
 from genkidama.parent.trials import make_trials
 from genkidama.parts import WHOLE, Part
 from genkidama.system.address import explain
+from genkidama.system.console import log_with
 from genkidama.system.joined import directory_of
 from genkidama.system.machine import loop_factory, on_signals
 from genkidama.system.systemd import Notify, supervised
-from genkidama.tokens import is_loopback
 
 __all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
 
@@ -142,8 +142,11 @@ class Parent:
             websockets = await self._bind(context)
             self.out = make_directory(self.out, self.experiment.name)
             self.server.run = self.out.name
+            log_with(run=self.server.run)
             own = make_directory(directory_of(self.out, self.part), self.experiment.name)
-            self._records = Records(self.server, own, self.now, self._log, self.aside)
+            site = self._connections.site
+            site.begin(self.out, self._connections.admission)
+            self._records = Records(self.server, own, self.now, self._log, self.aside, site.take)
             if self._learner is not None:
                 await self._learner.begin()
             if self.experiment.shares_replay:
@@ -166,12 +169,7 @@ class Parent:
                 await self._replay.end()
             raise
         self._websockets = websockets
-        host, port = self.address
-        part = {} if self.part == WHOLE else {"part": str(self.part)}
-        self._log.info("listening", host=host, port=port, out=str(self.out), **part)
-        if not settings.tokens_file and not is_loopback(host):
-            reason = "whoever reaches this address may join and change the weights"
-            self._log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")
+        tell_address(self._log, self.address, settings, self.out, self.part)
 
     async def serve(self) -> None:
         """Returns when the run is over and its children have left, or when `stop` was called.
@@ -235,11 +233,13 @@ class Parent:
         websockets, self._websockets = self._websockets, None
         records, self._records = self._records, None
         if self.server.stop:
+            self._connections.site.end()
             websockets.close(code=CloseCode.NORMAL_CLOSURE, reason="the run is over")
         else:
             reason = self._stopped or "stopped"
             version = self.server.trials.version
             records.note(Stopped(time=self.now(), reason=reason, version=version))
+            self._connections.site.end()
             websockets.close(code=CloseCode.GOING_AWAY, reason="the parent goes away")
         self._connections.abort_unopened()
         if self._learner is not None:

@@ -6,16 +6,21 @@ The history has every exchange; the log is for eyes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from genkidama.child_record import cut_off
+from genkidama.cluster_settings import ParentSettings
 from genkidama.events import Event, Exchange, Measures, PhaseReported, Refused
 from genkidama.floods import Floods, times
+from genkidama.page.address import page_of
 from genkidama.parameter_server import ParameterServer
+from genkidama.parts import WHOLE, Part
+from genkidama.tokens import is_loopback
 
-__all__ = ["EventLog", "describe"]
+__all__ = ["EventLog", "describe", "tell_address"]
 
 
 class EventLog:
@@ -69,3 +74,20 @@ def describe(server: ParameterServer, now: float) -> str:
     words = server.trials.describe(len(server.connected), now)
     missing = len(cut_off(server.children)) if server.stop else 0
     return f"{words}, over, waits for {missing} cut off" if missing else words
+
+
+def tell_address(
+    log: FilteringBoundLogger,
+    address: tuple[str, int],
+    settings: ParentSettings,
+    out: Path,
+    part: Part,
+) -> None:
+    """Logs where the parent listens, where its page is, and a warning if everybody may join."""
+    host, port = address
+    more = {} if part == WHOLE else {"part": str(part)}
+    page = page_of(host, port, secure=bool(settings.certificate_file))
+    log.info("listening", host=host, port=port, out=str(out), page=page, **more)
+    if not settings.tokens_file and not is_loopback(host):
+        reason = "whoever reaches this address may join and change the weights"
+        log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")

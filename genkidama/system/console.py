@@ -8,14 +8,17 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from genkidama.errors import GenkidamaError
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
-__all__ = ["configure_logging", "fail", "stop_at_eof"]
+__all__ = ["configure_logging", "fail", "log_with", "stop_at_eof"]
+
+#: What each line of a named process says beside its own words.
+_always: dict[str, str] = {}
 
 
 class _StandardError:
@@ -30,26 +33,46 @@ class _StandardError:
             sys.stderr.flush()
 
 
-def configure_logging() -> None:
+def log_with(**fields: str) -> None:
+    """Has every later line of a named process have these fields, as `run`, if it has no others."""
+    _always.update({name: value for name, value in fields.items() if value})
+
+
+def _add_always(logger: object, method: str, event: Any) -> Any:
+    return {**event, **{key: value for key, value in _always.items() if key not in event}}
+
+
+def configure_logging(*, named: bool = False) -> None:
     """Has every log line go to standard error: console lines on a terminal, JSON lines otherwise.
+
+    Where that is systemd's journal, a line has its fields there, too. In a named process each line
+    says what `log_with` was given: which run, and which child.
 
     Only commands call this. The library asks structlog for its loggers and configures none, so a
     program that embeds a `Parent` or a `Child` keeps its own logging.
     """
     import structlog  # a command that logs nothing does without it
 
+    from genkidama.system.journal import Journal, is_journal
+
     terminal = sys.stderr.isatty()
+    journal = is_journal()
     processors: list[Processor] = [
+        *([_add_always] if named else []),
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
         if terminal
         else structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
     ]
+    if not journal:
+        processors.append(
+            structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+        )
+    factory: Any = structlog.WriteLoggerFactory(_StandardError())  # type: ignore[arg-type]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
+        logger_factory=(lambda *_: Journal()) if journal else factory,
     )
 
 

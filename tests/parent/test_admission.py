@@ -355,9 +355,10 @@ async def test_its_health_needs_no_token(parent: Parent) -> None:
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [
-        ("GET / HTTP/1.1", 426),
+        ("GET / HTTP/1.1", 401),
+        ("GET /child HTTP/1.1", 426),
         ("GET /healthz/more HTTP/1.1", 426),
-        (f"GET / HTTP/1.1\r\nAuthorization: Bearer {PI}", 426),
+        (f"GET /child HTTP/1.1\r\nAuthorization: Bearer {PI}", 426),
         (f"GET /{'x' * 9000} HTTP/1.1", 414),
         (f"GET / HTTP/1.1\r\nX: {'x' * 9000}", 431),
         ("GET /healthz HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade", 401),

@@ -11,6 +11,7 @@ __all__ = [
     "judge_certificate",
     "judge_clock_offset",
     "judge_closed_port",
+    "judge_page",
     "judge_server_header",
     "judge_unknown_name",
 ]
@@ -110,6 +111,25 @@ def judge_certificate(row: str, names: list[str], ends: float, now: float, proto
         way = "make a new one before it ends; the parent has to be started again with it"
         return Check(row, "warning", found, way)
     return Check(row, "ok", found)
+
+
+def judge_page(status: int, reason: str, page: str) -> Check:
+    """Whether the parent shows its run.
+
+    Args:
+        status: of the HTTP answer; 0 if there is none.
+        reason: the same in words.
+        page: its address.
+    """
+    if status == 200:
+        return Check("page", "ok", page)
+    if status == 401:
+        return Check("page", "ok", f"{page} for viewers (genkidama token --viewer, at the parent)")
+    if status == 403:
+        way = "ask by an address, as http://192.168.1.2:8765/"
+        return Check("page", "warning", f"{page} is not shown under this name", way)
+    way = "install this version at the parent, or look what stands between"
+    return Check("page", "warning", f"{page}: {reason}", way)
 
 
 def judge_clock_offset(seconds: float) -> Check:

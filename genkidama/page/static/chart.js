@@ -1,0 +1,238 @@
+// Curves as SVG, with axes, a readout below the pointer, and words for who does not see them.
+
+import { drawn, element, mark, say } from "./dom.js";
+import { evenly, extent, linear, nearest, roomy, step, ticks, timeStep } from "./scale.js";
+import { brief, duration, figure } from "./words.js";
+
+const LEFT = 46;
+const RIGHT = 14;
+const TOP = 12;
+const BOTTOM = 24;
+const WORST_GOAL = 3;
+const TABLE_ROWS = 24;
+
+export const AXES = {
+  seconds: { word: "time", text: duration, step: timeStep },
+  steps: { word: "steps", text: brief, step },
+};
+
+// M10 20L30 40…, or in steps: what holds until something better comes.
+export function path(points, x, y, stepped = false) {
+  return points
+    .map(([a, b], index) => {
+      const place = `${x(a).toFixed(1)} ${y(b).toFixed(1)}`;
+      return index === 0 ? `M${place}` : `${stepped ? `H${x(a).toFixed(1)}L` : "L"}${place}`;
+    })
+    .join("");
+}
+
+// In words: where it began, where it is, and where it was highest.
+export function described(name, points, axis) {
+  if (!points.length) return `${name}: nothing yet`;
+  const [first, last] = [points[0], points.at(-1)];
+  const best = points.reduce((a, b) => (b[1] > a[1] ? b : a));
+  return (
+    `${name} over ${axis.word}: from ${figure(first[1])} at ${axis.text(first[0])} to ` +
+    `${figure(last[1])} at ${axis.text(last[0])}; highest ${figure(best[1])} at ${axis.text(best[0])}`
+  );
+}
+
+// The same numbers as a table, which is filled when somebody opens it.
+export class Numbers {
+  #body = element("tbody");
+  #head = element("tr");
+  #spec = null;
+  node;
+
+  constructor() {
+    this.node = element(
+      "details",
+      { class: "numbers", ontoggle: () => this.#fill() },
+      element("summary", { text: "as a table" }),
+      element(
+        "div",
+        { class: "scroll", tabindex: 0, role: "group", "aria-label": "The curve as a table" },
+        element("table", {}, element("thead", {}, this.#head), this.#body),
+      ),
+    );
+  }
+
+  show(spec) {
+    this.#spec = spec;
+    this.#fill();
+  }
+
+  #fill() {
+    if (!this.node.open || !this.#spec) return;
+    const { series, axis } = this.#spec;
+    const several = series.length > 1;
+    const heads = [...(several ? ["run"] : []), axis.word, "mean return"];
+    this.#head.replaceChildren(...heads.map((text) => element("th", { scope: "col", text })));
+    const most = Math.max(3, Math.round(TABLE_ROWS / series.length));
+    this.#body.replaceChildren(
+      ...series.flatMap(({ name, points }) =>
+        evenly(points, most).map(([x, y]) =>
+          element(
+            "tr",
+            {},
+            ...[...(several ? [name] : []), axis.text(x), figure(y)].map((text) =>
+              element("td", { text }),
+            ),
+          ),
+        ),
+      ),
+    );
+  }
+}
+
+// The range that is shown of y: a goal far away does not flatten the curve.
+export function range(series, goal) {
+  const found = extent(series.flatMap(({ points }) => points.map((point) => point[1]))) ?? [0, 1];
+  const [low, high] = found;
+  const near =
+    goal !== null && Math.abs(goal - (goal > high ? high : low)) <= WORST_GOAL * (high - low);
+  return roomy(near ? [Math.min(low, goal), Math.max(high, goal)] : found);
+}
+
+export class Lines {
+  #svg = drawn("svg", { class: "lines", role: "img" });
+  #readout = element("p", { class: "readout", "aria-hidden": "true" });
+  #cursor = drawn("g", { class: "cursor", visibility: "hidden" });
+  #spec = null;
+  #x = null;
+  #y = null;
+  node;
+
+  constructor() {
+    this.node = element("div", { class: "chart" }, this.#svg, this.#readout);
+    new ResizeObserver(() => this.#draw()).observe(this.node);
+    this.#svg.addEventListener("pointermove", (event) => this.#point(event));
+    this.#svg.addEventListener("pointerleave", () => this.#leave());
+  }
+
+  // {name, series: [{name, points, style}], axis, goal, stepped}
+  show(spec) {
+    this.#spec = spec;
+    this.#draw();
+  }
+
+  #draw() {
+    const [width, height] = [this.node.clientWidth, this.node.clientHeight];
+    if (!this.#spec || !width || !height) return;
+    const { name, series, axis, goal, stepped } = this.#spec;
+    const xs = extent(
+      series.flatMap(({ points }) =>
+        [points[0], points.at(-1)].filter(Boolean).map((point) => point[0]),
+      ),
+    ) ?? [0, 1];
+    const ys = range(series, goal);
+    this.#x = linear(xs, LEFT, width - RIGHT);
+    this.#y = linear(ys, height - BOTTOM, TOP);
+    const [x, y] = [this.#x, this.#y];
+    mark(this.#svg, "viewBox", `0 0 ${width} ${height}`);
+    mark(
+      this.#svg,
+      "aria-label",
+      series
+        .map((one) => described(series.length > 1 ? one.name : name, one.points, axis))
+        .join(". "),
+    );
+    const marks = [];
+    for (const value of ticks(...ys, step(ys[1] - ys[0], height / 48))) {
+      marks.push(
+        drawn("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
+        drawn("text", {
+          class: "tick",
+          x: LEFT - 8,
+          y: y(value) + 4,
+          "text-anchor": "end",
+          text: Math.abs(value) < 10000 ? figure(value) : brief(value),
+        }),
+      );
+    }
+    for (const value of ticks(...xs, axis.step(xs[1] - xs[0] || 1, width / 90))) {
+      const end = x(value) > width - RIGHT - 14 ? "end" : "middle";
+      marks.push(
+        drawn("text", {
+          class: "tick",
+          x: x(value),
+          y: height - 6,
+          "text-anchor": end,
+          text: axis.text(value),
+        }),
+      );
+    }
+    if (goal !== null && goal >= ys[0] && goal <= ys[1]) {
+      marks.push(
+        drawn("line", { class: "goal", x1: LEFT, x2: width - RIGHT, y1: y(goal), y2: y(goal) }),
+        drawn("text", { class: "tick", x: LEFT + 4, y: y(goal) - 5, text: `goal ${figure(goal)}` }),
+      );
+    }
+    for (const { points, style } of series) {
+      if (!points.length) continue;
+      const [lastX, lastY] = points.at(-1);
+      marks.push(
+        drawn("path", { class: `curve ${style}`, d: path(points, x, y, stepped) }),
+        drawn("circle", { class: `end ${style}`, cx: x(lastX), cy: y(lastY), r: 3.5 }),
+      );
+    }
+    this.#svg.replaceChildren(...marks, this.#cursor);
+  }
+
+  #point(event) {
+    if (!this.#spec || !this.#x) return;
+    const { series, axis } = this.#spec;
+    const left = event.clientX - this.#svg.getBoundingClientRect().left;
+    const found = series
+      .filter(({ points }) => points.length)
+      .map(({ name, points, style }) => {
+        const low = points[0][0];
+        const high = points.at(-1)[0];
+        const share = (left - this.#x(low)) / (this.#x(high) - this.#x(low) || 1);
+        return { name, style, point: points[nearest(points, low + share * (high - low))] };
+      });
+    if (!found.length) return;
+    const at = found.reduce((a, b) =>
+      Math.abs(this.#x(b.point[0]) - left) < Math.abs(this.#x(a.point[0]) - left) ? b : a,
+    );
+    const x = this.#x(at.point[0]);
+    this.#cursor.replaceChildren(
+      drawn("line", { x1: x, x2: x, y1: TOP, y2: this.node.clientHeight - BOTTOM }),
+      ...found.map(({ style, point }) =>
+        drawn("circle", {
+          class: `end ${style}`,
+          cx: this.#x(point[0]),
+          cy: this.#y(point[1]),
+          r: 4.5,
+        }),
+      ),
+    );
+    mark(this.#cursor, "visibility", "visible");
+    const told = found.map(({ name, point }) =>
+      found.length > 1 ? `${name} ${figure(point[1])}` : figure(point[1]),
+    );
+    say(this.#readout, [axis.text(at.point[0]), ...told].join(" · "));
+  }
+
+  #leave() {
+    mark(this.#cursor, "visibility", "hidden");
+    say(this.#readout, "");
+  }
+}
+
+// A small curve without axes; its lowest and highest value stand beside it.
+export function spark(svg, points, name, axis) {
+  const [width, height] = [160, 44];
+  const ys = extent(points.map((point) => point[1])) ?? [0, 1];
+  const x = linear([points[0][0], points.at(-1)[0]], 2, width - 4);
+  const y = linear(roomy(ys, 0.02), height - 3, 3);
+  mark(svg, "viewBox", `0 0 ${width} ${height}`);
+  mark(svg, "aria-label", described(name, points, axis));
+  svg.replaceChildren(
+    drawn("path", {
+      class: "curve s0",
+      d: path(points, x, y),
+      "vector-effect": "non-scaling-stroke",
+    }),
+  );
+}

@@ -1,0 +1,112 @@
+// What backends and learners measure: diagnostics as small curves, newest figures, GA3C's queues.
+
+import { AXES, spark } from "./chart.js";
+import { drawn, element, facts, find, mark, reveal, say } from "./dom.js";
+import * as words from "./words.js";
+
+const multiples = new Map();
+let shown = null;
+
+function multiple(name) {
+  const svg = drawn("svg", { class: "spark", role: "img", preserveAspectRatio: "none" });
+  const value = element("b");
+  const low = element("span", { title: "lowest" });
+  const high = element("span", { title: "highest" });
+  const node = element(
+    "figure",
+    { "data-name": name },
+    element("figcaption", {}, element("span", { text: words.named(name) }), value),
+    svg,
+    element("p", { class: "range soft" }, low, high),
+  );
+  return { node, svg, value, low, high };
+}
+
+function drawMultiples({ diagnostics }) {
+  const all = Object.entries(diagnostics).filter(([, { rows }]) =>
+    rows.some((row) => row[1] !== null),
+  );
+  reveal(find("diagnostics"), all.length > 0);
+  for (const [name, { rows }] of all) {
+    if (!multiples.has(name)) {
+      multiples.set(name, multiple(name));
+      find("multiples").append(multiples.get(name).node);
+    }
+    const { node, svg, value, low, high } = multiples.get(name);
+    const points = rows.filter((row) => row[1] !== null);
+    const values = points.map((row) => row[1]);
+    mark(node, "data-points", String(points.length));
+    spark(svg, points, words.named(name), AXES.seconds);
+    say(value, words.figure(values.at(-1)));
+    say(low, `↓ ${words.figure(values.reduce((a, b) => Math.min(a, b)))}`);
+    say(high, `↑ ${words.figure(values.reduce((a, b) => Math.max(a, b)))}`);
+  }
+}
+
+// The way of an experience through GA3C: stations, and what goes on or waits at each.
+const STATIONS = [
+  ["agents", "agents", []],
+  ["queue_prediction", "wait for a prediction", []],
+  [
+    "predictors",
+    "predictors",
+    [
+      ["pps", "predictions/s"],
+      ["prediction_batch", "in a batch"],
+    ],
+  ],
+  ["queue_training", "wait for training", []],
+  [
+    "trainers",
+    "trainers",
+    [
+      ["tps", "rollouts/s"],
+      ["training_batch", "steps in a batch"],
+      ["updates", "updates/s"],
+      ["lag", "updates of lag"],
+    ],
+  ],
+];
+
+const GA3C = new Set(STATIONS.flatMap(([name, , more]) => [name, ...more.map(([key]) => key)]));
+
+function drawStations(figures) {
+  const root = find("ga3c-figures");
+  if (!root.firstChild) root.append(element("ol", { class: "stations" }));
+  const list = root.firstChild;
+  const stations = STATIONS.filter(([name]) => name in figures);
+  while (list.children.length < stations.length) {
+    list.append(element("li", {}, element("b"), element("span"), element("small")));
+  }
+  stations.forEach(([name, text, more], index) => {
+    const [value, label, rest] = list.children[index].children;
+    mark(list.children[index], "class", name.startsWith("queue") ? "queue" : "station");
+    say(value, words.figure(figures[name]));
+    say(label, text);
+    say(
+      rest,
+      more
+        .filter(([key]) => key in figures)
+        .map(([key, word]) => `${words.figure(figures[key])} ${word}`)
+        .join(" · "),
+    );
+  });
+}
+
+export function show({ run, learning }) {
+  if (learning === shown) return;
+  shown = learning;
+  drawMultiples(learning);
+  const { figures } = learning;
+  const ga3c = run.backend === "ga3c" && "pps" in figures;
+  reveal(find("ga3c"), ga3c);
+  if (ga3c) drawStations(figures);
+  const rest = Object.entries(figures).filter(
+    ([name]) => !(ga3c && GA3C.has(name)) && !(name in learning.diagnostics),
+  );
+  reveal(find("measures"), rest.length > 0);
+  facts(
+    find("measures-list"),
+    rest.map(([name, value]) => [words.named(name), words.figure(value)]),
+  );
+}

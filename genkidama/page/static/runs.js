@@ -1,0 +1,127 @@
+// Several runs: a table of them, with a link to each, and their curves over one another.
+
+import * as curve from "./curve.js";
+import { element, find, mark, reveal } from "./dom.js";
+import { Table } from "./table.js";
+import * as words from "./words.js";
+
+const HUES = 7;
+const DASHES = 4;
+
+let table = null;
+let hidden = new Set();
+let latest = null;
+
+const collator = new Intl.Collator("en", { numeric: true });
+const order = (a, b) => collator.compare(a.name, b.name);
+
+const plain = (name) => (run) => run[name];
+const WORDY = { left: true, from: "l" };
+
+const COLUMNS = [
+  { name: "name", label: "run", value: plain("name"), left: true, wide: "name" },
+  {
+    name: "return",
+    label: "return",
+    hint: "mean return at the end, or now",
+    value: plain("mean_return"),
+    text: words.score,
+  },
+  { name: "time", label: "time", value: plain("elapsed"), text: words.duration },
+  { name: "steps", label: "steps", value: plain("steps"), text: words.brief },
+  {
+    name: "state",
+    label: "state",
+    value: plain("state"),
+    title: plain("reason"),
+    left: true,
+    from: "m",
+  },
+  {
+    name: "environment",
+    label: "environment",
+    value: plain("environment"),
+    left: true,
+    wide: "text",
+    from: "m",
+  },
+  { name: "algorithm", label: "algorithm", value: plain("algorithm"), ...WORDY },
+  { name: "backend", label: "backend", value: plain("backend"), ...WORDY },
+  { name: "rule", label: "rule", value: plain("rule"), ...WORDY },
+  { name: "alpha", label: "α", value: plain("alpha"), text: words.figure, from: "l" },
+  { name: "beta", label: "β", value: plain("beta"), text: words.figure, from: "l" },
+  { name: "seed", label: "seed", value: plain("seed"), text: words.figure, from: "xl" },
+];
+
+export function begin() {
+  table = new Table({
+    columns: COLUMNS,
+    key: (run) => run.name,
+    order,
+    label: "runs-title",
+    open: (run) => {
+      location.href = new URL(run.url, location.href).href;
+    },
+  });
+  find("curve").before(
+    element("div", {
+      id: "curves",
+      class: "choices",
+      role: "group",
+      "aria-label": "Curves that are shown",
+      hidden: true,
+    }),
+  );
+  find("runs-table").append(table.node);
+}
+
+function choose(name) {
+  if (hidden.has(name)) hidden.delete(name);
+  else hidden.add(name);
+  show(latest);
+}
+
+// A button a run: it is the key to the curves, and puts its own away.
+function drawChoices(runs) {
+  const root = find("curves");
+  reveal(root, true);
+  while (root.children.length > runs.length) root.lastElementChild.remove();
+  while (root.children.length < runs.length) {
+    const button = element(
+      "button",
+      { type: "button", class: "choice" },
+      element("i"),
+      element("span"),
+    );
+    button.addEventListener("click", () => choose(button.dataset.name));
+    root.append(button);
+  }
+  runs.forEach((run, index) => {
+    const button = root.children[index];
+    button.dataset.name = run.name;
+    mark(button, "aria-pressed", String(!hidden.has(run.name)));
+    mark(button.firstChild, "class", `key ${run.style}`);
+    if (button.lastChild.textContent !== run.name) button.lastChild.textContent = run.name;
+  });
+}
+
+export function show(document) {
+  latest = document;
+  const runs = [...document.runs].sort(order).map((run, index) => ({
+    ...run,
+    style: `s${index % HUES} dash${Math.floor(index / HUES) % DASHES}`,
+  }));
+  window.document.body.dataset.view = "runs";
+  window.document.title = `${words.many(runs.length, "run")} · Genkidama`;
+  find("title").textContent = words.many(runs.length, "run");
+  find("kind").textContent = "over one another";
+  reveal(find("runs"), true);
+  drawChoices(runs);
+  table.show(runs);
+  curve.show(
+    "Mean return",
+    runs.filter((run) => !hidden.has(run.name)),
+    null,
+    document.plotly,
+  );
+}

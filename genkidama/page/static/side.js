@@ -1,0 +1,94 @@
+// About the run: its rule, refusals by reason, parts of the parent.
+
+import { facts, find, reveal } from "./dom.js";
+import { Table } from "./table.js";
+import * as words from "./words.js";
+
+let parts = null;
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+const PARTS = [
+  {
+    name: "part",
+    label: "part",
+    value: (part) => part.part,
+    kind: (part) => part.state,
+    left: true,
+  },
+  {
+    name: "state",
+    label: "state",
+    value: (part) => part.state,
+    title: (part) => part.address,
+    left: true,
+  },
+  { name: "version", label: "version", value: (part) => part.version, text: words.count },
+  {
+    name: "numbers",
+    label: "size",
+    hint: "numbers of the vector that it holds",
+    value: (part) => part.numbers,
+    text: words.brief,
+  },
+];
+
+export function begin() {
+  parts = new Table({
+    columns: PARTS,
+    key: (part) => String(part.part),
+    order: (a, b) => a.part - b.part,
+    label: "parts-title",
+  });
+  find("parts-table").append(parts.node);
+}
+
+function about({ run, learning, evaluation = null }) {
+  return [
+    ["environment", run.environment],
+    ["algorithm", run.algorithm],
+    ["backend", run.backend],
+    ["rule", run.rule],
+    [
+      "α",
+      words.figure(run.alpha),
+      "how much of a child's weights the parent takes at each exchange",
+    ],
+    [
+      "β",
+      words.figure(run.beta),
+      "how much of the parent's weights a child takes at each exchange",
+    ],
+    ["seed", run.seed === undefined || run.seed === null ? "" : String(run.seed)],
+    ["version", words.count(learning.version), "pushes that the parent has applied"],
+    ["started", `${words.clock(run.started)}`],
+    ["software", run.software],
+    [
+      "evaluated",
+      evaluation === null
+        ? ""
+        : `${words.score(evaluation.mean)} ± ${words.figure(evaluation.std)} over ${words.many(evaluation.episodes, "episode")}`,
+    ],
+  ].filter(([, value]) => value);
+}
+
+export function show(document) {
+  const { refusals } = document;
+  const codes = Object.entries(refusals).sort(
+    (a, b) => b[1] - a[1] || collator.compare(a[0], b[0]),
+  );
+  reveal(find("refusals"), codes.length > 0);
+  facts(
+    find("refusals-list"),
+    codes.map(([code, times]) => [
+      words.refused(code) || code,
+      words.count(times),
+      `code “${code}”`,
+      "warn",
+    ]),
+  );
+  reveal(find("parts"), document.parts !== null);
+  if (document.parts !== null) parts.show(document.parts);
+  reveal(find("facts"), true);
+  facts(find("facts-list"), about(document));
+}

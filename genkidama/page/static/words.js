@@ -1,0 +1,107 @@
+// Numbers, times and names as a person reads them. Pure.
+
+const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const tenth = new Intl.NumberFormat("en-US", {
+  minimumFractionDigits: 1,
+  maximumFractionDigits: 1,
+});
+const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
+
+export const NOTHING = "–";
+const MINUS = "−";
+
+const known = (value) => typeof value === "number" && Number.isFinite(value);
+const signed = (text) => text.replaceAll("-", MINUS);
+
+export const count = (value) => (known(value) ? signed(whole.format(value)) : NOTHING);
+export const score = (value) => (known(value) ? signed(tenth.format(value)) : NOTHING);
+export const brief = (value) => (known(value) ? signed(short.format(value)) : NOTHING);
+export const percent = (share) => (known(share) ? `${Math.floor(100 * share)}%` : NOTHING);
+
+// Any measure: three digits that count, and no more than it needs.
+export function figure(value) {
+  if (!known(value)) return NOTHING;
+  const size = Math.abs(value);
+  if (size >= 100 || value === 0) return count(value);
+  if (size < 0.0001) return signed(value.toExponential(1));
+  return signed(String(Number(value.toPrecision(3))));
+}
+
+// 1:40, or 2:03:04 from an hour on.
+export function duration(seconds) {
+  if (!known(seconds)) return NOTHING;
+  const all = Math.max(0, Math.floor(seconds));
+  const two = (value) => String(value).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(all / 3600), Math.floor(all / 60) % 60];
+  return hours ? `${hours}:${two(minutes)}:${two(all % 60)}` : `${minutes}:${two(all % 60)}`;
+}
+
+// How long ago, as short as it can be said.
+export function ago(seconds) {
+  if (!known(seconds)) return NOTHING;
+  if (seconds < 1.95) return "now";
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} d`;
+}
+
+export function bytes(value) {
+  if (!known(value)) return NOTHING;
+  for (const [size, unit] of [
+    [1e9, "GB"],
+    [1e6, "MB"],
+    [1e3, "kB"],
+  ]) {
+    if (value >= size) return `${figure(value / size)} ${unit}`;
+  }
+  return `${value} B`;
+}
+
+// With as many decimals everywhere, so that figures of a column stand below one another.
+export const fixed = (value, decimals) =>
+  known(value) ? signed(value.toFixed(decimals)) : NOTHING;
+
+export const milliseconds = (seconds) =>
+  known(seconds) ? `${fixed(1000 * seconds, seconds < 0.1 ? 1 : 0)} ms` : NOTHING;
+
+export const many = (value, one, more = `${one}s`) => `${count(value)} ${value === 1 ? one : more}`;
+
+export function clock(time) {
+  return known(time) ? new Date(1000 * time).toLocaleTimeString("en-GB") : NOTHING;
+}
+
+const NAMES = {
+  approximate_kl: "KL",
+  kl: "KL",
+  pps: "predictions/s",
+  tps: "rollouts trained/s",
+  mean_return: "mean return",
+  explained_variance: "explained variance",
+};
+
+// A measure's name as people write it.
+export const named = (name) => NAMES[name] ?? name.replaceAll("_", " ");
+
+const REFUSALS = {
+  base: "a difference to unknown weights",
+  experience: "rows that make no sense",
+  finite: "numbers that are not finite",
+  flood: "pings or fragments without end",
+  full: "too many children",
+  length: "a vector of another length",
+  malformed: "no message of the protocol",
+  name: "a name that is taken",
+  order: "a message at the wrong time",
+  part: "another part of the parent",
+  role: "a role that is not to be had",
+  signature: "another network",
+  silent: "too long without a word",
+  token: "a wrong token, or none",
+  trial: "a trial of another child",
+  unknown: "a message of an unknown kind",
+  version: "another protocol",
+};
+
+// A refusal's code, with what it means where that is known.
+export const refused = (code) => REFUSALS[code] ?? "";

@@ -1,0 +1,255 @@
+"""The parent's side of the page: its events go in, answers to plain HTTP and the feed come out.
+
+Laws of this file:
+- It reads the run and changes nothing.
+- A viewer takes no child's place. There may be `genkidama.doors.VIEWERS` of them.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+from websockets.http11 import Request, Response
+
+from genkidama.doors import Doors
+from genkidama.errors import ProtocolError
+from genkidama.events import Event
+from genkidama.page.answers import Answer, answer, is_watching
+from genkidama.page.children import Facts
+from genkidama.page.document import Document
+from genkidama.page.files import Files, plotly
+from genkidama.page.filming import FOLDER, Filming
+from genkidama.page.http import as_asked, as_response
+from genkidama.page.metrics import metrics
+from genkidama.page.viewers import Viewers
+from genkidama.page.watchers import Watchers
+from genkidama.parameter_server import ParameterServer
+from genkidama.parent.admission import Admission
+from genkidama.parent.channel import Channel
+from genkidama.parent.manners import REFUSED_BY, address_of
+from genkidama.parts import Part
+from genkidama.system.checkpoint import CheckpointFolder
+from genkidama.system.run import CHECKPOINTS
+
+__all__ = ["STUCK_SECONDS", "Site"]
+
+#: A viewer says nothing; a message of more bytes ends the connection.
+_LONGEST_WORD = 1024
+
+#: A viewer that takes nothing for so long has gone.
+STUCK_SECONDS = 30.0
+
+#: The rest of a large answer may take so long.
+_ANSWER_SECONDS = 60.0
+
+#: Of so many children at a time it is computed how far their next push lies from θ_P.
+_CURIOUS = 64
+
+#: If no child has exchanged for so long, nobody knows whether the other parts are there.
+_PARTS_SECONDS = 30.0
+
+#: Hashes of the keys of links that were opened, in the run's directory.
+_OPENED = "opened-links"
+
+
+class Site:
+    """What a parent shows of its run.
+
+    Args:
+        server: the parent's mind.
+        children: the connections of those that take part, by name.
+        doors: count the viewers.
+        now: the parent's clock, in seconds.
+        refused: called with the address of one who may not look, and why.
+    """
+
+    def __init__(
+        self,
+        server: ParameterServer,
+        children: Mapping[str, ServerConnection],
+        doors: Doors,
+        now: Callable[[], float],
+        refused: Callable[[str, ProtocolError], None],
+    ) -> None:
+        self._refused = refused
+        self.document = Document(server.experiment)
+        self.document.plotly = plotly() is not None
+        self.files = Files()
+        self.viewers = Viewers(None)
+        self._server = server
+        self._children = children
+        self._doors = doors
+        self._now = now
+        self._next = 0
+        self._filming: Filming | None = None
+        self.watchers = Watchers(self.document, now, self._facts, self._gather)
+        #: CPU seconds that taking events in has taken.
+        self._spent = 0.0
+
+    @property
+    def spent(self) -> float:
+        """CPU seconds that the page has taken so far."""
+        return self._spent + self.watchers.spent
+
+    def begin(self, out: Path, admission: Admission | None) -> None:
+        """The run's directory is known, and who may look."""
+        settings = self._server.experiment.parent
+        if settings.films and self._server.trials.shared and self._server.trial.part.is_first:
+            best = CheckpointFolder(out / CHECKPOINTS).best_path
+            self._filming = Filming(best, out / FOLDER)
+            self.files.films = self._filming.films
+        name = socket.gethostname().lower()
+        opened: frozenset[str] = frozenset()
+        with suppress(OSError, UnicodeDecodeError):
+            opened = frozenset((out / _OPENED).read_text().split())
+
+        def remember(digest: str) -> None:
+            with suppress(OSError), (out / _OPENED).open("a") as file:
+                file.write(f"{digest}\n")
+
+        self.viewers = Viewers(
+            admission,
+            frozenset({name, f"{name}.local", settings.listen.rpartition(":")[0].lower()}),
+            secure=bool(settings.certificate_file),
+            opened=opened,
+            remember=remember,
+        )
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Takes in what has happened."""
+        began = time.thread_time()
+        self.document.take(events)
+        if self._filming is not None:
+            self._film(self._filming)
+        self._spent += time.thread_time() - began
+
+    def answer(self, connection: Channel, request: Request) -> tuple[bool, Response | None]:
+        """Whether a request is the page's, and the answer if it is not to become the feed."""
+        asked = as_asked(request)
+        watching = is_watching(asked)
+        if "upgrade" in asked.headers and not watching:
+            return False, None
+        found = answer(asked, self, self.viewers, time.time())
+        if found is None and not watching:
+            return False, None
+        if found is not None and found.why and (code := REFUSED_BY.get(found.status)):
+            self._refused(address_of(connection), ProtocolError(code, found.why))
+        if found is None:
+            try:
+                if connection.visit is not None:
+                    self._doors.watch(connection.visit)
+            except ProtocolError as error:
+                found = Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.reason}\n".encode())
+            else:
+                connection.watching = True
+                connection.set_limit(_LONGEST_WORD)
+                connection.patience = min(connection.patience, STUCK_SECONDS)
+                return True, None
+        connection.close_timeout = _ANSWER_SECONDS
+        return True, as_response(found, asked)
+
+    async def watch(self, connection: Channel) -> None:
+        """Sends the feed until the connection ends."""
+        self.watchers.add(connection)
+        try:
+            with suppress(ConnectionClosed):
+                await connection.recv()
+                await connection.close(CloseCode.POLICY_VIOLATION, "a viewer says nothing")
+        finally:
+            self.watchers.remove(connection)
+
+    def end(self) -> None:
+        """Tells all who watch how the run has ended."""
+        if len(self.watchers):
+            self.watchers.send()
+        self.watchers.close()
+        if self._filming is not None:
+            self._filming.close()
+
+    # What is shown, as `genkidama.page.answers.Contents`.
+
+    def status(self) -> bytes:
+        return self.watchers.status()
+
+    def metrics(self) -> Answer:
+        return metrics(self.status())
+
+    def unready(self) -> str:
+        server = self._server
+        if server.stop:
+            return "the run is over"
+        limit = server.experiment.parent.max_children
+        if len(self._children) >= limit:
+            return f"parent.max_children = {limit}: so many are connected already"
+        return ""
+
+    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
+        return self.files.read(name, zipped)
+
+    # Inside.
+
+    def _gather(self) -> None:
+        """What events do not tell."""
+        server = self._server
+        beta = server.experiment.child.beta
+        advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
+        problem = "" if self._filming is None else self._filming.problem
+        self.document.advice = advice + [problem] * bool(problem)
+        self.document.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
+        self.document.parts = self._parts()
+        names = list(self._children)
+        if names:
+            start = self._next % len(names)
+            for name in (names[start:] + names[:start])[:_CURIOUS]:
+                if (record := server.children.get(name)) is not None:
+                    record.curious = True
+            self._next = start + _CURIOUS
+
+    def _film(self, filming: Filming) -> None:
+        filming.look(self._now(), self._server.trial.mean_return)
+        self.document.films = filming.rows
+
+    def _parts(self) -> list[dict[str, Any]] | None:
+        """All parts of a parent in parts. A child pushes to all of them or to none, so the others
+        are there while children exchange."""
+        trial = self._server.trial
+        if trial.part.count == 1:
+            return None
+        rows = self.document.children.rows.values()
+        latest = max((row.exchanged or 0.0 for row in rows), default=0.0)
+        others = "there" if self._now() - latest < _PARTS_SECONDS else "away"
+        found = []
+        for number in range(1, trial.part.count + 1):
+            ours = number == trial.part.number
+            part = Part(number, trial.part.count)
+            size = 0 if trial.signature is None else part.of(trial.signature).size
+            told = {"state": "there" if ours else others, "numbers": size, "address": ""}
+            version = trial.version if ours else None
+            found.append({"part": number, "of": part.count, **told, "version": version})
+        return found
+
+    def _facts(self, name: str) -> Facts | None:
+        record, connection = self._server.children.get(name), self._children.get(name)
+        if record is None or not isinstance(connection, Channel):
+            return None
+        return Facts(
+            address=address_of(connection).rpartition(":")[0],
+            cores=record.cores or None,
+            software=record.software,
+            updates=float(record.exchanges),
+            steps=record.steps,
+            last_return=record.last_return,
+            round_trip=connection.latency or None,
+            bytes_in=connection.received,
+            bytes_out=connection.sent,
+            distance=record.distance,
+        )

@@ -1,0 +1,159 @@
+"""What is answered to whom, as values: paths, hosts, origins, headers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.page.answers import Answer, Asked, answer, is_watching, names_this_machine
+from genkidama.page.viewers import Viewers
+from tests.page.test_viewers import KNOWN, TOKEN, bearer
+
+
+class Shown:
+    """Contents of a few words."""
+
+    why = ""
+
+    def status(self) -> bytes:
+        return b'{"schema":1}'
+
+    def metrics(self) -> Answer:
+        return Answer(200, b"genkidama_children 0\n")
+
+    def unready(self) -> str:
+        return self.why
+
+    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
+        known = ("static/index.html", "static/page.js", "plotly.js")
+        return (name.encode(), zipped) if name in known else None
+
+
+OPEN = Viewers(None, frozenset({"shelf", "shelf.local"}))
+CLOSED = Viewers(KNOWN)
+HERE = {"host": "127.0.0.1:8765"}
+
+
+def ask(target: str, viewers: Viewers = OPEN, method: str = "GET", **headers: str) -> Answer | None:
+    asked = Asked(target, {**HERE, **headers}, method)
+    return answer(asked, Shown(), viewers, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "kind", "body"),
+    [
+        ("/", 200, "text/html", b"static/index.html"),
+        ("/static/page.js", 200, "text/javascript", b"static/page.js"),
+        ("/plotly.js?v=1", 200, "text/javascript", b"plotly.js"),
+        ("/status", 200, "application/json", b'{"schema":1}'),
+        ("/metrics", 200, "text/plain", b"genkidama_children 0\n"),
+        ("/healthz?probe=1", 200, "text/plain", b"ok\n"),
+        ("/readyz", 200, "text/plain", b"ready\n"),
+        ("/films/none.mp4", 404, "text/plain", b"/films/none.mp4: there is no such file\n"),
+    ],
+)
+def test_what_lies_where(target: str, status: int, kind: str, body: bytes) -> None:
+    found = ask(target)
+    assert found is not None and (found.status, found.body) == (status, body)
+    headers = dict(found.all_headers)
+    assert headers["Content-Type"].startswith(kind)
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Security-Policy"].startswith("default-src 'self';")
+    assert "script" not in headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("target", ["/more", "/healthz/more", "//status", "/Static/page.js", "*"])
+def test_other_paths_are_the_childs(target: str) -> None:
+    assert ask(target) is None and ask(target, CLOSED) is None
+
+
+def test_only_get_is_answered() -> None:
+    assert ask("/status", method="POST") is None and ask("/status", method="HEAD") is not None
+
+
+def test_a_parent_that_takes_no_child_is_not_ready() -> None:
+    shown = Shown()
+    shown.why = "the run is over"
+    found = answer(Asked("/readyz", {}), shown, CLOSED, 0.0)
+    assert found is not None and (found.status, found.body) == (503, b"the run is over\n")
+
+
+@pytest.mark.parametrize("target", ["/", "/status", "/metrics", "/static/page.js", "/watch"])
+def test_a_viewers_token_is_asked_for(target: str) -> None:
+    for headers in ({}, bearer("token-of-the-pi-01"), {"cookie": "genkidama-8765=wrong"}):
+        refused = ask(target, CLOSED, **headers)
+        assert refused is not None and refused.status == 401
+        assert bool(refused.why) == bool(headers)
+        assert b"schema" not in refused.body
+    for headers in (bearer(TOKEN), {"cookie": f"genkidama-8765={TOKEN}"}):
+        shown = ask(target, CLOSED, **headers)
+        assert (
+            (shown is None) if target == "/watch" else (shown is not None and shown.status == 200)
+        )
+    assert ask("/healthz", CLOSED) is not None
+
+
+def test_a_link_leaves_a_cookie_that_scripts_do_not_see() -> None:
+    viewers = Viewers(KNOWN, secure=True)
+    found = ask("/?key=the-key-of-a-link", viewers)
+    assert found is not None and found.status == 303
+    headers = dict(found.headers)
+    cookie, *more = headers["Set-Cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=Lax", "Secure", "Path=/"} <= set(more)
+    assert "key" not in headers["Location"]
+    again = ask("/?key=the-key-of-a-link", viewers)
+    assert again is not None and again.status == 401 and b"opens once" in again.body
+    entered = ask("/", viewers, cookie=cookie)
+    assert entered is not None and entered.status == 200
+    assert "Secure" not in str(ask("/?key=the-key-of-a-link", Viewers(KNOWN)))
+
+
+def test_a_page_from_elsewhere_reads_nothing() -> None:
+    for viewers in (OPEN, CLOSED):
+        for origin in ("http://evil.example", "null", "https://127.0.0.1:1", "http://127.0.0.1"):
+            refused = ask("/watch", viewers, origin=origin, **bearer(TOKEN))
+            assert refused is not None and refused.status == 403
+    assert ask("/watch", OPEN, origin="http://127.0.0.1:8765") is None
+    # A name of theirs that points here is no name of this machine.
+    rebound = ask("/status", OPEN, host="evil.example:8765")
+    assert rebound is not None and rebound.status == 403
+    # Whoever shows a token may come by any name, as through a proxy.
+    proxied = ask("/status", CLOSED, host="shelf.example", **bearer(TOKEN))
+    assert proxied is not None and proxied.status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        ("127.0.0.1", True),
+        ("192.168.7.2:8765", True),
+        ("[::1]:8765", True),
+        ("[fe80::1%eth0]:8765", True),
+        ("localhost:1", True),
+        ("SHELF.local:8765", True),
+        ("shelf", True),
+        ("shelf.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("[::1", False),
+    ],
+)
+def test_names_of_this_machine(host: str, ours: bool) -> None:
+    assert names_this_machine(host, OPEN.names) is ours
+
+
+@given(
+    st.text(max_size=40), st.dictionaries(st.sampled_from(["host", "origin", "cookie"]), st.text())
+)
+def test_whatever_is_asked_there_is_an_answer_or_none(path: str, headers: dict[str, str]) -> None:
+    for viewers in (OPEN, CLOSED):
+        found = answer(Asked(f"/{path}", headers), Shown(), viewers, 0.0)
+        assert found is None or found.status in (200, 303, 401, 403, 404)
+
+
+def test_what_is_compressed_says_so() -> None:
+    found = ask("/plotly.js", **{"accept-encoding": "br, gzip"})
+    assert found is not None and ("Content-Encoding", "gzip") in found.headers
+    assert is_watching(Asked("/watch?x", {"upgrade": "websocket"}))
+    assert not is_watching(Asked("/watch", {}))

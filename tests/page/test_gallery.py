@@ -1,0 +1,62 @@
+"""`genkidama serve`: several runs behind one address, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+
+from genkidama.errors import ConfigurationError
+from genkidama.page.gallery import Gallery
+from tests.page.test_told import written
+
+
+async def fetch(url: str, **headers: str) -> tuple[int, bytes]:
+    def get() -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as found:
+                return found.status, found.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    return await asyncio.to_thread(get)
+
+
+async def test_runs_are_listed_and_each_has_its_page_and_feed(tmp_path: Path) -> None:
+    written(tmp_path / "a")
+    written(tmp_path / "b", 9)
+    async with await Gallery([tmp_path]).start("127.0.0.1:0") as server:
+        host, port = next(iter(server.sockets)).getsockname()
+        site = f"http://{host}:{port}"
+        rows = json.loads((await fetch(f"{site}/runs"))[1])["runs"]
+        assert [(row["name"], row["url"], row["steps"]) for row in rows] == [
+            ("a", "runs/a/", 490),
+            ("b", "runs/b/", 80),
+        ]
+        status, page = await fetch(f"{site}/runs/b")
+        assert status == 200 and page.startswith(b"<!doctype html>")
+        assert json.loads((await fetch(f"{site}/runs/b/status"))[1])["learning"]["steps"] == 80
+        for path, status in (("runs/c/status", 404), ("runs/b/more", 404), ("healthz", 200)):
+            assert (await fetch(f"{site}/{path}"))[0] == status
+        for path in ("runs", "runs/a/status"):
+            assert (await fetch(f"{site}/{path}", Host="evil.example"))[0] == 403
+        async with connect(f"ws://{host}:{port}/runs/a/watch") as feed:
+            assert json.loads(await feed.recv())["learning"]["steps"] == 490
+
+
+async def test_of_one_run_the_page_is_its_own_and_other_machines_see_nothing(
+    tmp_path: Path,
+) -> None:
+    gallery = Gallery([written(tmp_path / "a")])
+    with pytest.raises(ConfigurationError, match="whoever comes sees the runs"):
+        await gallery.start("0.0.0.0:0")
+    async with await gallery.start("localhost:0") as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        assert json.loads((await fetch(f"http://localhost:{port}/status"))[1])["schema"] == 1
+        assert (await fetch(f"http://localhost:{port}/runs"))[0] == 404
