@@ -14,6 +14,7 @@ __all__ = [
     "LISTEN",
     "OUT",
     "SEED",
+    "WEIGHTS",
     "Option",
     "Verb",
     "file",
@@ -42,6 +43,9 @@ class Verb:
         """The examples, for the end of its help."""
         lines = [f"  {typed}\n      {what}" for typed, what in self.examples]
         return "\n".join(["examples:", *lines]) if lines else ""
+
+
+_BEST = "play a run's best weights by mean training return, if known (default)"
 
 
 def number(name: str, help: str, **more: Any) -> Option:
@@ -87,3 +91,7 @@ EPISODES = number(
     "--episodes", "length of the final evaluation (default: 500; 0 for none)", default=500
 )
 JSON = flag("--json", "print one JSON object on standard output at the end")
+WEIGHTS = (
+    ("--best", {"action": "store_true", "default": True, "help": _BEST}),
+    ("--newest", {"action": "store_false", "dest": "best", "help": "play a run's newest weights"}),
+)

@@ -12,6 +12,7 @@ from genkidama.commands.options import (
     JSON,
     OUT,
     SEED,
+    WEIGHTS,
     Verb,
     file,
     flag,
@@ -19,6 +20,7 @@ from genkidama.commands.options import (
     path,
     setting,
 )
+from genkidama.commands.playing import PLAY
 from genkidama.doctor.arguments import add_arguments
 
 __all__ = ["OVER", "VERBS", "make_parser"]
@@ -66,6 +68,7 @@ VERBS = {
             ),
             number("--episodes", "how many (default: 500)", default=500),
             flag("--greedy", "take the most probable action instead of a sampled one"),
+            *WEIGHTS,
             number("--seed", "the episodes follow from it (default: 0)", default=0),
             (
                 "--environment",
@@ -98,6 +101,7 @@ VERBS = {
             ),
         ),
     ),
+    "play": PLAY,
     "search": Verb(
         "search for hyperparameters",
         "Searches for hyperparameters with HyperTrick.",

@@ -30,6 +30,7 @@ from genkidama.parts import Part
 from genkidama.rules.table import check_parts
 from genkidama.system.address import parse_listen
 from genkidama.system.goal import with_goal
+from genkidama.system.plugs import check_environment
 from genkidama.system.run import CHILDREN, LOGS
 
 __all__ = ["check_search", "search", "train"]
@@ -49,8 +50,7 @@ _PARTING_SECONDS = 60.0
 #: A free port that only this machine reaches.
 _LOOPBACK = "127.0.0.1:0"
 
-#: What a parent on the loopback is told. Only its own children come there. Tokens and certificates,
-#: which the experiment asks of machines in a network, would keep them out.
+#: What a parent on the loopback is told. Tokens and certificates would keep its own children out.
 _OPEN = ["--tokens-file", "", "--certificate-file", "", "--key-file", "", "--own-children"]
 
 
@@ -109,6 +109,7 @@ def train(
     if shards is None:
         shards = Run(Path(resume)).parts if resume is not None else 1
     check_parts(experiment, shards)
+    check_environment(experiment)
     experiment, about_stop = with_goal(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
@@ -162,6 +163,7 @@ def search(
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
     check_search(experiment)
+    check_environment(experiment)
     if nodes < 0 or (nodes == 0 and listen is None):
         raise ConfigurationError(
             f"nodes = {nodes}: at least 1 is needed, "
@@ -324,9 +326,7 @@ class _Cluster:
         watch: Callable[[dict[str, Any]], None] | None,
         children: list[Attended],
     ) -> bool:
-        """Whether there was something to tell."""
-        lines = parent.read()
-        for line in lines:
+        for line in (lines := parent.read()):
             if line["event"] == "exchange" and line["steps"] > self._steps:
                 self._steps = line["steps"]
                 for child in children:
