@@ -68,8 +68,8 @@ WEIGHTS = ("samples", "episodes_ended")
 SHAPE = (len(_ROWS), 2)
 
 #: An update is measured after so many samples, or after so many updates if that is earlier.
-_SAMPLES = 1024
-_UPDATES = 16
+_SAMPLES = 2048
+_UPDATES = 32
 
 #: The explained variance of fewer samples says nothing.
 _LEAST_SAMPLES = 64

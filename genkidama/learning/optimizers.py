@@ -160,7 +160,7 @@ def leave_gradient(
 
 def clip_gradient(gradient: Tensor, limit: float) -> float:
     """Shortens the gradient to Euclidean norm `limit`, in place; the norm that it had."""
-    norm = torch.linalg.vector_norm(gradient).item()
+    norm: float = torch.linalg.vector_norm(gradient).item()
     if norm > limit:
         gradient.mul_(limit / norm)
     return norm

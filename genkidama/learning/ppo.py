@@ -99,8 +99,8 @@ class PPO:
                 entropy = head.entropy(outputs) if c_e else log_pi
                 if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
                     seen = (log_pi.detach(), old, value.detach(), weight, target)
-                    arrays = (one.cpu().numpy() for one in seen)
-                    self._note(rollout, outputs.detach(), *arrays, c_e)
+                    arrays = [one.cpu().numpy() for one in seen]
+                    self._note(rollout, outputs.detach(), c_e, *arrays)
                 yield ppo_loss(log_pi, old, entropy, value, weight, target, c_e, algorithm)
 
     def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
@@ -124,7 +124,7 @@ class PPO:
                 )
                 if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
                     seen = torch.from_numpy(outputs)
-                    self._note(rollout, seen, log_pi, old, value, weight, target, c_e)
+                    self._note(rollout, seen, c_e, log_pi, old, value, weight, target)
                 network.backward(back(at_log_pi, at_entropy), at_value)
                 yield
 
@@ -132,14 +132,14 @@ class PPO:
         self,
         rollout: Rollout,
         outputs: Tensor,
+        c_e: float,
         log_pi: Array,
         old: Array,
         value: Array,
         advantage: Array,
         returns: Array,
-        c_e: float,
     ) -> None:
-        """Notes how the update of a minibatch goes; all but `outputs` are (m,)."""
+        """Notes how the update of a minibatch goes; the arrays are (m,)."""
         diagnostics = rollout.diagnostics
         assert diagnostics is not None
         algorithm = self._algorithm
