@@ -40,12 +40,12 @@ def _tensorboard(folder: Path, about: Any) -> Any:
 
 def export(options: argparse.Namespace) -> int:
     """Carries a run's figures to other tools."""
-    run = Run.open(options.run)
-    feeds = wanted(options)
     if options.tensorboard is None and not options.log:
         raise ConfigurationError("export: where to? give --tensorboard or --log SINK")
+    run = Run.open(options.run)
+    feeds = wanted(options)
     with feeds:
         feeds.begin(run, None)
         for line in run.history():
             feeds.take(line)
-    return feeds.dropped
+    return min(1, feeds.dropped)

@@ -26,6 +26,7 @@ class WandB:
             resume="allow",
             dir=str(about.folder),
             config=about.settings,
+            settings=wandb.Settings(console="off", quiet=True),
         )
         # Its own steps never go back, but those of a search's trials do.
         self._run.define_metric("steps")
@@ -35,4 +36,4 @@ class WandB:
         self._run.log({"steps": point.steps, **point.figures})
 
     def close(self) -> None:
-        self._run.finish(quiet=True)
+        self._run.finish()
