@@ -30,6 +30,8 @@ class ChildRecord:
     steps: int = 0
     #: Pushes that the rule has left out.
     left_out: int = 0
+    #: How many of its pushes had measures, since the parent began.
+    measures: int = field(default=0, compare=False, repr=False)
     #: What it trains.
     trial: Trial | None = field(default=None, compare=False, repr=False)
     #: How differences travel on its connection; None if all weights travel whole.
@@ -42,6 +44,11 @@ class ChildRecord:
         self.episodes += len(push.returns)
         self.steps += push.steps
         self.left_out += left_out
+
+    def measured(self, every: int) -> bool:
+        """Counts a push with measures; whether they are among every n-th, which are kept."""
+        self.measures += 1
+        return not self.measures % every
 
     def counts(self) -> dict[str, int]:
         """What a checkpoint keeps of it."""

@@ -38,7 +38,9 @@ def test_means_are_those_over_all_samples_of_all_writers(
     sums, cores = writers(3)
     window = Window()
     for part in (batches[:cut], batches[cut:]):
-        values, returns, losses, norms = [np.empty((0, 2))], [], [], []
+        values = [np.empty((0, 2))]
+        losses: list[float] = []
+        norms: list[float] = []
         for core, n, mean, seed in part:
             draws = np.random.default_rng(seed)
             both = draws.normal(mean, 1.0 + seed, (n, 2)).astype(np.float32)

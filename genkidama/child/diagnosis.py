@@ -22,10 +22,10 @@ class Diagnosis:
 
     Args:
         experiment: for the schedules.
-        cores: how many processes explore, each with its own ε.
+        cores: how many processes explore, each with its own ε; 0 where all have the same one.
     """
 
-    def __init__(self, experiment: Experiment, cores: int = 1) -> None:
+    def __init__(self, experiment: Experiment, cores: int = 0) -> None:
         self._optimizer = experiment.optimizer
         self._algorithm = experiment.algorithm
         self._parts = [core / max(1, cores - 1) for core in range(cores)]
@@ -51,5 +51,5 @@ class Diagnosis:
         algorithm = self._algorithm
         if algorithm.epsilon or algorithm.final_epsilon:
             shares = [exploration(algorithm, progress, part) for part in self._parts]
-            found["epsilon"] = sum(shares) / len(shares)
+            found["epsilon"] = sum(shares) / len(shares) if shares else algorithm.epsilon
         return found

@@ -60,7 +60,9 @@ def expected(ours: Model, data: Rollout, policy: Any, c_e: float) -> dict[str, f
     following = float(behind[0])
     for t in reversed(range(N)):  # λ = 1: the return from the cut on
         following = returns[t] = float(data.rewards[t]) + algorithm.gamma * following
-    losses, squares, entropies = [], [], []
+    losses = []
+    squares = []
+    entropies = []
     for t in range(N):
         row = [float(one) for one in outputs[t]]
         log_z = math.log(sum(math.exp(one) for one in row))
