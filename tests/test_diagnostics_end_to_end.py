@@ -19,7 +19,7 @@ PPO: dict[str, Any] = {"name": "ppo", "minibatch_size": 64, "batch_size": 128}
 @pytest.mark.parametrize(
     ("sections", "expected"),
     [
-        pytest.param({}, ACTOR_CRITIC | ALWAYS, id="a3c"),
+        pytest.param({}, ACTOR_CRITIC | ALWAYS, id="a3c", marks=pytest.mark.slow),
         pytest.param(
             {
                 "algorithm": PPO,
@@ -36,6 +36,7 @@ PPO: dict[str, Any] = {"name": "ppo", "minibatch_size": 64, "batch_size": 128}
             },
             ALWAYS | {"loss", "td_error", "q_mean", "epsilon"},
             id="dqn",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {
@@ -50,7 +51,7 @@ PPO: dict[str, Any] = {"name": "ppo", "minibatch_size": 64, "batch_size": 128}
     ],
 )
 def test_a_history_has_them(tmp_path: Path, sections: Any, expected: set[str]) -> None:
-    experiment = small(**sections, stop={"seconds": 2.5})
+    experiment = small(**sections, stop={"seconds": 2.0})
     run = train(experiment, children=1, cores=1, out=tmp_path / "run", episodes=0)
     found: dict[str, list[float]] = {}
     for line in history(run.path, "measures"):

@@ -31,6 +31,7 @@ def each_update_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def noted(ours: Model, data: Rollout, by_hand: bool) -> dict[str, float]:
     """What the learner notes of one update, with a gradient's norm limited to 0.01."""
     sums = np.zeros(SHAPE)
+    data.actions = data.actions.long()
     data.diagnostics = Diagnostics(sums)
     learner = make_learner(ours.experiment.algorithm, ours)
     rng = torch.Generator()
