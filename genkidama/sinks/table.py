@@ -52,13 +52,7 @@ class About:
     @property
     def settings(self) -> dict[str, Any]:
         """All settings in one level, as `{"algorithm.gamma": 0.99}`."""
-        found: dict[str, Any] = {}
-        for name, section in self.experiment.to_dict().items():
-            if isinstance(section, dict):
-                found |= {f"{name}.{key}": value for key, value in section.items()}
-            else:
-                found[name] = section
-        return found
+        return _flat(self.experiment.to_dict())
 
 
 class Sink(Protocol):
@@ -76,6 +70,16 @@ class Sink(Protocol):
     def close(self) -> None:
         """The run is over, and all points are taken."""
         ...
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": one for key, one in _flat(value).items()}
+        else:
+            found[name] = value
+    return found
 
 
 #: Whatever makes a sink.

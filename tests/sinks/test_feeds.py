@@ -74,10 +74,9 @@ def test_a_sink_that_fails_is_said_once_and_the_others_go_on(run: Run) -> None:
         for line in lines(20):
             told(line)
     failing, noting = sorted(made, key=lambda sink: type(sink).__name__)
-    assert said == [
-        "sink 'Failing' is dropped, the run goes on: RuntimeError: no more "
-        f"({__file__}:{Failing.write.__code__.co_firstlineno + 1}, in write)"
-    ]
+    (words,) = said
+    assert words.startswith("sink 'Failing' is dropped, the run goes on: RuntimeError: no more (")
+    assert words.endswith(f":{Failing.write.__code__.co_firstlineno + 1}, in write)")
     assert [point.steps for point in noting.points] == [10 * t for t in range(20)]
     assert (noting.name, noting.closed, failing.closed) == ("first", True, False)
     assert (len(watched), found.dropped) == (20, 1)

@@ -47,3 +47,6 @@ def test_a_sink_is_told_of_its_run(tmp_path: Path) -> None:
     settings = about.settings
     assert (settings["name"], settings["optimizer.learning_rate"]) == ("small", 0.5)
     assert not any(isinstance(value, dict) for value in settings.values())
+    options = small(algorithm={"options": {"a": {"b": 1}}})
+    (tmp_path / "experiment.toml").write_text(options.to_toml())
+    assert About(Run(tmp_path)).settings["algorithm.options.a.b"] == 1
