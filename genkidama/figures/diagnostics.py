@@ -10,6 +10,7 @@ from genkidama.figures.style import COLOURS, plain
 
 # isort: split
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from genkidama.curves import AXES, measured
 from genkidama.diagnostics import DIAGNOSTICS
@@ -46,7 +47,7 @@ def draw_diagnostics(series: Sequence[Series], over: str) -> Figure | None:
     rows = -(-len(names) // _COLUMNS)
     figure = Figure(figsize=(12, 0.6 + 2.3 * rows), layout="constrained")
     charts = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True).flat
-    labelled: dict[str, object] = {}
+    labelled: dict[str, Line2D] = {}
     for axes, name in zip(charts, names, strict=False):
         axes.set_title(name.replace("_", " "))
         axes.set_xlabel(AXES[over])
@@ -60,5 +61,7 @@ def draw_diagnostics(series: Sequence[Series], over: str) -> Figure | None:
         axes.set_visible(False)
     if len(labelled) > 1:
         shown = dict(list(labelled.items())[: len(COLOURS)])
-        figure.legend(shown.values(), shown.keys(), loc="outside upper right", ncols=len(shown))
+        figure.legend(
+            list(shown.values()), list(shown), loc="outside upper right", ncols=len(shown)
+        )
     return figure
