@@ -12,10 +12,12 @@ EXPERIMENT ?= examples/lunarlander/lunarlander.toml
 DEPLOY ?=
 SEARCH ?= examples/lunarlander/search.toml
 
-# How many test files run at once. A file's tests stay together: what it starts is started once.
-WORKERS ?= 2
+# How many test files run at once: one more than there are cores, since tests wait as much as they
+# compute. A file's tests stay together: what it starts is started once. tests/conftest.py has their
+# order.
+WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest
-TOGETHER = -n $(WORKERS) --dist loadfile
+TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Files with tests that bound a time or count what the whole machine has: nothing runs beside these.
 ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
 SHELF = tests/deploy/test_shelf.py
@@ -51,7 +53,7 @@ train: $(INSTALLED) ## Train LunarLander with a parent and two children on this 
 search: $(INSTALLED_SEARCH) ## Search for hyperparameters of A3C on LunarLander with two nodes on this machine.
 	$(BIN)/genkidama search $(SEARCH)
 
-test: $(INSTALLED_DEV) ## Run the tests: two files at a time, then one by one those that measure.
+test: $(INSTALLED_DEV) ## Run the tests: three files at a time, then one by one those that measure.
 	@status=0; set -x; \
 	$(PYTEST) $(TOGETHER) -m "not slow and not deploy and not alone" || status=$$?; \
 	$(PYTEST) -m "alone and not slow" $(ALONE) || status=$$?; \

@@ -124,7 +124,8 @@ class ChildSettings(Section, frozen=True):
     as fit into its memory."""
     hang_seconds: NotNegative = 30.0
     """A core that does nothing for so long, and for four times as long as any of them ever did,
-    hangs, and another takes its place; 0 means that none ever does."""
+    hangs, and another takes its place; 0 means that none ever does. So it is with a learner beside
+    the parent."""
 
 
 class GA3CSettings(Section, frozen=True):

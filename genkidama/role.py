@@ -47,10 +47,14 @@ class Role(Section, frozen=True):
     that this machine trusts."""
     fingerprint: Annotated[
         str,
-        Meta(pattern=r"^([0-9a-f]{64})?\Z", extra={"expected": "64 digits 0-9 a-f"}),
+        Meta(
+            pattern=r"^([0-9a-f]{64}(,[0-9a-f]{64})*)?\Z",
+            extra={"expected": "64 digits 0-9 a-f, or several such, with commas in between"},
+        ),
     ] = ""
     """SHA-256 of the parent's certificate: this child trusts that one and no other, whatever its
-    names, its dates and its authority."""
+    names, its dates and its authority. Of a parent in parts, one for all, or one for each, with
+    commas in between."""
 
     allow: tuple[str, ...] = ()
     """Modules of your own that the parent may have this child import, as `["my_module"]`, for an

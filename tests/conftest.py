@@ -6,9 +6,11 @@ Ctrl-C is heard, wherever the tests were started.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 
+import pytest
 from hypothesis import settings
 
 from genkidama.system.console import configure_logging
@@ -24,7 +26,36 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 configure_logging()
 
 
+#: Files whose tests start whole programs. They come first, so that no worker ends with one of them
+#: while the others have nothing to do. From the longest on.
+LONG = (
+    "child/ga3c/test_backend.py",
+    "test_end_to_end.py",
+    "child/test_main.py",
+    "test_search_end_to_end.py",
+    "child/test_orchestrator.py",
+    "local/test_evaluation.py",
+    "local/test_cluster.py",
+    "parent/test_search.py",
+    "launch/test_driver.py",
+    "parent/test_learner.py",
+    "tuning/test_service.py",
+    "child/ga3c/test_engine_process.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, each in its own order."""
+    places = {f"tests/{name}": place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
+
+
 def pytest_collection_finish() -> None:
-    """One thread for torch, as every process of ours has: others test on the same machine."""
+    """One thread for torch, as every process of ours has: others test on the same machine.
+
+    Imported modules are some million objects that stay. No later collection looks at them.
+    """
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 _MOUNT = 'mount -t tmpfs -o size=2m none "$0" && exec "$@"'
 
@@ -19,6 +20,22 @@ def possible() -> bool:
         return False
     trial = ["unshare", "-m", "sh", "-c", _MOUNT, "/mnt", "true"]
     return subprocess.run(trial, capture_output=True, check=False).returncode == 0
+
+
+def disk_of(pid: int, folder: Path) -> Path:
+    """The disk as this process sees it."""
+    return Path(f"/proc/{pid}/root{folder}")
+
+
+def fill(disk: Path) -> None:
+    """Leaves no byte free. What fills it is `filler`."""
+    with (disk / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 8, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
 
 
 if __name__ == "__main__":

@@ -78,3 +78,11 @@ def test_a_difference_that_was_not_agreed_on_is_refused() -> None:
     with pytest.raises(ProtocolError, match="child 'pi' pushes a difference to version 3") as no:
         ChildRecord().read("pi", push)
     assert no.value.code == "base"
+
+
+def test_numbers_that_begin_anew_in_a_session_are_refused_with_the_way_out() -> None:
+    record = ChildRecord(session="s", connected=True, sequence=4, exchanges=3)
+    again = Push(version=0, sequence=4, vector=np.ones(3, DTYPE))
+    assert record.read("pi", again) is again  # a reply got lost
+    with pytest.raises(ProtocolError, match=r"push 1 after push 4 .* needs another session"):
+        record.read("pi", Push(version=0, sequence=1, vector=np.ones(3, DTYPE)))

@@ -241,28 +241,22 @@ def test_a_search_that_is_over_can_be_made_larger(searched: Searched, tmp_path: 
 
 
 def test_a_search_that_does_not_fit_its_study_is_one_line(
-    searched: Searched, tmp_path: Path
+    searched: Searched,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shutil.copytree(searched.path, tmp_path / "run")
-    said = command(
-        tmp_path,
-        "genkidama",
-        "search",
-        "--resume",
-        "run",
-        "--set",
-        "search.phases=7",
-        "--nodes",
-        1,
-        "--cores",
-        1,
-    )
-    assert said.code == 2
-    assert [
-        line for line in said.err.splitlines() if line.startswith("error: ")
-    ] == said.err.splitlines()[-1:]
-    assert "its phases was 2, and now is 7; choose another directory with --out" in said.err
-    assert "Traceback" not in said.err
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    options = ["--set", "search.phases=7", "--nodes", "1", "--cores", "1"]
+    assert main(["search", "--resume", "run", *options]) == 2
+    said = capsys.readouterr().err
+    assert [line for line in said.splitlines() if line.startswith("error: ")] == [
+        said.splitlines()[-1]
+    ]
+    assert "its phases was 2, and now is 7; choose another directory with --out" in said
+    assert "Traceback" not in said
     assert Run.open(tmp_path / "run").experiment == searched.experiment
 
 

@@ -11,25 +11,10 @@ from pathlib import Path
 import pytest
 
 from genkidama.system.run import Run
-from tests.helpers import Started, constant, history, starting, until
-from tests.small_disk import possible
+from tests.helpers import constant, history, starting, until
+from tests.small_disk import disk_of, fill, possible
 
 needs_mount = pytest.mark.skipif(not possible(), reason="no disk can be mounted here")
-
-
-def disk_of(process: Started, folder: Path) -> Path:
-    """The disk as that process sees it."""
-    return Path(f"/proc/{process.pid}/root{folder}")
-
-
-def fill(disk: Path) -> None:
-    with (disk / "filler").open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 8, 1):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                continue
 
 
 @needs_mount
@@ -47,7 +32,7 @@ def test_a_full_disk(tmp_path: Path, ending: str) -> None:
     with starting(tmp_path) as start:
         train = ["genkidama", "train", "e.toml", "--children", "1", "--episodes", "0"]
         process = start("tests.small_disk", disk, *train, "--out", disk / "run", "--json")
-        there = disk_of(process, disk)
+        there = disk_of(process.pid, disk)
         until(lambda: history(there / "run", "checkpoint"), "a checkpoint")
         fill(there)
         until(lambda: "No space left on device" in process.err, "a warning", 10.0)

@@ -15,8 +15,6 @@ no socket.
     crew.py           processes that are started, counted, replaced and dismissed
     nurseries.py      the nurseries, from which processes are forked
     member.py         one of them, as the crew sees it
-    health.py         who hangs, and how long one that keeps dying waits; pure
-    watch.py          brings it the signs of life
     sanity.py         what environments give must be numbers
     process.py        what every such process has: a line to its crew, a memory guard, an entry
     semaphore.py      how the processes of a child wait for each other

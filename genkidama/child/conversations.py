@@ -23,6 +23,7 @@ import structlog
 
 from genkidama.child.backend import Backend, GradientBackend, NewsBackend, tell_answered
 from genkidama.child.conversation import Conversation
+from genkidama.child.credentials import one_for_each
 from genkidama.child.pulse import Pulse
 from genkidama.child.together import all_of, any_of
 from genkidama.child.uplink import FAILURES, Uplink
@@ -82,17 +83,19 @@ class Conversations:
                 that is taken.
             role: as `Session` takes it.
             ended: called when the run is over, or the trial.
-            token, ca_file, fingerprint: as `Uplink` takes them.
+            token, ca_file: as `Uplink` takes them.
+            fingerprint: as `Role` has it.
         """
         places = addresses(parent)
+        known = one_for_each(fingerprint, places, parent)
         word = secrets.token_hex(8)
         numbered = not name
         name = name or machine_name()
         talks = []
-        for number, address in enumerate(places, start=1):
+        for number, (address, trusted) in enumerate(zip(places, known, strict=True), start=1):
             part = Part(number, len(places))
             session = Session(name, word, numbered=numbered, parent=address, role=role, part=part)
-            uplink = Uplink(address, token=token, ca_file=ca_file, fingerprint=fingerprint)
+            uplink = Uplink(address, token=token, ca_file=ca_file, fingerprint=trusted)
             talks.append(Conversation(uplink, session, ended))
         return cls(talks)
 

@@ -7,6 +7,7 @@ import hmac
 import os
 import ssl
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -15,7 +16,14 @@ from genkidama.errors import ConfigurationError
 from genkidama.role import Role
 from genkidama.tokens import TOKEN, is_token
 
-__all__ = ["TOKEN_VARIABLE", "OtherCertificate", "make_context", "pinned", "read_token"]
+__all__ = [
+    "TOKEN_VARIABLE",
+    "OtherCertificate",
+    "make_context",
+    "one_for_each",
+    "pinned",
+    "read_token",
+]
 
 #: A token in this variable is taken rather than one in a file.
 TOKEN_VARIABLE = "GENKIDAMA_TOKEN"  # noqa: S105
@@ -110,3 +118,25 @@ def pinned(fingerprint: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.sslobject_class = Pinned
     return context
+
+
+def one_for_each(fingerprint: str, places: Sequence[str], parent: str) -> list[str]:
+    """The fingerprint of each part of a parent.
+
+    Args:
+        fingerprint: one for all parts, or one for each, with commas in between.
+        places: the parts' addresses.
+        parent: the same, as the user wrote them.
+
+    Raises:
+        ConfigurationError: there are more or fewer fingerprints than parts.
+    """
+    known = fingerprint.split(",")
+    if len(known) == 1:
+        return known * len(places)
+    if len(known) != len(places):
+        raise ConfigurationError(
+            f"fingerprint: names {len(known)} certificates, and parent = {parent!r} "
+            f"{len(places)} parts; give one for all parts, or one for each"
+        )
+    return known

@@ -28,15 +28,15 @@ import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
-from genkidama.child.health import Falls
 from genkidama.child.member import Fork, Member, bear
 from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.child.semaphore import SemaphoreVector
-from genkidama.child.watch import Trace, Watch
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.health import Falls
 from genkidama.system.faults import died_of
 from genkidama.system.forkserver import end
+from genkidama.system.watch import Trace, Watch
 
 __all__ = ["Crew"]
 

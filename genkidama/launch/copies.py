@@ -8,10 +8,11 @@ what it waits for.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.files import write_atomically
+from genkidama.system.files import make_folder, way_out, write_atomically
 from genkidama.system.history import whole_length
 from genkidama.system.run import HISTORY, LOGS, STUDY
 
@@ -39,11 +40,18 @@ class Copies:
         self._awaited: set[str] | None = None
 
     def mend(self) -> None:
-        """Cuts off a last line of the history that is torn."""
+        """Cuts off a last line of the history that is torn.
+
+        Raises:
+            EnvironmentFailure: it cannot be cut off.
+        """
         #: How much of the parent's history is here.
         self.position = whole_length(self._history)
-        if self._history.exists():
-            os.truncate(self._history, self.position)
+        try:
+            if self._history.exists() and self._history.stat().st_size > self.position:
+                os.truncate(self._history, self.position)
+        except OSError as error:
+            raise _unwritten(self._history, error) from None
 
     # What the parent tells.
 
@@ -58,9 +66,20 @@ class Copies:
         """Takes in new lines of the history.
 
         Raises:
-            EnvironmentFailure: they cannot be written.
+            EnvironmentFailure: they cannot be written. They are to be had again from `position` on.
         """
-        append(self._history, lines)
+        if self.position and not self._history.exists():
+            self.position = 0
+            self._ours = {}
+            raise EnvironmentFailure(
+                f"{self._run}: was deleted or moved while the run goes on; it is copied again"
+            )
+        try:
+            append(self._history, lines)
+        except EnvironmentFailure:
+            with suppress(EnvironmentFailure):
+                self.mend()
+            raise
         self.position += len(lines)
 
     def append_log(self, name: str, text: bytes) -> None:
@@ -133,7 +152,7 @@ class Copies:
 
     def _keep(self, path: str, content: bytes, mark: str) -> None:
         target = self._run / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         write_atomically(target, content)
         self._ours[path] = mark
         if self._awaited is not None:
@@ -158,10 +177,13 @@ def append(path: Path, text: bytes) -> None:
     Raises:
         EnvironmentFailure: it cannot be written.
     """
+    make_folder(path.parent)
     try:
         with path.open("ab") as file:
             file.write(text)
     except OSError as error:
-        raise EnvironmentFailure(
-            f"{path}: cannot be written: {error.strerror}; free space, and go on with --resume"
-        ) from None
+        raise _unwritten(path, error) from None
+
+
+def _unwritten(path: Path, error: OSError) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{path}: cannot be written: {error.strerror}; {way_out(error)}")

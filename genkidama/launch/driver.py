@@ -9,13 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 import genkidama
 from genkidama.errors import EnvironmentFailure, GenkidamaError
-from genkidama.events import Stopped, from_line
 from genkidama.formats import one_line, plural
 from genkidama.launch.copies import Copies
+from genkidama.launch.keeper import Keeper
 from genkidama.launch.node import GRACE_SECONDS, ParentHost, Told, files
 from genkidama.launch.part import Part
 from genkidama.launch.places import head_of, nodes_of, on_node
@@ -77,6 +75,7 @@ class Driver:
         #: Whether the parent has ended, and all of the run is here.
         self._ended = False
         self._stopping = False
+        self._keeper = Keeper(self._copies, self._watch, self._say)
 
     def __enter__(self) -> Driver:
         try:
@@ -150,7 +149,7 @@ class Driver:
         began = time.monotonic()
 
         def arrived(contents: dict[str, bytes | None]) -> None:
-            self._copies.arrived(contents, marks)
+            self._keeper.keep(lambda: self._copies.arrived(contents, marks))
             now = time.monotonic()
             self._copy_at = now + (now - began) * (1.0 / _COPY_SHARE - 1.0)
 
@@ -178,7 +177,7 @@ class Driver:
         """An actor is gone with its process, or answers wrongly. There will be another one."""
         part.kill()
         # Ray says at length what it knows.
-        self._copies.append_log(part.name, f"{error}\n".encode())
+        self._keeper.keep(lambda: self._copies.append_log(part.name, f"{error}\n".encode()))
         if "failed to import" in str(error) or "No module named" in str(error):
             found = re.findall(r"^\s*(\w*Error: .*)$", str(error), re.MULTILINE)
             why = found[-1] if found else one_line(error)
@@ -222,10 +221,11 @@ class Driver:
     def _parent_told(self, told: Told) -> None:
         part = self._parent
         part.due = time.monotonic() + _PARENT_SECONDS
-        self._keep_log(part, told)
-        self._take_history(told["history"])
-        self._copies.look(told["files"])
         code = told["code"]
+        self._keeper.last = code is not None
+        self._keep_log(part, told)
+        self._reason = self._keeper.take(told["history"], told["aside"]) or self._reason
+        self._keeper.keep(lambda: self._copies.look(told["files"]))
         if code:
             self._fail(part, code, told["error"])
         elif code == 0:
@@ -237,16 +237,6 @@ class Driver:
             for child in self._children:
                 child.due = 0.0
                 child.since = time.monotonic()
-
-    def _take_history(self, lines: bytes) -> None:
-        if lines:
-            self._copies.append_history(lines)
-        for text in lines.splitlines():
-            line = msgspec.json.decode(text)
-            event = from_line(line)
-            if isinstance(event, Stopped):
-                self._reason = event.reason
-            self._watch(line)
 
     def _child_told(self, part: Part, told: Told) -> None:
         part.due = time.monotonic() + _CHILD_SECONDS
@@ -260,9 +250,9 @@ class Driver:
             part.due = time.monotonic() + _PARTING_SECONDS
 
     def _keep_log(self, part: Part, told: Told) -> None:
-        if told["log"]:
-            part.log += len(told["log"])
-            self._copies.append_log(part.name, told["log"])
+        text = told["log"]
+        if text and self._keeper.keep(lambda: self._copies.append_log(part.name, text)):
+            part.log += len(text)
 
     # The end.
 

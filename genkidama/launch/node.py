@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TypedDict
 
+import msgspec
+
 import genkidama
 from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.local.processes import Process
 from genkidama.system.address import listening_socket, local_address
+from genkidama.system.aside import Aside
 from genkidama.system.history import whole_lines
 from genkidama.system.run import CHECKPOINTS, EXPERIMENT, HISTORY, LOGS, SETTINGS, STUDY, TRIALS
 
@@ -47,6 +50,8 @@ class Told(TypedDict, total=False):
     url: str
     #: Of a parent: new lines of its history.
     history: bytes
+    #: Of a parent: lines that it cannot write into its history.
+    aside: bytes
     #: Of a parent: the files to be copied, each with a mark that changes when the file does.
     files: dict[str, str]
 
@@ -83,9 +88,9 @@ class Host:
         said = b"" if process is None else _piece(process.log, log)
         if process is None or self._problem:
             return {"code": EnvironmentFailure.exit_code, "error": self._problem, "log": said}
-        if self._stopped:  # it may have been too young to know what SIGTERM means
-            return {"code": 0, "error": "", "log": said}
         code = process.code
+        if self._stopped and (code or 0) <= 0:  # it may have been too young to know SIGTERM
+            return {"code": 0, "error": "", "log": said}
         error = _with_our_log(process, process.error()) if code else ""
         return {"code": code, "error": f"{error} (node {self._node})", "log": said}
 
@@ -122,6 +127,10 @@ class ParentHost(Host):
         self._url = ""
         #: Each parent that is started here inherits it, and so has the same address.
         self._socket: socket.socket | None = None
+        self._aside = Aside()
+        #: What was said aside and not told yet, and the reason that was said last.
+        self._news: list[bytes] = []
+        self._said = ""
 
     def put(self, path: str, content: bytes) -> None:
         """Writes a file of the run that goes on here."""
@@ -148,16 +157,30 @@ class ParentHost(Host):
         tokens = self._folder / "tokens"
         tokens.touch(0o600)
         tokens.write_text(f"* {token}\n")
-        descriptor = self._socket.fileno()
-        command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{descriptor}"]
+        listens = self._socket.fileno()
+        tells = self._aside.descriptor
+        command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{listens}"]
         command += ["--out", str(self._run), "--tokens-file", str(tokens), "--own-children"]
-        return Process("parent", command, self._folder / "parent.log", (descriptor,))
+        command += ["--aside", str(tells)]
+        process = Process("parent", command, self._folder / "parent.log", (listens, tells))
+        process.said = self._listen
+        return process
+
+    def _listen(self) -> str:
+        """What the parent has said aside last; empty if it has said nothing."""
+        for line in self._aside.read():
+            self._news.append(line)
+            self._said = msgspec.json.decode(line)["reason"]
+        return self._said
 
     def look(self, history: int, log: int) -> Told:
         """How it goes, whole lines of the history from a position on, and what there is to copy."""
         self._revive()
         told = self._tell(log)  # before the files: what it says to have ended has written them all
         lines = whole_lines(_piece(self._run / HISTORY, history))
+        self._listen()
+        told["aside"] = b"\n".join(self._news)
+        self._news = []
         return told | {"url": self._url, "history": lines, "files": dict(files(self._run))}
 
     def stop_parent(self, history: int, log: int) -> Told:
@@ -183,6 +206,7 @@ class ParentHost(Host):
 
     def close(self) -> None:
         super().close()
+        self._aside.close()
         if self._socket is not None:
             self._socket.close()
 

@@ -53,6 +53,7 @@ def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> 
     while True:
         count, progress = control.recv()
         for _ in learning.learn(memory.rows[:count].copy(), progress):
+            memory.beat += 1
             if control.poll():  # nobody speaks to one that learns: the socket has ended
                 raise EOFError
         memory.weights[:] = learning.model.numbers

@@ -3,6 +3,7 @@
 Laws of this file:
 - The two take turns, and each turn begins with a message on their socket. From "learn" to "learned"
   all belongs to the learner, and else to the parent. So nothing is ever read while it is written.
+- But `beat` may be read at any time: it shows that the learner works.
 - The learner copies a batch's rows before it changes anything, and writes θ and the optimizer's
   state when it has learned from all of them. So a learner that dies leaves what was there before.
 """
@@ -42,6 +43,7 @@ class LearnerLayout:
             "weights": ((self.size,), np.float32),
             "state": ((self.state_rows, self.trainable), np.float32),
             "clock": ((1,), np.float64),
+            "beat": ((1,), np.int64),
             "rows": ((self.rows, self.columns), np.float32),
         }
 
@@ -54,5 +56,7 @@ class LearnerMemory(Block):
     #: The optimizer's state, and its steps so far.
     state: Array
     clock: Array
+    #: A number that grows with each update, and with the batch's end.
+    beat: Array
     #: The batch: blocks one behind the other, from the first row on.
     rows: Array

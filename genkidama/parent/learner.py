@@ -4,6 +4,8 @@ Laws of this file:
 - The two take turns: `genkidama.learner.memory` says whose the shared memory is when.
 - A learner that dies is started again with the newest θ and its optimizer's state. What it was
   learning from is lost. One that dies again and again without learning ends the run.
+- One that hangs is killed, as a core is: `genkidama.health` says when. One without a batch waits,
+  and has no age.
 - It is forked from `NURSERY` if there is one. Else, and where that is gone, it is a new program.
 - It ends with the socket, and its end of the socket ends with it. Of a process that a nursery has
   forked nothing more is known for sure once the nursery is gone.
@@ -37,6 +39,7 @@ from genkidama.parameter_server import ParameterServer
 from genkidama.system.faults import died_of
 from genkidama.system.forkserver import Nursery
 from genkidama.system.machine import ONE_THREAD
+from genkidama.system.watch import Watch
 from genkidama.weights import DTYPE, Signature, Vector
 
 __all__ = ["NURSERY", "LearnerProcess"]
@@ -49,6 +52,10 @@ _ENTRY = "genkidama.learner.__main__:run_forked"
 
 #: How long a learner that is told to end may take before it is killed.
 _GRACE_SECONDS = 1.0
+
+#: It may do nothing for so many times as long as a core: before its first update it looks at the
+#: whole batch.
+_PATIENCE = 2.0
 
 #: One that has died so many times, with no batch learned in between, will never learn.
 _FATAL_DEATHS = 3
@@ -88,6 +95,7 @@ class LearnerProcess:
         self._reason = ""
         self._restarting: asyncio.Task[None] | None = None
         self._process: _Process | None = None
+        self._watch = Watch(_PATIENCE * self._experiment.child.hang_seconds, self._beat, self._hung)
 
     @property
     def pid(self) -> int:
@@ -105,6 +113,7 @@ class LearnerProcess:
                 network's.
             EnvironmentFailure: it died on the way.
         """
+        self._watch.begin()
         signature, initial = await self._describe()
         trial = self._server.trial
         if trial.vector is None:
@@ -131,6 +140,7 @@ class LearnerProcess:
         self._control, theirs = Pipe()
         # Before this program ends, multiprocessing waits for a learner that nobody has ended.
         atexit.register(self._control.close)
+        self._watch.ages.born(0)
         told = asyncio.ensure_future(asyncio.to_thread(self._be_told, theirs))
         try:
             kind, *description = await asyncio.shield(told)
@@ -143,11 +153,20 @@ class LearnerProcess:
             raise
         except (EOFError, OSError):
             code = _code(self._process)
-            raise EnvironmentFailure(
-                f"parent.rule = 'experience': the learner's process died with exit code {code}; "
+            way_out = (
                 f"it needs torch and {self._experiment.environment.id!r} on the parent's machine: "
                 f"try `{sys.executable} -m genkidama.learner`"
+            )
+            end = (
+                f"died: {self._reason}"
+                if self._reason
+                else f"died with exit code {code}; {way_out}"
+            )
+            raise EnvironmentFailure(
+                f"parent.rule = 'experience': the learner's process {end}"
             ) from None
+        finally:
+            self._watch.ages.rest(0)
         if kind == "error":
             raise ConfigurationError(description[0])
         entries, initial, shape, columns = description
@@ -191,6 +210,7 @@ class LearnerProcess:
             memory.rows[count : count + len(rows)] = rows
             count += len(rows)
         self._idle = False
+        self._watch.ages.wake(0)
         with suppress(OSError):
             self._control.send((count, self._server.progress(self._now())))
 
@@ -208,6 +228,8 @@ class LearnerProcess:
         memory = self._memory
         assert memory is not None
         self._deaths = 0
+        self._watch.ages.sign(0)
+        self._watch.ages.rest(0)
         self._newest = Learned(memory.weights.copy(), memory.state.copy(), memory.clock.copy())
         self._rule.learned(self._newest)
         self._idle = True
@@ -223,7 +245,19 @@ class LearnerProcess:
         self.feed()
         self._learned()
 
+    def _beat(self, _: int) -> int:
+        return 0 if self._memory is None else int(self._memory.beat[0])
+
+    def _hung(self, _: int, seconds: float) -> None:
+        if self._process is not None:
+            self._reason = (
+                f"it hung: it did nothing for {seconds:.0f} s; "
+                "if it needs so long, raise child.hang_seconds"
+            )
+            self._process.kill()  # the end of its socket tells the rest
+
     def _lost(self) -> None:
+        self._watch.ages.rest(0)
         asyncio.get_running_loop().remove_reader(self._control.fileno())
         self._control.close()
         if self._ending:
@@ -252,6 +286,7 @@ class LearnerProcess:
     async def end(self) -> None:
         """Ends the process, which ends by itself when its socket does, and frees the memory."""
         self._ending = True
+        self._watch.end()
         if self._restarting is not None:
             self._restarting.cancel()
             await asyncio.wait((self._restarting,))

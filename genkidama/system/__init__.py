@@ -9,6 +9,7 @@ machine.py      cores, memory, signals, the event loop
 memory.py       a block that processes share
 forkserver.py   nurseries, from which processes are forked
 nursery.py      such a process, before anything is forked from it
+watch.py        notices processes that hang
 console.py      the log, and the one line of an error
 systemd.py      what the service manager is told
 address.py      HOST:PORT and fd://N

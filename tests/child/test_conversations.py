@@ -20,8 +20,10 @@ from genkidama.messages import PROTOCOL, Hello, Leave, Welcome
 from genkidama.parent import Parent
 from genkidama.parts import Part
 from genkidama.system import joined
+from genkidama.system.certificate import fingerprint_of, make_certificate
 from genkidama.system.checkpoint import Checkpoint
 from genkidama.weights import DTYPE, Signature, Vector
+from tests.certificates import needs_openssl
 from tests.child.talking import Scripted
 from tests.helpers import (
     ConstantBackend,
@@ -162,6 +164,30 @@ async def test_with_int8_each_part_has_scales_of_its_own(tmp_path: Path) -> None
     parts = await trained(experiment, tmp_path / "parts", 3)
     np.testing.assert_allclose(parts.vector, whole.vector, atol=0.1)
     assert parts.vector[-3:].tobytes() == whole.vector[-3:].tobytes()  # statistics travel whole
+
+
+@needs_openssl
+async def test_parts_may_have_certificates_of_their_own(tmp_path: Path) -> None:
+    marks = []
+    async with AsyncExitStack() as stack:
+        parents = []
+        for number in (1, 2):
+            files = [tmp_path / f"{kind}-{number}.pem" for kind in ("certificate", "key")]
+            make_certificate(*files)
+            marks.append(fingerprint_of(files[0]))
+            secured = {"certificate_file": str(files[0]), "key_file": str(files[1])}
+            part = running(uneven(parent=secured), tmp_path / "run", part=Part(number, 2))
+            parents.append(await stack.enter_async_context(part))
+        places = [url(parent.address).replace("ws:", "wss:") for parent in parents]
+        child = Child(",".join(places), name="pi", fingerprint=",".join(marks))
+        async with Serving(child) as serving:
+            await serving.exchanged(2)
+        assert all(parent.server.trial.version for parent in parents)
+        one_for_both = Child(",".join(places), name="other", fingerprint=marks[0])
+        async with Serving(one_for_both):
+            await eventually(lambda: "certificate is another one" in one_for_both.status)
+    with pytest.raises(ConfigurationError, match=r"names 3 certificates, and parent = .* 2 parts"):
+        Child(",".join(places), fingerprint=",".join([*marks, marks[0]]))
 
 
 @pytest.mark.parametrize("rule", ["blend", "gradient"])

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from genkidama import health
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.memory import Layout, SharedMemory
@@ -305,7 +306,10 @@ async def test_steps_that_an_exchange_has_taken_along_make_no_other_one_due() ->
             crew.release()
 
 
-async def test_who_makes_progress_may_die_again_and_again() -> None:
+async def test_who_makes_progress_may_die_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "_FIRST_REST", 0.01)
     async with begun(1, "fall", exchange="free", exchange_seconds=0.01) as (crew, yard):
         steps = 0
         while steps < 30:

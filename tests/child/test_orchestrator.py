@@ -29,6 +29,7 @@ from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.system.forkserver import Nursery
+from genkidama.weights import Signature
 from tests.helpers import (
     CONSTANT,
     ROOT,
@@ -111,10 +112,27 @@ class TestContract:
         async with asyncio.timeout(10):
             await backend.shutdown()
 
-    async def test_before_it_begins_its_weights_are_read_and_written(
-        self, backend: Backend
-    ) -> None:
+    async def test_it_keeps_its_promises(self, plugged: Experiment, backend: Backend) -> None:
+        """One after the other: what takes time is that a backend starts."""
         signature = await backend.startup()
+        await self.before_it_begins_its_weights_are_read_and_written(backend, signature)
+        await self.it_learns_from_given_weights_and_counts_what_it_did(backend, signature)
+        # The state brings a restarted child back.
+        state = backend.state()
+        successor = make_backend(plugged, 2, "contract")
+        try:
+            await successor.startup()
+            successor.restore(state)
+            again = successor.state()
+            assert state.keys() == again.keys()
+            for name, array in state.items():
+                np.testing.assert_array_equal(again[name], array)
+        finally:
+            await successor.shutdown()
+
+    async def before_it_begins_its_weights_are_read_and_written(
+        self, backend: Backend, signature: Signature
+    ) -> None:
         initial = backend.snapshot()
         assert initial.shape == (signature.size,)
         assert initial.dtype == np.float32
@@ -137,10 +155,9 @@ class TestContract:
         np.testing.assert_array_equal(backend.snapshot(), np.full(signature.size, 3.0))
         np.testing.assert_array_equal(snapshot, kept)
 
-    async def test_it_learns_from_given_weights_counts_what_it_did_and_hands_on_its_state(
-        self, plugged: Experiment, backend: Backend
+    async def it_learns_from_given_weights_and_counts_what_it_did(
+        self, backend: Backend, signature: Signature
     ) -> None:
-        signature = await backend.startup()
         backend.set_progress(0.25)
         given = np.full(signature.size, 0.5, np.float32)
         given.flags.writeable = False  # as a message's vector is
@@ -166,18 +183,6 @@ class TestContract:
         assert steps >= len(returns)
         assert np.isfinite(returns).all()
         assert (backend.snapshot() != begun).any()
-        # The state brings a restarted child back.
-        state = backend.state()
-        successor = make_backend(plugged, 2, "contract")
-        try:
-            await successor.startup()
-            successor.restore(state)
-            again = successor.state()
-            assert state.keys() == again.keys()
-            for name, array in state.items():
-                np.testing.assert_array_equal(again[name], array)
-        finally:
-            await successor.shutdown()
 
 
 # Exchanges.

@@ -97,7 +97,7 @@ def test_a_new_parent_begins_with_what_it_was_given(run: Path) -> None:
 def test_what_cannot_be_written_is_told(run: Path) -> None:
     copies = Copies(run)
     (run / "history.jsonl").mkdir()
-    with pytest.raises(EnvironmentFailure, match="Is a directory; free space, and go on with"):
+    with pytest.raises(EnvironmentFailure, match="Is a directory; move the folder away that"):
         copies.append_history(b"{}\n")
     copies.append_log("parent", b"up\n")
     assert (run / "logs" / "parent.log").read_bytes() == b"up\n"

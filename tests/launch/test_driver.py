@@ -24,6 +24,7 @@ from websockets.sync.client import connect
 import genkidama
 from genkidama.system.run import Run
 from tests.helpers import ROOT, constant, history, small, until
+from tests.small_disk import disk_of, fill, possible
 
 VERSION = genkidama.__version__
 
@@ -266,6 +267,39 @@ def test_whoever_is_killed_is_started_again_and_the_run_goes_on(
         "ActorDiedError" in (run / "logs" / "parent.log").read_text()
         or "actor died" in (run / "logs" / "parent.log").read_text()
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not possible(), reason="no disk can be mounted here")
+@pytest.mark.usefixtures("clean")
+def test_a_full_disk_here_is_said_and_ends_no_run(tmp_path: Path, cluster: Cluster) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    settings = constant(parent={"checkpoint_seconds": 0.5}, network={"options": {"seconds": 0.05}})
+    with (tmp_path / "said").open("wb") as said:
+        launch = ("genkidama", "launch", "--ray", "--address", cluster.address)
+        process = cluster.start(
+            "tests.small_disk",
+            disk,
+            *launch,
+            *(file(tmp_path, settings), "--out", disk / "run", "--episodes", 0),
+            stderr=said,
+        )
+    there = disk_of(process.pid, disk)
+    run = there / "run"
+    grown(run, "checkpoint", 2)
+    fill(there)
+    words = "cannot be written: No space left on device; free space on its disk; it is tried again"
+    until(lambda: words in (tmp_path / "said").read_text(), "a warning", 20.0)
+    (there / "filler").unlink()
+    grown(run, "exchange", 20)
+    process.send_signal(signal.SIGTERM)
+    until(lambda: history(run, "stop"), "its end", 60.0)
+    versions = [line["version"] for line in history(run, "exchange")]
+    assert versions == list(range(1, len(versions) + 1))  # nothing is missing, nothing twice
+    assert ended(process)[0] == 128 + signal.SIGTERM
+    assert "Traceback" not in (tmp_path / "said").read_text()
 
 
 @pytest.mark.slow

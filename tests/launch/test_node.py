@@ -74,6 +74,17 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
 
 
 @pytest.mark.usefixtures("_here")
+def test_a_history_that_cannot_be_written_on_the_node_is_told_aside(hosts: list[Any]) -> None:
+    hosts.append(host := ParentHost("run"))
+    host.put("logs/experiment.toml", constant().to_toml().encode())
+    (host._run / "history.jsonl").symlink_to("/dev/full")
+    host.start(VERSION, TOKEN, 0)
+    said = until(lambda: host.look(0, 0)["aside"])
+    assert "No space left on device" in json.loads(said.splitlines()[0])["reason"]
+    assert host.look(0, 0)["aside"] == b""
+
+
+@pytest.mark.usefixtures("_here")
 def test_a_parent_that_was_only_just_started_ends_too(tmp_path: Path, hosts: list[Any]) -> None:
     hosts.append(host := ParentHost("run"))
     host.put("logs/experiment.toml", constant().to_toml().encode())
@@ -92,6 +103,8 @@ def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: l
         and "algorithm.gama = 1: no such setting" in told["error"]
         and told["error"].endswith(" (node 127.0.0.1)")
     )
+    stopped = parent.stop_parent(0, 0)  # so is a last checkpoint that could not be written
+    assert (stopped["code"], stopped["error"]) == (2, told["error"])
     hosts.append(child := ChildHost())
     child.start(VERSION, "", "ws://127.0.0.1:1", "bad name", 1, 0)
     told = until(lambda: (found := child.look(0))["code"] is not None and found)

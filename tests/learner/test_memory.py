@@ -15,6 +15,7 @@ def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
         "weights": ((11,), "float32"),
         "state": ((2, 10), "float32"),
         "clock": ((1,), "float64"),
+        "beat": ((1,), "int64"),
         "rows": ((7, 5), "float32"),
     }
     assert not any(getattr(memory, name).any() for name in layout.parts())

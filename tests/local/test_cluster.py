@@ -137,7 +137,7 @@ def test_the_final_evaluation_is_the_runs(monkeypatch: pytest.MonkeyPatch) -> No
 def test_whoever_is_killed_is_started_again(tmp_path: Path) -> None:
     """Both parent and child, one after the other; the run reaches its end."""
     settings = constant(
-        stop={"updates": 40},
+        stop={"updates": 20},
         parent={"checkpoint_updates": 5},
         network={"options": {"seconds": 0.05}},
     )
@@ -151,11 +151,11 @@ def test_whoever_is_killed_is_started_again(tmp_path: Path) -> None:
     watch = Watch("checkpoint", kill)
     run = train(settings, children=1, out="run", episodes=0, watch=watch)
     assert len(killed) == 2
-    assert run.load().snapshot.updates >= 40.0
+    assert run.load().snapshot.updates >= 20.0
     resumed = history(tmp_path / "run", "resume")
     assert len(resumed) == 1 and resumed[0]["version"] >= 5
     versions = [event["version"] for event in history(tmp_path / "run", "exchange")]
-    assert versions[-1] >= 40
+    assert versions[-1] >= 20
     assert {"join", "stop"} <= {event["event"] for event in history(tmp_path / "run")}
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from genkidama.local.nursery import SharedNursery
 from genkidama.messages import Goodbye, Leave, Pull, Refusal, Weights, encode
 from genkidama.parent import Parent
 from genkidama.parent import learner as module
+from genkidama.system import watch
 from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.forkserver import Nursery
 from tests.helpers import ROOT, Started, eventually, starting, until
@@ -205,6 +207,41 @@ async def test_a_learner_that_is_killed_comes_back_with_what_it_had_learned(tmp_
     assert not psutil.pid_exists(killed.pid)
 
 
+async def test_a_learner_that_hangs_is_killed_and_replaced_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
+    settings = experiment(child={"hang_seconds": 0.75})
+    async with running(settings, tmp_path) as parent, child_of(parent) as child:
+        await child.enter()
+        await child.pushed(rows())
+        await batches(parent, 1)
+        assert parent._learner is not None
+        assert not parent._learner._watch.ages._ages  # one without a batch waits, and may do so
+        hung = learner_of(parent)
+        hung.suspend()
+        await child.pushed(rows())
+        await eventually(lambda: pid_of(parent) != hung.pid, "another learner")
+        await child.pushed(rows())
+        await batches(parent, 2)
+    assert not hung.is_running()
+    said = capsys.readouterr().err
+    assert "learner lost" in said and "it hung: it did nothing for " in said
+    assert "raise child.hang_seconds" in said
+
+
+async def test_a_learner_that_hangs_as_it_is_made_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
+    fault = {"id": "tests.tiny:Faulty", "options": {"fault": "sleep", "where": "construct"}}
+    settings = experiment(environment=fault, child={"hang_seconds": 0.05})
+    with pytest.raises(
+        EnvironmentFailure, match=r"process died: it hung: it did nothing for \d+ s"
+    ):
+        await Parent(settings, out=tmp_path, listen="127.0.0.1:0").startup()
+
+
 async def test_a_parent_that_is_started_again_goes_on_with_the_optimizer(tmp_path: Path) -> None:
     async with running(experiment(), tmp_path) as parent, child_of(parent) as child:
         await child.enter()
@@ -230,15 +267,40 @@ async def test_a_parent_that_is_started_again_goes_on_with_the_optimizer(tmp_pat
         assert after.clock[0] == 2 * learned.clock[0]
 
 
-@pytest.fixture
-def nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Process]:
-    """Another program's, which the parents of a test have joined."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+@contextmanager
+def another(log: Path) -> Iterator[SharedNursery]:
+    """Another program's nursery."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        found = SharedNursery(experiment(), log)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedNursery]:
+    """The nursery of most learners here: torch is imported once."""
+    with another(tmp_path_factory.mktemp("nursery") / "log") as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _joined(shared: SharedNursery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NURSERY", Nursery())
-    shared = SharedNursery(experiment(), tmp_path / "nursery.log")
     module.NURSERY.join(shared.address)
-    yield psutil.Process(shared.pid)
-    shared.close()
+
+
+@pytest.fixture
+def nursery(
+    _joined: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[psutil.Process]:
+    """One that a test may kill, which its parents have joined."""
+    with another(tmp_path / "nursery.log") as mine:
+        monkeypatch.setattr(module, "NURSERY", Nursery())
+        module.NURSERY.join(mine.address)
+        yield psutil.Process(mine.pid)
 
 
 async def test_where_there_is_a_nursery_learners_are_forked_from_it(

@@ -979,7 +979,7 @@ class World:
 DEEDS = ["work"] * 6 + ["cut", "crash", "leave", "fail", "nan", "lost", "away", "restart"]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: int) -> None:
     """By hundreds of random courses: hypothesis' lists are too alike to meet the rare ones."""
     rng = random.Random(seed)

@@ -35,9 +35,9 @@ from genkidama.child.ga3c.rates import Rates
 from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots
 from genkidama.child.nurseries import AGENTS
 from genkidama.child.shared_weights import SharedWeights, change
-from genkidama.child.watch import Watch
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.system.watch import Watch
 from genkidama.weights import Signature, Vector
 
 __all__ = ["GA3C"]

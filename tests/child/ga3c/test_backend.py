@@ -22,7 +22,7 @@ import pytest_asyncio
 
 from genkidama.child.ga3c.backend import GA3C
 from genkidama.child.ga3c.slots import Count
-from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.weights import Vector
 from tests.child.problems import bandit_solved, corridor_solved
@@ -322,28 +322,11 @@ async def test_an_agent_whose_environment_raises_ends_the_child_by_name() -> Non
             await train(backend, lambda _: False)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
-        (
-            {"ga3c.device": "cuda"},
-            ConfigurationError,
-            r"ga3c.device = 'cuda': .*use 'cpu', or 'auto'",
-        ),
-        (
-            {"environment.options": {"fault": "kill", "where": "construct"}},
-            EnvironmentFailure,
-            "exit code -9",
-        ),
-    ],
-)
-async def test_what_cannot_be_built_is_told(
-    changes: dict[str, Any], error: type[GenkidamaError], words: str
-) -> None:
-    """What else it may be is in `test_engine`."""
-    backend = GA3C(faulty().with_settings(changes), 1)
+async def test_an_engine_that_dies_as_it_builds_is_told() -> None:
+    """What else it may be is in `test_engine`, and how it is told in `test_engine_process`."""
+    backend = GA3C(faulty(fault="kill", where="construct"), 1)
     try:
-        with pytest.raises(error, match=words):
+        with pytest.raises(EnvironmentFailure, match="exit code -9"):
             await backend.startup()
     finally:
         await backend.shutdown()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from genkidama.child import watch
 from genkidama.child.orchestrator import CoreOrchestrator
-from genkidama.child.watch import Watch
+from genkidama.system import watch
+from genkidama.system.watch import Watch
 from tests.helpers import PATIENCE, small
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.child.health import Ages, Falls
+from genkidama.health import Ages, Falls
 
 PATIENCE = 30.0
 

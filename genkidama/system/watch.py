@@ -1,7 +1,7 @@
 """Looks after processes that may hang: whether they work, and what to do if not.
 
 Laws of this file:
-- `health.py` decides who hangs; this file brings it the signs of life and the time.
+- `genkidama.health` decides who hangs; this file brings it the signs of life and the time.
 - A process that is silent may still work, in the middle of a batch. Then something changes in the
   memory that it shares, and a look at that costs the process nothing.
 """
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-from genkidama.child.health import Ages
+from genkidama.health import Ages
 
 __all__ = ["LOOK_SECONDS", "Trace", "Watch"]
 
