@@ -51,7 +51,7 @@ PPO: dict[str, Any] = {"name": "ppo", "minibatch_size": 64, "batch_size": 128}
     ],
 )
 def test_a_history_has_them(tmp_path: Path, sections: Any, expected: set[str]) -> None:
-    experiment = small(**sections, stop={"seconds": 2.0})
+    experiment = small(**sections, stop={"steps": 12_000})
     run = train(experiment, children=1, cores=1, out=tmp_path / "run", episodes=0)
     found: dict[str, list[float]] = {}
     for line in history(run.path, "measures"):
