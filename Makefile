@@ -37,10 +37,13 @@ INSTALLED_PEERS := $(PEERS)/.installed
 # What looks at packages has an environment of its own, and changes nobody's packages.
 TOOLS := build/tools
 INSTALLED_TOOLS := $(TOOLS)/.installed
+# So has what builds the site: it reads the package, and needs neither torch nor an environment.
+DOCS := build/docs-tools
+INSTALLED_DOCS := $(DOCS)/.installed
 ROLES := parent child
 
 .DEFAULT_GOAL := help
-.PHONY: help install train search test test-fast test-slow test-deploy lint format audit sbom hashes peers clean
+.PHONY: help install train search test test-fast test-slow test-deploy lint docs format audit sbom hashes release pictures peers clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +84,15 @@ lint: $(INSTALLED_DEV) ## Check format, lint, types and who imports whom.
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+docs: $(INSTALLED_DOCS) ## Build the documentation into build/site, and check its links.
+	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m docs.site build/docs
+	@rm -rf build/site
+	@PYTHONDONTWRITEBYTECODE=1 $(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --keep-going --fresh-env \
+		-c docs/site -d build/docs-trees build/docs build/site
+	@# It is read without internet, too.
+	@! grep -rE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="(https?:)?//' build/site
+	@echo build/site/index.html
+
 format: $(INSTALLED_DEV) ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -104,6 +116,16 @@ hashes: $(INSTALLED_TOOLS) ## Write build/requirements-ROLE.txt: the pins with t
 			--python-version 3.11 $$role/requirements.txt --output-file build/requirements-$$role.txt || exit; \
 		echo build/requirements-$$role.txt; \
 	done
+
+# Of what is committed: a wheel of a working tree might hold what nobody else has.
+release: $(INSTALLED_TOOLS) ## Build dist/: the wheel and the source of a release, checked (docs/releasing.md).
+	@test -z "$$(git status --porcelain)" || { echo "there are changes; commit them first: git status" >&2; exit 1; }
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(TOOLS)/bin/python -m build --outdir dist
+	$(TOOLS)/bin/twine check --strict dist/*
+
+pictures: $(INSTALLED_DEV) ## Train LunarLander, and make the pictures in docs/pictures/ of it.
+	$(BIN)/python docs/pictures/make.py
 
 peers: $(INSTALLED_PEERS) ## Make benchmarks/.venv with the programs that Genkidama is compared with.
 
@@ -136,17 +158,25 @@ $(INSTALLED_SEARCH): $(INSTALLED)
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,search,figures,onnx,postgresql,ray,atari,replay,dev]"
+	@$(PIP_INSTALL) -e ".[uvloop,search,figures,video,onnx,postgresql,ray,atari,replay,dev]"
 	@touch $@
 
 $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
-	@$(PIP_INSTALL) -e ".[uvloop,search,figures,onnx,postgresql,ray,atari,replay,dev,deploy]"
+	@$(PIP_INSTALL) -e ".[uvloop,search,figures,video,onnx,postgresql,ray,atari,replay,dev,deploy]"
 	@touch $@
 
 $(INSTALLED_TOOLS): constraints.txt
 	$(call make_venv,$(TOOLS))
 	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
-		pip-audit cyclonedx-bom uv
+		pip-audit cyclonedx-bom uv build twine
+	@touch $@
+
+# The extra `docs`, and the package's own light dependencies; the package itself is read where it lies.
+$(INSTALLED_DOCS): pyproject.toml constraints.txt
+	$(call make_venv,$(DOCS))
+	@$(DOCS)/bin/python docs/site/needs.py > $(DOCS)/needs.txt
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt \
+		-r $(DOCS)/needs.txt
 	@touch $@
 
 $(INSTALLED_PEERS): benchmarks/requirements.txt

@@ -129,7 +129,7 @@ def ours(contender: Contender, seed: int) -> Row:
         run = Run.open(out)
         history = list(run.history())
         joined = next(event["time"] for event in history if event["event"] == "join")
-        snapshot = run.load().snapshot
+        snapshot = run.snapshot
         final = genkidama.evaluate(run.final, episodes=500, seed=seed)
         best = genkidama.evaluate(run.best or run.final, episodes=500, seed=seed)
         row: Row = {

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from genkidama.local.cluster import search, train
     from genkidama.local.evaluation import Evaluation, evaluate
     from genkidama.local.results import Run
+    from genkidama.local.showing import play
     from genkidama.parameter_server import ParameterServer
     from genkidama.parent.server import Parent
     from genkidama.system.checkpoint import Checkpoint
@@ -67,6 +68,7 @@ _HOMES = {
     "blend": "genkidama.averaging",
     "evaluate": "genkidama.local.evaluation",
     "head_for": "genkidama.learning.heads",
+    "play": "genkidama.local.showing",
     "search": "genkidama.local.cluster",
     "train": "genkidama.local.cluster",
 }
@@ -94,6 +96,7 @@ __all__ = [
     "blend",
     "evaluate",
     "head_for",
+    "play",
     "search",
     "train",
 ]

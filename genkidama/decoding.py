@@ -123,7 +123,22 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
         return (
             f"{source}: {full} = {found!r}: no such setting; {hint}known here: {', '.join(known)}"
         )
+    if way := _way_to_name(value):
+        return f"{source}: {path} = {value.__name__}: {way}"
     return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
+
+
+def _way_to_name(value: Any) -> str:
+    """How a class or a function is named, which settings do instead of having it; else empty."""
+    name = getattr(value, "__name__", None)
+    if name is None or "__module__" not in dir(value):
+        return ""
+    if value.__module__ == "__main__":
+        return (
+            "it is defined in a notebook or a script, from which the processes of a child cannot "
+            f"import it; write it into a file, as my_module.py, and name it 'my_module:{name}'"
+        )
+    return f"name it '{value.__module__}:{name}'"
 
 
 def _sections(kind: Any) -> dict[str, Any]:

@@ -67,4 +67,4 @@ def settings(**changes: Any) -> Experiment:
 def test_it_learns_whatever_travels(tmp_path: Path, changes: dict[str, Any]) -> None:
     run = train(settings(**changes), children=1, cores=2, out=tmp_path / "run", episodes=0)
     assert history(run.path, "exchange")[-1]["mean_return"] >= 50.0
-    assert run.load().snapshot.steps < 60_000
+    assert run.snapshot.steps < 60_000

@@ -191,11 +191,11 @@ def test_a_trial_can_be_evaluated_and_trained_on(
     trial = f"run/trials/{best.number:04d}"
     said = json.loads(genkidama(tmp_path, "evaluate", "run", "--episodes", "1", "--json"))
     assert said["episodes"] == 1 and said["checkpoint"].startswith(f"{trial}/checkpoints/")
-    before = Run(tmp_path / trial).load().snapshot
+    before = Run(tmp_path / trial).snapshot
     goal = f"stop.updates={before.exchanges + 3}"
     options = ["--children", "1", "--cores", "1", "--set", goal, "--episodes", "0"]
     genkidama(tmp_path, "train", "--resume", trial, *options)
-    after = Run(tmp_path / trial).load().snapshot
+    after = Run(tmp_path / trial).snapshot
     assert after.exchanges >= before.exchanges + 3 and after.steps > before.steps
     rate = Run(tmp_path / trial).experiment.optimizer.learning_rate
     assert rate == best.params["optimizer.learning_rate"]
@@ -404,7 +404,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, start: Start, number: 
     trials = trials_of(run)
     assert {trial.state for trial in trials} == {TrialState.RUNNING}
     for trial in trials[:2]:  # their weights as they were at the end
-        assert Run(run / "trials" / f"{trial.number:04d}").load().snapshot.steps > 0
+        assert Run(run / "trials" / f"{trial.number:04d}").snapshot.steps > 0
 
 
 @pytest.mark.slow

@@ -70,5 +70,5 @@ def test_a_run_directory_that_is_deleted_is_there_again_at_the_end(tmp_path: Pat
         assert process.wait() == 0, process.err
         assert "Traceback" not in process.err
     run = Run(tmp_path / "run")
-    assert run.load().snapshot.updates == json.loads(process.out)["updates"]
+    assert run.snapshot.updates == json.loads(process.out)["updates"]
     assert history(run.path, "stop")

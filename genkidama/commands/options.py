@@ -15,6 +15,7 @@ __all__ = [
     "OUT",
     "SEED",
     "SINKS",
+    "WEIGHTS",
     "Option",
     "Verb",
     "file",
@@ -43,6 +44,9 @@ class Verb:
         """The examples, for the end of its help."""
         lines = [f"  {typed}\n      {what}" for typed, what in self.examples]
         return "\n".join(["examples:", *lines]) if lines else ""
+
+
+_BEST = "play a run's best weights by mean training return, if known (default)"
 
 
 def number(name: str, help: str, **more: Any) -> Option:
@@ -106,3 +110,7 @@ EPISODES = number(
     "--episodes", "length of the final evaluation (default: 500; 0 for none)", default=500
 )
 JSON = flag("--json", "print one JSON object on standard output at the end")
+WEIGHTS = (
+    ("--best", {"action": "store_true", "default": True, "help": _BEST}),
+    ("--newest", {"action": "store_false", "dest": "best", "help": "play a run's newest weights"}),
+)

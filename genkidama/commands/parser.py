@@ -13,6 +13,7 @@ from genkidama.commands.options import (
     OUT,
     SEED,
     SINKS,
+    WEIGHTS,
     Verb,
     file,
     flag,
@@ -20,6 +21,7 @@ from genkidama.commands.options import (
     path,
     setting,
 )
+from genkidama.commands.playing import PLAY
 from genkidama.doctor.arguments import add_arguments
 
 __all__ = ["OVER", "VERBS", "make_parser"]
@@ -68,6 +70,7 @@ VERBS = {
             ),
             number("--episodes", "how many (default: 500)", default=500),
             flag("--greedy", "take the most probable action instead of a sampled one"),
+            *WEIGHTS,
             number("--seed", "the episodes follow from it (default: 0)", default=0),
             (
                 "--environment",
@@ -100,6 +103,7 @@ VERBS = {
             ),
         ),
     ),
+    "play": PLAY,
     "search": Verb(
         "search for hyperparameters",
         "Searches for hyperparameters with HyperTrick.",

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 import genkidama
-from genkidama.commands import access
+from genkidama.commands import access, playing
 from genkidama.commands.carrying import export, wanted
 from genkidama.commands.starting import completion, init, list_examples
 from genkidama.errors import ConfigurationError
@@ -77,6 +77,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             environment=options.environment,
             starts=options.starts,
             choose=options.choose,
+            best=options.best,
             progress=not options.json,
         )
         if not options.json:
@@ -183,6 +184,7 @@ def _plot(options: argparse.Namespace) -> int:
 RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "train": _train,
     "evaluate": _evaluate,
+    "play": playing.play,
     "search": _search,
     "launch": _launch,
     "parent": access.parent,
@@ -274,6 +276,7 @@ def _finish(
         print(found, file=sys.stderr)
     folder = shlex.quote(str(run.path))
     progress.say(f"run: {run.path}")
+    progress.say(f"  watch it:   genkidama play {folder}")
     progress.say(f"  play again: genkidama evaluate {folder}")
     progress.say(f"  go on:      {go_on(run, experiment)}")
     if options.json:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment, played
+from genkidama.learning.explanation import Explanation, explain
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import CUT, Model
 from genkidama.system import joined
@@ -43,29 +44,37 @@ class Policy:
     def __init__(self, checkpoint: Checkpoint, seed: int = 0) -> None:
         #: The settings that it was trained with.
         self.experiment: Experiment = checkpoint.experiment
+        #: The file that it comes from, if any, and the parent's count of pushes then.
+        self.checkpoint = checkpoint.path
+        self.version = checkpoint.snapshot.version
         environment = self.make_environment()
         try:
             self.observation_space = environment.observation_space
             self.action_space = environment.action_space
-            self._model = Model(self.experiment, environment)
+            #: The network over its vector.
+            self.model = Model(self.experiment, environment)
         finally:
             environment.close()
-        difference = self._model.signature.difference(checkpoint.signature)
+        difference = self.model.signature.difference(checkpoint.signature)
         if difference is not None:
             raise ConfigurationError(
                 f"{checkpoint.path or 'the checkpoint'}: its network is not the one that its "
                 f"experiment describes: {difference}"
             )
-        self._model.vector.copy_(torch.from_numpy(checkpoint.vector))
-        self._one = self._model.network.acting()
-        self._many = self._model.network.acting_together()
-        self._normalize = self._model.normalizer()
-        self._sample = self._model.head.sampler(np.random.default_rng(seed), 0.0)
+        self.model.vector.copy_(torch.from_numpy(checkpoint.vector))
+        self._one = self.model.network.acting()
+        self._many = self.model.network.acting_together()
+        self._normalize = self.model.normalizer()
+        self._sample = self.model.head.sampler(np.random.default_rng(seed), 0.0)
 
     @classmethod
     def load(cls, path: str | Path, seed: int = 0) -> Policy:
         """The policy in a checkpoint file; errors also as `genkidama.Checkpoint.load`."""
         return cls(joined.load(path), seed)
+
+    def __repr__(self) -> str:
+        source = "weights" if self.checkpoint is None else self.checkpoint
+        return f"<Policy for {self.experiment.environment.id}: {source}, version {self.version}>"
 
     @property
     def module(self) -> nn.Module:
@@ -74,7 +83,7 @@ class Policy:
         It takes observations as the network was trained with them: where the experiment normalizes
         them, normalize first, or use `predict`. Its parameters are this policy's.
         """
-        return self._model.network
+        return self.model.network
 
     def make_environment(self, **options: Any) -> gymnasium.Env[Any, Any]:
         """The environment that it was trained in, wrappers included.
@@ -114,7 +123,7 @@ class Policy:
         Raises:
             ValueError: the observation has another shape.
         """
-        shape = self._model.observation_shape
+        shape = self.model.observation_shape
         given = np.asarray(observation, np.float32)
         if given.shape[-len(shape) :] != shape or given.ndim > len(shape) + 1:
             raise ValueError(
@@ -123,11 +132,24 @@ class Policy:
             )
         if self._normalize is not None:
             given = self._normalize(given)
-        head = self._model.head
+        head = self.model.head
         choose = head.mode if deterministic else self._sample
         if given.ndim == len(shape):
             return head.to_environment(choose(self._one(given))), None
         return np.asarray([head.to_environment(choose(row)) for row in self._many(given)]), None
+
+    def explain(self, observation: Any) -> Explanation:
+        """What it says of one observation: probabilities, or means ± spread, or Q values; and V(s).
+
+        Raises:
+            ValueError: the observation has another shape.
+        """
+        given = np.asarray(observation)
+        if given.shape != self.model.observation_shape:
+            raise ValueError(
+                f"an observation of shape {given.shape}: expected {self.model.observation_shape}"
+            )
+        return explain(self.model, given)
 
     def to_onnx(self, path: str | Path) -> Path:
         """Writes the policy for ONNX Runtime and the like, and checks what was written.
@@ -147,8 +169,8 @@ class Policy:
             raise EnvironmentFailure(
                 f"to_onnx needs {error.name}: pip install 'genkidama[onnx]'"
             ) from None
-        whole = _Whole(self._model, self.action_space).eval()
-        example = torch.randn(3, *self._model.observation_shape)
+        whole = _Whole(self.model, self.action_space).eval()
+        example = torch.randn(3, *self.model.observation_shape)
         with torch.no_grad():
             wanted = [part.numpy() for part in whole(example)]
         names = ["outputs", "value", "action"][: len(wanted)]

@@ -32,6 +32,7 @@ from genkidama.rules.table import check_parts
 from genkidama.sinks.feeds import Sinks, feeding
 from genkidama.system.address import parse_listen
 from genkidama.system.goal import with_goal
+from genkidama.system.plugs import check_environment
 from genkidama.system.run import CHILDREN, LOGS
 
 __all__ = ["search", "train"]
@@ -114,6 +115,7 @@ def train(
         shards = Run(Path(resume)).parts if resume is not None else 1
     check_parts(experiment, shards)
     feed = feeding(sinks, say)
+    check_environment(experiment)
     experiment, about_stop = with_goal(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
@@ -171,6 +173,7 @@ def search(
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
     check_search(experiment)
+    check_environment(experiment)
     if nodes < 0 or (nodes == 0 and listen is None):
         raise ConfigurationError(
             f"nodes = {nodes}: at least 1 is needed, "

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.events import from_line
 from genkidama.experiment import Experiment, Stop
 from genkidama.local.results import Run as Result
 from genkidama.plain_run import reached
@@ -29,9 +28,8 @@ from genkidama.system.run import (
     Run,
     new_directory,
 )
-from genkidama.tuning.standing import SearchStanding
 
-__all__ = ["best_trial_of", "finished", "go_on", "prepare_directory", "resumable"]
+__all__ = ["finished", "go_on", "prepare_directory", "resumable"]
 
 #: Its lock lies there.
 _LOCK = f"{LOGS}/.lock"
@@ -132,28 +130,6 @@ def _check_empty(run: Run) -> None:
             )
 
 
-def best_trial_of(run: Run) -> Run:
-    """The run itself or, of a search, its best trial.
-
-    Raises:
-        ConfigurationError: no trial of the search has a score and weights.
-    """
-    experiment = run.experiment
-    if experiment.search is None:
-        return run
-    standing = SearchStanding(experiment)
-    for event in map(from_line, run.history()):
-        if event is not None:
-            standing.take(event)
-    trials = {int(trial.path.name): trial for trial in run.trials if trial.checkpoints}
-    standing.scores = {number: standing.scores.get(number, math.nan) for number in trials}
-    if standing.best is None:
-        raise ConfigurationError(
-            f"{run.path}: no trial of this search has a score yet; go on later"
-        )
-    return trials[standing.best]
-
-
 def finished(run: Run, experiment: Experiment) -> str:
     """Why there is nothing left to do in a plain run, and how to go on; empty if there is.
 
@@ -176,7 +152,7 @@ def _reached(run: Run, stop: Stop) -> tuple[str, dict[str, float]]:
     """Which stop condition a run has reached, and limits with which it could go on."""
     if not run.checkpoints:
         return "", {}
-    snapshot = run.load().snapshot
+    snapshot = run.load(best=False).snapshot
     mean = snapshot.mean_return if len(snapshot.returns) >= stop.window else None
     done = (snapshot.updates, snapshot.episodes, snapshot.steps, snapshot.seconds)
     limits: dict[str, float] = {

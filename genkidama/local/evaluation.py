@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ import numpy.typing as npt
 from genkidama.errors import ConfigurationError
 from genkidama.formats import plural
 from genkidama.learning.starts import is_null, starts_of
-from genkidama.local.directory import best_trial_of
 from genkidama.local.players import ignore, play
 from genkidama.local.progress import EvaluationProgress
+from genkidama.local.weights import Weights, weights_of
 from genkidama.system import joined
 from genkidama.system.machine import available_cores
 from genkidama.system.run import LOGS, Run
@@ -45,6 +44,8 @@ class Evaluation:
     trained_in: str
     #: How its episodes began, as `evaluate` was told.
     starts: str | None = None
+    #: Which weights played: `"best weights, version 12"`.
+    weights: str = ""
 
     @property
     def mean(self) -> float:
@@ -105,9 +106,11 @@ class Evaluation:
             where = f" of {self.environment}"
         if self.starts is not None:
             where += f" from {self.starts}"
+        weights = f" · {self.weights}" if self.weights else ""
         return (
             f"{self.mean:.1f} ± {self.std:.1f} over {plural(len(self.returns), 'episode')}{where}, "
-            f"{actions}: {verdict[self.solved]}\n  minimum {self.minimum:.1f} · {quantiles}"
+            f"{actions}: {verdict[self.solved]}\n"
+            f"  minimum {self.minimum:.1f} · {quantiles}{weights}"
         )
 
 
@@ -146,6 +149,7 @@ def evaluate(
     environment: str | None = None,
     starts: str | None = None,
     choose: int = 0,
+    best: bool = True,
     progress: bool = False,
 ) -> Evaluation:
     """Plays episodes with a run's or a checkpoint's weights.
@@ -166,6 +170,7 @@ def evaluate(
             starts, JSON as `genkidama.learning.starts` has it; as the environment does if absent.
         choose: of a run, each checkpoint that is kept is judged by so many episodes first, others
             than those that count, and the best one is played; 0 goes by the training returns.
+        best: false takes the newest checkpoint of a run.
         progress: shows how it goes, on standard error or in a notebook's cell.
 
     Raises:
@@ -180,18 +185,15 @@ def evaluate(
         raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
     if choose < 0:
         raise ConfigurationError(f"choose = {choose}: at least 0 is needed")
-    run = target if isinstance(target, Run) else Run.open(target) if Path(target).is_dir() else None
-    run = None if run is None else best_trial_of(run)
-    if run is None:
-        checkpoint = joined.load(Path(str(target)))
-    elif choose:
+    if choose and not best:
+        raise ConfigurationError(f"choose = {choose} and best = False: give one of the two")
+    weights = weights_of(target, best=best)
+    run = weights.run
+    if run is not None and choose:
         kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
-        best = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts)
-        checkpoint = joined.load(best)
-    else:
-        checkpoint = run.load(best=True, unreadable=_warn)
-    path = checkpoint.path
-    assert path is not None
+        chosen = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts)
+        weights = Weights(run, joined.load(chosen))
+    checkpoint, path = weights.checkpoint, weights.path
     recorded = None if starts is None or is_null(starts) else _recorded(starts)
     starts_of(starts, recorded)
     count = min(cores or available_cores(), episodes)
@@ -214,14 +216,11 @@ def evaluate(
         answers[0]["environment"],
         checkpoint.experiment.environment.id,
         starts,
+        str(weights),
     )
     if run is not None:
         run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
     return evaluation
-
-
-def _warn(problem: str) -> None:
-    print(f"warning: passed over {problem}", file=sys.stderr)
 
 
 def _best(

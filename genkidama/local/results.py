@@ -26,19 +26,57 @@ class Run(runs.Run):
     """
 
     def policy(self, *, best: bool = True, seed: int = 0) -> Policy:
-        """The trained policy, ready to act.
+        """The trained policy, ready to act; it says of which weights it is.
 
         Args:
-            best: takes the best checkpoint by mean training return, as `evaluate` does; the newest
-                if there is none yet, or if this is false.
+            best: takes the best checkpoint by mean training return, as `load` and `evaluate` do;
+                the newest if there is none yet, or if this is false. Of a search, it is the best
+                trial's.
             seed: of the sampled actions.
 
         Raises:
             ConfigurationError: there is no checkpoint yet, or its environment cannot be made here.
         """
         from genkidama.learning.policy import Policy
+        from genkidama.local.weights import weights_of
 
-        return Policy(self.load(best=best), seed)
+        return Policy(weights_of(self, best=best).checkpoint, seed)
+
+    def video(
+        self,
+        path: str | Path,
+        *,
+        episodes: int = 1,
+        seed: int = 0,
+        best: bool = True,
+        deterministic: bool = False,
+        fps: float | None = None,
+        every: int = 1,
+    ) -> Path:
+        """Films the policy while it plays, and returns the file; all else as `genkidama.play`.
+
+        Args:
+            path: the film, MP4 or GIF.
+            episodes: how many are filmed.
+            seed: they follow from it.
+            best: takes the best weights, as `policy`.
+            deterministic: takes the most probable action instead of a sampled one.
+            fps: pictures a second; the environment's own pace if absent.
+            every: one step of so many is filmed.
+        """
+        from genkidama.local.showing import play
+
+        play(
+            self,
+            episodes=episodes,
+            seed=seed,
+            best=best,
+            deterministic=deterministic,
+            video=path,
+            fps=fps,
+            every=every,
+        )
+        return Path(path)
 
     def curve(self) -> pandas.DataFrame:
         """The learning curve: a row an exchange, with the columns of `genkidama.curves`.

@@ -26,6 +26,7 @@ __all__ = [
     "load_envpool",
     "load_plug",
     "load_wrapper",
+    "of_a_notebook",
     "vectorized_spec",
 ]
 
@@ -52,9 +53,12 @@ def load_plug(name: str, key: str) -> Any:
         key: the setting that holds it, for the error.
 
     Raises:
-        ConfigurationError: there is no such module, it fails to import, or it lacks the name.
+        ConfigurationError: there is no such module, it fails to import, or it lacks the name. Or it
+            is a notebook's, which no other process could import.
     """
     module_name, _, attribute = name.partition(":")
+    if module_name == "__main__":
+        raise of_a_notebook(key, name, attribute)
     module = _import(module_name, name, key)
     try:
         return getattr(module, attribute)
@@ -62,6 +66,21 @@ def load_plug(name: str, key: str) -> Any:
         raise ConfigurationError(
             f"{key} = {name!r}: module {module_name!r} has no {attribute!r}"
         ) from None
+
+
+def of_a_notebook(key: str, value: object, name: str) -> ConfigurationError:
+    """The error of a thing that a notebook or a script defines.
+
+    Args:
+        key: the setting that names it.
+        value: as it does.
+        name: of the thing.
+    """
+    return ConfigurationError(
+        f"{key} = {value!r}: {name} is defined in a notebook or a script, from which the processes "
+        "of a child cannot import it; write it into a file beside it, as my_module.py, and name "
+        f"it 'my_module:{name}'"
+    )
 
 
 def _import(module_name: str, name: str, key: str) -> ModuleType:
@@ -212,7 +231,10 @@ def check_environment(experiment: Experiment) -> None:
     if is_plug(settings.id):
         load_plug(settings.id, "environment.id")
     else:
-        environment_spec(settings.id)
+        made_by = environment_spec(settings.id).entry_point
+        if getattr(made_by, "__module__", str(made_by).partition(":")[0]) == "__main__":
+            name = getattr(made_by, "__name__", str(made_by).rpartition(":")[2])
+            raise of_a_notebook("environment.id", settings.id, name)
     if settings.vectorized:
         vectorized_spec(settings)
     for position, wrapper in enumerate(settings.wrappers):

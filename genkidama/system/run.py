@@ -145,12 +145,13 @@ class Run:
         return 1 if found is None else found.part.count
 
     def load(
-        self, *, best: bool = False, unreadable: Callable[[str], None] = lambda _: None
+        self, *, best: bool = True, unreadable: Callable[[str], None] = lambda _: None
     ) -> Checkpoint:
-        """The weights and counters of the newest good checkpoint, as a parent would go on from it.
+        """The weights and counters of a good checkpoint; its `path` says of which.
 
         Args:
-            best: takes the best by mean training return, if there is one.
+            best: takes the best by mean training return, if one is known; otherwise the newest,
+                from which a parent would go on.
             unreadable: called with one line for each file that had to be passed over.
 
         Raises:

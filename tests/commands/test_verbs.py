@@ -33,7 +33,7 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
 
 def test_a_summary_counts_what_this_command_has_added(tmp_path: Path) -> None:
     run = untrained(tmp_path, small(), version=4)  # 50 steps and 1.5 s each
-    snapshot = run.load().snapshot
+    snapshot = run.snapshot
     assert summary(run) == {
         "run": str(tmp_path),
         "updates": 4.0,
@@ -71,7 +71,7 @@ def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
     words = ["evaluate", "3", "5", "--starts", "noop:30", "--choose", "20", "--seed", "9"]
     assert verbs._evaluate(make_parser().parse_args(words)) == 0
     options = {"episodes": 500, "greedy": False, "seed": 9, "environment": None}
-    options |= {"starts": "noop:30", "choose": 20, "progress": True}
+    options |= {"starts": "noop:30", "choose": 20, "best": True, "progress": True}
     assert asked == [{"target": Path(name)} | options for name in ("3", "5")]
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("3: 3.0 ± 0.0 over 1 episode, greedy")

@@ -185,7 +185,7 @@ def test_a_run_on_a_cluster(tmp_path: Path, cluster: Cluster) -> None:
     found = json.loads(out)
     assert out.count("\n") == 1 and found["updates"] >= 30 and found["evaluation"] is None
     run = Run.open(tmp_path / "run")
-    assert found["run"] == str(run.path) and run.load().snapshot.updates == found["updates"]
+    assert found["run"] == str(run.path) and run.snapshot.updates == found["updates"]
     joined = {event["child"] for event in run.history() if event["event"] == "join"}
     assert joined == {"child-1", "child-2"}
     assert [event["reason"] for event in run.history() if event["event"] == "stop"] == [
@@ -261,7 +261,7 @@ def test_whoever_is_killed_is_started_again_and_the_run_goes_on(
         in err
     )
     assert (
-        history(run, "stop")[-1]["version"] == Run(run).load().snapshot.version
+        history(run, "stop")[-1]["version"] == Run(run).snapshot.version
     )  # the final checkpoint is here
     assert (
         "ActorDiedError" in (run / "logs" / "parent.log").read_text()
@@ -355,7 +355,7 @@ def test_the_parents_node_is_lost_with_a_child_and_others_take_over(
         process.wait(60)
     said = (tmp_path / "out").read_text()
     assert "parent was lost" in said and re.search("child-[12] was lost", said)
-    assert Run(run).load().snapshot.version == history(run, "stop")[-1]["version"] > resumed
+    assert Run(run).snapshot.version == history(run, "stop")[-1]["version"] > resumed
 
 
 @pytest.mark.slow
@@ -396,7 +396,7 @@ def test_only_who_has_the_token_may_join_and_an_interrupted_run_goes_on(
     code, _, err = ended(process)
     assert code == 128 + signal.SIGTERM, err
     assert not tokens.exists()
-    before = Run(run).load().snapshot
+    before = Run(run).snapshot
     assert history(run, "stop")[-1]["version"] == before.version
     goal = int(before.updates) + 20
     code, out, err = ended(

@@ -68,7 +68,7 @@ def test_a_run_without_a_directory_gets_one_under_runs(tmp_path: Path) -> None:
     assert [event["reason"] for event in run.history() if event["event"] == "stop"] == [
         "3 updates done"
     ]
-    assert run.load().snapshot.version >= 3
+    assert run.snapshot.version >= 3
     assert run.evaluation is None
     assert sorted(path.name for path in (run.path / "logs").glob("*.log")) == [
         "child-1.log",
@@ -151,7 +151,7 @@ def test_whoever_is_killed_is_started_again(tmp_path: Path) -> None:
     watch = Watch("checkpoint", kill)
     run = train(settings, children=1, out="run", episodes=0, watch=watch)
     assert len(killed) == 2
-    assert run.load().snapshot.updates >= 20.0
+    assert run.snapshot.updates >= 20.0
     resumed = history(tmp_path / "run", "resume")
     assert len(resumed) == 1 and resumed[0]["version"] >= 5
     versions = [event["version"] for event in history(tmp_path / "run", "exchange")]
@@ -171,7 +171,7 @@ def test_a_parent_that_others_stop_and_a_child_that_fails_do_not_end_the_run(
     said: list[str] = []
     watch = Watch("exchange", lambda: of("genkidama.parent")[0].terminate())
     run = train(settings, children=2, out="run", episodes=0, watch=watch, say=said.append)
-    assert run.load().snapshot.updates >= 30.0
+    assert run.snapshot.updates >= 30.0
     assert [event["reason"] for event in history(tmp_path / "run", "stop")] == [
         "SIGTERM",
         "30 updates done",
@@ -231,5 +231,5 @@ def test_interrupted_it_ends_all_and_leaves_a_checkpoint(tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         train(constant(), children=2, out="run", watch=Watch("exchange", interrupt))
     last = history(tmp_path / "run", "checkpoint")[-1]["version"]
-    assert Run(tmp_path / "run").load().snapshot.version == last
+    assert Run(tmp_path / "run").snapshot.version == last
     until(lambda: [event["reason"] for event in history(tmp_path / "run", "stop")] == ["SIGTERM"])

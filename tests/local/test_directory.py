@@ -9,11 +9,9 @@ import msgspec
 import pytest
 
 from genkidama.errors import ConfigurationError
-from genkidama.events import TrialEnded, as_lines
 from genkidama.experiment import Experiment
 from genkidama.local import directory
 from genkidama.local.directory import (
-    best_trial_of,
     finished,
     go_on,
     prepare_directory,
@@ -22,9 +20,8 @@ from genkidama.local.directory import (
 from genkidama.overrides import parse_setting
 from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.history import History
-from genkidama.system.run import Run, trial_folder
+from genkidama.system.run import Run
 from tests.helpers import small, untrained
-from tests.stories import PLAN, assigned, report
 
 
 def test_a_new_run_gets_a_directory_and_its_parent_the_experiment(
@@ -99,29 +96,6 @@ def test_an_interruption_says_how_to_go_on(tmp_path: Path, kind: type[BaseExcept
     with pytest.raises(kind) as raised, resumable(run, "search"):
         raise kind
     assert raised.value.__notes__ == [f"go on with it: genkidama search --resume {run.path}"]
-
-
-def test_a_search_is_played_by_its_best_trial(tmp_path: Path) -> None:
-    run = Run(tmp_path / "search")
-    untrained(run.path, small(search=PLAN))
-    assert best_trial_of(untrained(tmp_path / "plain", small())).path == tmp_path / "plain"
-    with pytest.raises(ConfigurationError, match=r"no trial of this search has a score yet"):
-        best_trial_of(run)
-    for number in range(3):
-        untrained(run.path / trial_folder(number), small())
-    (run.path / trial_folder(3)).mkdir()
-    story = [
-        *(assigned(0.0, number) for number in range(4)),
-        report(1.0, 0, 7.0),
-        report(2.0, 1, 9.0),
-        report(3.0, 2, 8.0),
-        report(4.0, 3, 99.0),  # which has no weights yet
-    ]
-    (run.path / "history.jsonl").write_bytes(as_lines(story))
-    assert best_trial_of(run).path == run.path / "trials" / "0001"
-    completed = TrialEnded(time=5.0, trial=2, state="completed", reason="all phases are done")
-    (run.path / "history.jsonl").write_bytes(as_lines([*story, completed]))
-    assert best_trial_of(run).path == run.path / "trials" / "0002"
 
 
 @pytest.mark.parametrize(

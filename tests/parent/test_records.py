@@ -193,7 +193,7 @@ async def test_a_directory_that_was_deleted_is_made_again_with_all_that_is_known
         shutil.rmtree(out)
         await until(lambda: bool(Run(out).checkpoints))
         await child.pushed(2.0)
-    assert Run(out).experiment == settings and Run(out).load().snapshot.version == 2
+    assert Run(out).experiment == settings and Run(out).snapshot.version == 2
     warnings = [warning["reason"] for warning in events(out, "warning")]
     assert "run: was deleted or moved while the run goes on" in warnings[-1]
     assert b"was deleted" in follower.read()[0]  # whoever follows the history goes on

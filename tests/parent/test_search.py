@@ -179,7 +179,7 @@ def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
         if phases[-1]["steps"]:
             run = Run.open(out / "trials" / f"{trial.number:04d}")
             assert out / trial.user_attrs["checkpoint"] == run.final
-            snapshot = run.load().snapshot
+            snapshot = run.snapshot
             assert (snapshot.steps, snapshot.episodes) == (
                 phases[-1]["steps"],
                 phases[-1]["episodes"],
@@ -358,7 +358,7 @@ async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_wor
         async with Serving(node(parent, "second")) as second:
             await second.exchanged(1)
             assert (search.trials[0].owner, search.trials[0].state) == ("second", "running")
-    assert Run(tmp_path / "run" / "trials" / "0000").load().snapshot.steps == 10 * (
+    assert Run(tmp_path / "run" / "trials" / "0000").snapshot.steps == 10 * (
         first.backend.exchanges + second.backend.exchanges
     )
 
@@ -443,9 +443,7 @@ async def test_a_parent_that_is_killed_loses_only_the_phases_under_way(tmp_path:
         phases,
     ) in known.items():  # a report that is in the study has its weights on the disk
         if phases:
-            assert (
-                Run(out / "trials" / f"{number:04d}").load().snapshot.steps >= phases[-1]["steps"]
-            )
+            assert Run(out / "trials" / f"{number:04d}").snapshot.steps >= phases[-1]["steps"]
     async with running(settings, out, address.removeprefix("ws://")) as parent:
         await over(parent, *tasks)
     after = trials_of(out)
@@ -535,7 +533,7 @@ async def test_the_time_is_over(tmp_path: Path) -> None:
     assert 0 in under_way
     for number in under_way:
         run = Run(out / "trials" / f"{number:04d}")
-        assert not run.checkpoints or run.load().snapshot.steps
+        assert not run.checkpoints or run.snapshot.steps
     # More time, and it goes on with them, whoever comes.
     again = searching(trials=1000, seconds=1000.0, phase_steps=50, return_seconds=0.0)
     async with running(again, out) as parent, Serving(node(parent, "a")):

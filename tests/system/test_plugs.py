@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
@@ -259,3 +261,30 @@ def test_what_has_no_vectorized_form_of_its_own_is_told_early() -> None:
             f"environment.vectorized = True: {name!r} is not registered with a vectorized "
             "form of its own; set it to false"
         )
+
+
+@pytest.mark.parametrize("entry_point", [None, "__main__:Mine", "class"])
+def test_what_a_notebook_defines_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, entry_point: str | None
+) -> None:
+    """Children could not import it, whatever it is registered as."""
+    mine = type("Mine", (gymnasium.Env,), {"__module__": "__main__"})
+    name = "__main__:Mine" if entry_point is None else "Mine-v0"
+    if entry_point is not None:
+        spec = EnvSpec("Mine-v0", mine if entry_point == "class" else entry_point)
+        monkeypatch.setitem(gymnasium.registry, "Mine-v0", spec)
+    with pytest.raises(ConfigurationError) as raised:
+        check_environment(Experiment(environment=Environment(id=name)))
+    assert str(raised.value) == (
+        f"environment.id = {name!r}: Mine is defined in a notebook or a script, from which the "
+        "processes of a child cannot import it; write it into a file beside it, as my_module.py, "
+        "and name it 'my_module:Mine'"
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"^Environment: id = Mine: it is defined in a .*:Mine'$"
+    ):
+        Environment(id=mine)  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigurationError, match=r"^Environment: id = Fraction: name it 'fractions:Fraction'$"
+    ):
+        Environment(id=Fraction)  # type: ignore[arg-type]

@@ -1,0 +1,143 @@
+"""docs/tutorial/: the code of each page, taken from there and put to work."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+import genkidama
+from genkidama.commands.parser import make_parser
+from genkidama.experiment import Experiment
+from genkidama.learning.a3c import A3C
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Rollout
+from genkidama.local.cluster import train
+from genkidama.system.plugs import load_plug
+from tests.child import test_orchestrator
+from tests.helpers import ROOT
+
+PAGES = ROOT / "docs/tutorial"
+
+#: The module of each page that has one.
+MODULES = {"environment": "dial", "network": "residual", "learner": "modest", "backend": "climber"}
+
+
+def block(page: str, language: str) -> str:
+    """The page's first block of code in a language."""
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert found, f"{page}.md has no block of {language}"
+    return found[1]
+
+
+def experiment(page: str) -> Experiment:
+    """The page's experiment, with a name as its file gives it."""
+    settings = tomllib.loads(block(page, "toml")) | {"name": MODULES[page]}
+    return Experiment.from_dict(settings)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the module of each page, from which everybody can import it."""
+    folder = tmp_path_factory.mktemp("mine")
+    for page, module in MODULES.items():
+        (folder / f"{module}.py").write_text(block(page, "python"), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")
+        yield folder
+    for module in MODULES.values():
+        sys.modules.pop(module, None)
+
+
+def test_the_environment_keeps_gymnasiums_promises() -> None:
+    environment = make_environment(experiment("environment").environment)
+    assert isinstance(environment.action_space, gymnasium.spaces.Discrete)
+    check_env(environment.unwrapped, skip_render_check=True)
+
+
+def test_the_network_takes_its_options_and_has_gradients() -> None:
+    subject = experiment("network")
+    model = Model(subject, make_environment(subject.environment))
+    assert dict(model.signature.entries)["inner.weight"] == (48, 48)
+    outputs, values = model.network(torch.zeros(5, 4))
+    assert outputs.shape == (5, 2) and values.shape == (5,)
+    (outputs.sum() + values.sum()).backward()
+    assert np.abs(model.gradient.numpy()).sum() > 0.0
+
+
+def test_the_learner_adds_its_penalty_to_the_loss_of_a3c() -> None:
+    subject = experiment("learner")
+    model = Model(subject, make_environment(subject.environment))
+    rng = torch.Generator().manual_seed(0)
+    rollout = steps(20)
+    modest = load_plug("modest:Modest", "algorithm.name")(subject.algorithm, model)
+    (loss,) = modest.losses(rollout, rng)
+    (plain,) = A3C(subject.algorithm, model).losses(rollout, rng)
+    penalty = 0.01 * float(np.square(model.numbers).sum())
+    assert (loss - plain).item() == pytest.approx(penalty, rel=1e-4) and penalty > 0.01
+
+
+def steps(count: int) -> Rollout:
+    """So many steps of nothing in particular, cut after the last."""
+    rng = np.random.default_rng(0)
+    seen = torch.from_numpy(rng.standard_normal((count + 1, 4)).astype(np.float32))
+    ends = np.arange(count) == count - 1
+    cuts = np.array([count - 1], np.intp)
+    rewards = np.ones(count, np.float32)
+    return Rollout(seen[:-1], torch.zeros(count, 1), rewards, ends, cuts, seen[-1:])
+
+
+def test_every_command_of_the_tutorial_is_one() -> None:
+    parser = make_parser()
+    typed = [
+        line.split("    #")[0].strip()
+        for page in sorted(PAGES.glob("*.md"))
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r"(    )?genkidama \w", line)
+    ]
+    assert len(typed) >= 14
+    for line in typed:
+        parser.parse_args(re.sub(r"['`]", "", line).split()[1:])
+
+
+@pytest.mark.slow
+class TestTheClimber(test_orchestrator.TestContract):
+    """The promises of every backend, kept by the tutorial's."""
+
+    @pytest.fixture(params=["episode", "free"])
+    def plugged(self, request: pytest.FixtureRequest) -> Experiment:
+        changes = {"child.exchange": request.param, "child.exchange_seconds": 0.05}
+        return experiment("backend").with_settings(changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", MODULES)
+def test_what_a_page_trains_learns_to_its_end(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    children = 2 if page == "backend" else 1
+    run = train(
+        experiment(page), children=children, cores=1, episodes=20, out=f"runs/{MODULES[page]}"
+    )
+    (end,) = (line["reason"] for line in run.history() if line["event"] == "stop")
+    assert "stop.seconds" not in end
+    assert not [path for path in (run.path / "logs").iterdir() if "Traceback" in path.read_text()]
+    if page == "environment":
+        names: dict[str, Any] = {}
+        exec(compile(block("results", "python"), "docs/tutorial/results.md", "exec"), names)
+        assert names["over"] and names["returns"][-1] >= -5.0
+        assert genkidama.evaluate(run, episodes=50).mean > -5.0
