@@ -45,6 +45,8 @@ class ChildRecord:
     #: such push lay: |θ_C − θ_P| / |θ_P|.
     curious: bool = field(default=False, compare=False)
     distance: float | None = field(default=None, compare=False)
+    #: How many of its pushes had measures, since the parent began.
+    measures: int = field(default=0, compare=False, repr=False)
     #: What it trains.
     trial: Trial | None = field(default=None, compare=False, repr=False)
     #: How differences travel on its connection; None if all weights travel whole.
@@ -59,6 +61,11 @@ class ChildRecord:
         self.left_out += left_out
         if push.returns:
             self.last_return = push.returns[-1]
+
+    def measured(self, every: int) -> bool:
+        """Counts a push with measures; whether they are among every n-th, which are kept."""
+        self.measures += 1
+        return not self.measures % every
 
     def counts(self) -> dict[str, int]:
         """What a checkpoint keeps of it."""

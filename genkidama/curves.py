@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["AXES", "COLUMNS", "Band", "band", "columns"]
+__all__ = ["AXES", "COLUMNS", "Band", "band", "columns", "measured"]
 
 Numbers = npt.NDArray[np.float64]
 
@@ -64,6 +64,47 @@ def columns(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
         for name, value in row.items():
             result[name].append(value)
     return result
+
+
+def measured(
+    lines: Iterable[Mapping[str, Any]], names: Sequence[str], over: str
+) -> dict[str, dict[str, tuple[Numbers, Numbers]]]:
+    """What a plain run's history says of these figures: by name and child, where and how much.
+
+    A line of measures stands where the newest exchange before it does.
+
+    Args:
+        lines: of the history.
+        names: of figures, as `genkidama.diagnostics.DIAGNOSTICS`.
+        over: one of `AXES`.
+    """
+    points: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    place = dict.fromkeys(AXES, 0.0)
+    began: float | None = None
+    for line in lines:
+        if began is None and line.get("event") == "join":
+            began = line["time"]
+        if "trial" in line or line.get("event") not in ("exchange", "measures"):
+            continue
+        place["seconds"] = line["time"] - (line["time"] if began is None else began)
+        if line["event"] == "exchange":
+            place |= {"steps": line["steps"], "episodes": line["episodes"]}
+            place["updates"] = line["update"]
+            continue
+        for name in names:
+            if isinstance(line.get(name), int | float):
+                of_child = points.setdefault(name, {}).setdefault(line["child"], [])
+                of_child.append((place[over], line[name]))
+    return {
+        name: {child: _arrays(found) for child, found in points[name].items()}
+        for name in names
+        if name in points
+    }
+
+
+def _arrays(points: Sequence[tuple[float, float]]) -> tuple[Numbers, Numbers]:
+    x, y = np.array(points, np.float64).T
+    return x, y
 
 
 def band(curves: Sequence[tuple[Numbers, Numbers]]) -> Band:

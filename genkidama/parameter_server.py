@@ -293,7 +293,7 @@ class ParameterServer:
         if left_out or not tally.exchanges % every:
             staleness = version - message.version
             self._events.append(trial.exchanged(child, tally.updates, staleness, left_out, now))
-        if message.measures and not record.exchanges % every:
+        if message.measures and record.measured(every):
             # Every n-th of each child: otherwise children that push in turns would be left out.
             self._events.append(
                 Measures(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
+from genkidama.diagnostics import DIAGNOSTICS, WEIGHTS, weight_of
 from genkidama.events import Event, Exchange, Joined, Left, Measures, Resumed, Started, Stopped
 from genkidama.experiment import Experiment
 from genkidama.formats import duration, plural, rate, remaining
@@ -34,6 +35,9 @@ _MOST_AWAY = 100
 
 #: Measures that add up over children; of the others the mean is shown.
 _SUMMED = ("pps", "tps")
+
+#: Diagnostics that a log's line has, and how it calls them.
+_SAID = {"entropy": "entropy", "approximate_kl": "KL", "explained_variance": "EV", "q_mean": "Q"}
 
 
 class Pace:
@@ -135,9 +139,9 @@ class Standing:
                 self._take_exchange(event)
             case Measures():
                 if event.backend == "learner":
-                    self._learner = event.figures
-                elif event.child in self.members:
-                    self.members[event.child].figures = event.figures
+                    self._learner = _newest(self._learner, event.figures)
+                elif (member := self.members.get(event.child)) is not None:
+                    member.figures = _newest(member.figures, event.figures)
             case Started() | Resumed():
                 self._begin(event)
             case Joined():
@@ -216,14 +220,20 @@ class Standing:
         return remaining(self.elapsed(now) - self._before, self._share_before or 0.0, share)
 
     def figures(self) -> dict[str, float]:
-        """What the backends measured last: sums of rates, means of all else."""
-        found = {name: [value] for name, value in self._learner.items()}
-        for member in self.members.values():
-            for name, value in ({} if member.away else member.figures).items():
-                found.setdefault(name, []).append(value)
+        """What the backends measured last: sums of rates, means of all else.
+
+        In a mean of a diagnostic a child counts as much as the samples that it learned from.
+        """
+        sources = [member.figures for member in self.members.values() if not member.away]
+        found: dict[str, list[tuple[float, float]]] = {}
+        for figures in (self._learner, *sources):
+            for name, value in figures.items():
+                found.setdefault(name, []).append((value, weight_of(name, figures)))
         return {
-            name: sum(values) / (1 if name in _SUMMED else len(values))
-            for name, values in found.items()
+            name: sum(value * weight for value, weight in pairs)
+            / (1.0 if name in _SUMMED else sum(weight for _, weight in pairs))
+            for name, pairs in found.items()
+            if name not in WEIGHTS
         }
 
     def line(self, now: float) -> str:
@@ -246,8 +256,16 @@ class Standing:
         yield from (f"{key.upper()} {rate(figures[key])}" for key in _SUMMED if key in figures)
         if "lag" in figures:
             yield f"lag {figures['lag']:.1f}"
+        yield from (f"{word} {figures[key]:.3g}" for key, word in _SAID.items() if key in figures)
         yield plural(self.there(), "child")
         yield duration(self.elapsed(now))
         left = self.left(now)
         if left is not None:
             yield f"at most {duration(left)} left"
+
+
+def _newest(before: dict[str, float], figures: dict[str, float]) -> dict[str, float]:
+    """What was measured last. Diagnostics are not in every line, so the last ones stay."""
+    return {
+        name: value for name, value in before.items() if name in DIAGNOSTICS + WEIGHTS
+    } | figures

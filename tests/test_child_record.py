@@ -40,6 +40,12 @@ def test_a_push_is_counted_under_its_number() -> None:
     assert record.counts() == {"exchanges": 5, "episodes": 2, "steps": 25, "left_out": 1}
 
 
+def test_every_nth_push_with_measures_is_kept_however_rare_they_are() -> None:
+    record = ChildRecord()
+    assert [record.measured(3) for _ in range(7)] == [False, False, True] * 2 + [False]
+    assert record == ChildRecord()
+
+
 def test_a_child_that_returns_goes_on_and_another_one_begins() -> None:
     record = ChildRecord(session="s", sequence=4, exchanges=3)
     trial = Trial(window=1)

@@ -119,6 +119,18 @@ def test_rates_are_summed_and_all_else_is_averaged_over_what_the_children_said_l
     assert " · PPS 1,500 · TPS 4.2 · lag 1.5 · 3 children · " in standing.line(4.0)
 
 
+def test_in_a_mean_of_a_diagnostic_a_child_counts_as_much_as_it_learned_from() -> None:
+    standing = told(
+        *(join(0.0, child) for child in "ab"),
+        measures(1.0, "a", entropy=1.0, samples=300.0, episode_length=10.0, episodes_ended=9.0),
+        measures(1.0, "b", entropy=0.2, samples=100.0, episode_length=110.0, episodes_ended=1.0),
+        measures(2.0, "b", lag=3.0),  # nothing was measured, so the last ones stay
+        exchange(4.0),
+    )
+    assert standing.figures() == pytest.approx({"entropy": 0.8, "episode_length": 20.0, "lag": 3.0})
+    assert " · lag 3.0 · entropy 0.8 · 2 children · " in standing.line(4.0)
+
+
 def test_the_measures_of_a_child_that_leaves_go_with_it() -> None:
     standing = told(
         join(0.0, "a"), join(1.0, "b"), measures(2.0, "a", pps=900.0), measures(2.0, "b", pps=100.0)

@@ -28,6 +28,7 @@ from genkidama.child.process import (
     MemoryGuard,
     live,
 )
+from genkidama.diagnostics import Diagnostics
 from genkidama.experiment import Experiment
 from genkidama.learning.experience import columns_of
 from genkidama.learning.model import Model
@@ -76,6 +77,7 @@ class Actor:
         seed: tuple[int, ...],
     ) -> None:
         self._experiment = experiment
+        self._index = index
         self._memory = memory
         self._line = line
         element = memory.semaphore[index : index + 1]
@@ -140,7 +142,10 @@ class Actor:
         self._outbox.play(lanes)
         child = self._sequence.spawn(1)[0]
         draws = np.random.default_rng(child)
-        kit = Kit(self.model, self._outbox, self._records, draws, True, renew=self.renew)
+        ended = Diagnostics(self._memory.diagnostics[self._index]).ended
+        kit = Kit(
+            self.model, self._outbox, self._records, draws, True, renew=self.renew, ended=ended
+        )
         self.collector = make_collector(experiment, self._places, kit)
         self.collector.reset(int(child.generate_state(1)[0]) % 2**31)
 

@@ -93,6 +93,8 @@ class Kit:
     #: Takes newer weights over in the middle of a batch, and says whether there were any. Without
     #: it, a batch is played with one policy.
     renew: Callable[[], bool] | None = field(default=None, kw_only=True)
+    #: Is told how many steps an episode had that has ended.
+    ended: Callable[[int], None] = field(default=lambda length: None, kw_only=True)
 
 
 class Rooms(Protocol):
@@ -143,6 +145,7 @@ class OneLane:
         self._model = model
         self._share = kit.share
         self._line = kit.line
+        self._told = kit.ended
         self._explorer = Explorer(
             kit.epsilon, experiment.algorithm.epsilon, partial(model.head.sampler, kit.rng)
         )
@@ -196,6 +199,7 @@ class OneLane:
                     cuts.append(t - 1)
                     following.append(np.array(observation))  # the next one may overwrite it
                 observation, _ = self._environment.reset()
+                self._told(length)
                 self._line.report(EPISODE, episode_return, length - self._said)
                 episode_return = 0.0
                 length = 0
@@ -250,6 +254,7 @@ class ManyLanes:
         self._model = model
         self._share = kit.share
         self._line = kit.line
+        self._told = kit.ended
         self._explorer = Explorer(
             kit.epsilon,
             experiment.algorithm.epsilon,
@@ -258,6 +263,9 @@ class ManyLanes:
         self._noted = Noted(model, kit.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
+        #: Steps that each lane has made before this batch, and when its episode began.
+        self._made = 0
+        self._began = [0] * count
         self._unsaid = 0
         self._ended: set[int] = set()
 
@@ -301,7 +309,8 @@ class ManyLanes:
                 else:
                     was_truncated[lane, t] = 1.0
                     cuts[lane * length + t] = np.array(final, np.float32)
-                self._end_episode(lane)
+                self._end_episode(lane, self._made + t + 1)
+        self._made += length
         over = (was_terminated[:, -1] + was_truncated[:, -1]) > 0.0
         for lane in np.flatnonzero(~over).tolist():
             cuts[lane * length + length - 1] = current[lane].copy()
@@ -315,7 +324,9 @@ class ManyLanes:
             self._say(PROGRESS, 0.0)
         return Batch(rows, steps, order, following, log_mu)
 
-    def _end_episode(self, lane: int) -> None:
+    def _end_episode(self, lane: int, made: int) -> None:
+        self._told(made - self._began[lane])
+        self._began[lane] = made
         self._say(EPISODE, float(self._returns[lane]))
         self._returns[lane] = 0.0
         self._ended.add(lane)

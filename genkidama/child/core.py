@@ -29,6 +29,7 @@ from genkidama.child.onlooker import make_onlooker
 from genkidama.child.process import GONE, READY, RECYCLED, UPDATE, Line, MemoryGuard, live
 from genkidama.child.remembered import remembered
 from genkidama.child.target import Target
+from genkidama.diagnostics import Diagnostics
 from genkidama.experiment import Experiment
 from genkidama.learning.learners import (
     by_autograd,
@@ -106,6 +107,7 @@ class SingleCore:
         writer = "/".join(map(str, (*seed[1:2], index)))
         self._share, self._replay = remembered(memory, self.model, draws, index, writer, line.check)
         self._target = Target(memory, index, self.algorithm)
+        self._diagnostics = Diagnostics(memory.diagnostics[index])
         kit = Kit(
             self.model,
             self._share,
@@ -113,6 +115,7 @@ class SingleCore:
             np.random.default_rng(sequence),
             reads_log_mu(self._learner),
             epsilon=self._epsilon,
+            ended=self._diagnostics.ended,
         )
         role = experiment.role
         make_collector_for = make_onlooker if role == "learn" else make_collector
@@ -184,7 +187,7 @@ class SingleCore:
         limit = self.algorithm.max_gradient_norm
         self._target.renew()
         count = 0
-        for _ in updates(found, self.model, self._optimizer, rate, limit):
+        for _ in updates(found, self.model, self._optimizer, rate, limit, self._diagnostics):
             count += 1
             self._target.updated()
             if self._shares_updates:
@@ -244,6 +247,7 @@ class SingleCore:
             progress=float(self._memory.progress[0]),
             replay=self._replay,
             target=self._target.tensor,
+            diagnostics=self._diagnostics,
         )
 
     def _discount(self, rewards: Array, ends: Array) -> None:

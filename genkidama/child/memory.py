@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.diagnostics import SHAPE
 from genkidama.system.memory import Block
 
 __all__ = ["Layout", "SharedMemory", "mark_of"]
@@ -73,6 +74,7 @@ class Layout:
             "largest": ((self.cores,), np.float64),
             "target": ((self.target,), np.float32),
             "updates": ((self.cores,), np.int64),
+            "diagnostics": ((self.cores, *SHAPE), np.float64),
             "version": ((1,), np.int64),
             "refreshed": ((3,), np.int64),
             "sizes": ((self.cores, self.blocks), np.int64),
@@ -113,6 +115,8 @@ class SharedMemory(Block):
     target: Array
     #: Updates that each core has made: int64 (C,).
     updates: Array
+    #: How each core's learning goes (`genkidama.diagnostics`): float64 (C, figures, 2).
+    diagnostics: Array
     #: The version of θ_P that the child has heard of last: int64 (1,).
     version: Array
     #: Whether θ⁻ holds numbers; and the version, and all cores' updates, when it got them.

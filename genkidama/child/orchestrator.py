@@ -30,6 +30,7 @@ from genkidama.capacity import (
 )
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
+from genkidama.child.diagnosis import Diagnosis
 from genkidama.child.memory import Layout, SharedMemory, mark_of
 from genkidama.child.nurseries import CORES
 from genkidama.child.shared_weights import SharedWeights
@@ -119,6 +120,7 @@ class CoreOrchestrator:
         self._check_replay(layout)
         self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
+        self._diagnosis = Diagnosis(self.experiment, self.cores)
         return self.signature
 
     def _describe_patiently(self) -> tuple[Any, bytes, Layout, int | None]:
@@ -258,6 +260,8 @@ class CoreOrchestrator:
 
     def take_work(self) -> Work:
         work = self._crew.take_work()
+        memory = self.memory
+        work.measures = self._diagnosis.figures(memory.diagnostics, float(memory.progress[0]))
         updates, self._crew.updates = self._crew.updates, {}
         self._updated.update(updates)
         if updates:

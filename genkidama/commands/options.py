@@ -14,6 +14,7 @@ __all__ = [
     "LISTEN",
     "OUT",
     "SEED",
+    "SINKS",
     "WEIGHTS",
     "Option",
     "Verb",
@@ -87,6 +88,24 @@ HOST = (
 CREDENTIALS = path("--credentials", "certificate, key and tokens (default: ~/.config/genkidama)")
 SEED = number("--seed", "the experiment's seed")
 OUT = path("--out", "the run directory (default: a new one under runs/)")
+SINKS = (
+    path(
+        "--tensorboard",
+        "event files for TensorBoard (default DIR: tensorboard/ in the run's directory)",
+        nargs="?",
+        const=Path(),
+    ),
+    (
+        "--log",
+        {
+            "action": "append",
+            "default": [],
+            "metavar": "SINK",
+            "help": "carry the figures to wandb, mlflow, trackio or module:Class; repeatable "
+            "(docs/sinks.md)",
+        },
+    ),
+)
 EPISODES = number(
     "--episodes", "length of the final evaluation (default: 500; 0 for none)", default=500
 )

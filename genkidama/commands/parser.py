@@ -12,6 +12,7 @@ from genkidama.commands.options import (
     JSON,
     OUT,
     SEED,
+    SINKS,
     WEIGHTS,
     Verb,
     file,
@@ -44,6 +45,7 @@ VERBS = {
             path("--resume", "go on with this run"),
             setting("child.exchange=free"),
             EPISODES,
+            *SINKS,
             JSON,
         ),
         (
@@ -124,6 +126,7 @@ VERBS = {
             OUT,
             path("--resume", "go on with this search"),
             setting("search.trials=100"),
+            *SINKS,
             flag("--no-figures", "draw nothing at the end"),
             flag(
                 "--simulate",
@@ -176,6 +179,7 @@ VERBS = {
             path("--resume", "go on with this run"),
             setting("child.exchange=free"),
             EPISODES,
+            *SINKS,
             JSON,
         ),
         (
@@ -209,6 +213,12 @@ VERBS = {
             ("genkidama plot runs/first", "one run: learning, children, returns"),
             ("genkidama plot runs/a-* runs/b-* --over seconds", "two settings, several seeds each"),
         ),
+    ),
+    "export": Verb(
+        "carry a run's figures to TensorBoard, W&B, MLflow or trackio",
+        "Carries the figures of a run that has ended, or of what there is of it, to other tools.",
+        (path("run", "a run directory"), *SINKS),
+        (("genkidama export runs/first --tensorboard", "then: tensorboard --logdir runs"),),
     ),
     "init": Verb(
         "write a first experiment, with comments",

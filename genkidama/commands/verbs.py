@@ -16,14 +16,17 @@ import msgspec
 
 import genkidama
 from genkidama.commands import access, playing, top
+from genkidama.commands.carrying import export, wanted
 from genkidama.commands.starting import completion, init, list_examples
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.local.cluster import check_search, search, train
+from genkidama.local.checks import check_search
+from genkidama.local.cluster import search, train
 from genkidama.local.directory import finished, go_on
 from genkidama.local.evaluation import Evaluation, Evaluations, evaluate
 from genkidama.local.progress import Progress, SearchProgress, follower
 from genkidama.overrides import parse_settings
+from genkidama.sinks.feeds import Feeds
 from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.examples import experiment_file
 from genkidama.system.goal import with_goal
@@ -45,19 +48,21 @@ def _train(options: argparse.Namespace) -> int:
             print(_json(summary(Run.open(options.resume), before)))
         return 0
     progress = Progress(experiment, about=about_stop)
-    with _followed(progress):
-        run = train(
-            experiment,
-            children=options.children,
-            cores=options.cores,
-            out=options.out,
-            resume=options.resume,
-            episodes=0,
-            shards=options.shards,
-            watch=progress,
-            say=progress.say,
-        )
-    _finish(run, experiment, options, progress, before)
+    with wanted(options, progress.say) as sinks:
+        with _followed(progress):
+            run = train(
+                experiment,
+                children=options.children,
+                cores=options.cores,
+                out=options.out,
+                resume=options.resume,
+                episodes=0,
+                shards=options.shards,
+                watch=progress,
+                sinks=sinks,
+                say=progress.say,
+            )
+        _finish(run, experiment, options, progress, before, sinks)
     return 0
 
 
@@ -110,6 +115,7 @@ def _search(options: argparse.Namespace) -> int:
             out=options.out,
             resume=options.resume,
             watch=progress,
+            sinks=wanted(options, progress.say),
             say=progress.say,
         )
     _say_end(progress)
@@ -129,25 +135,27 @@ def _launch(options: argparse.Namespace) -> int:
         )
     before = _before(options)
     progress = follower(experiment, about_stop)
-    # Ray prints what it knows about lost workers to standard output, which is for the result.
-    with _followed(progress), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        run = launch(
-            experiment,
-            address=options.address,
-            children=options.children,
-            cores=options.cores,
-            gpus=options.gpus,
-            out=options.out,
-            resume=options.resume,
-            episodes=0,
-            watch=progress,
-            say=progress.say,
-        )
-    if isinstance(progress, SearchProgress):
-        _say_end(progress)
-        print(_findings(run, run.path / "figures"))
-    else:
-        _finish(run, experiment, options, progress, before)
+    with wanted(options, progress.say) as sinks:
+        # Ray prints what it knows about lost workers to standard output, which is for the result.
+        with _followed(progress), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            run = launch(
+                experiment,
+                address=options.address,
+                children=options.children,
+                cores=options.cores,
+                gpus=options.gpus,
+                out=options.out,
+                resume=options.resume,
+                episodes=0,
+                watch=progress,
+                sinks=sinks,
+                say=progress.say,
+            )
+        if isinstance(progress, SearchProgress):
+            _say_end(progress)
+            print(_findings(run, run.path / "figures"))
+        else:
+            _finish(run, experiment, options, progress, before, sinks)
     return 0
 
 
@@ -187,6 +195,7 @@ RUN: dict[str, Callable[[argparse.Namespace], int]] = {
     "signature": access.signature,
     "report": _report,
     "plot": _plot,
+    "export": export,
     "init": init,
     "examples": list_examples,
     "completion": completion,
@@ -259,11 +268,13 @@ def _finish(
     options: argparse.Namespace,
     progress: Progress,
     before: Snapshot | None,
+    sinks: Feeds,
 ) -> None:
     """Evaluates what was trained, and tells what has come of it and how to go on."""
     _say_end(progress)
     if options.episodes:
         found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
+        sinks.evaluated(run)
         print(found, file=sys.stderr)
     folder = shlex.quote(str(run.path))
     progress.say(f"run: {run.path}")

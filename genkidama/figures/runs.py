@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure
 
 from genkidama.curves import AXES, band, columns
 from genkidama.errors import ConfigurationError
+from genkidama.figures.diagnostics import Series, draw_diagnostics
 from genkidama.system.run import Run
 
 __all__ = ["Series", "draw_runs", "series_of"]
@@ -31,14 +31,6 @@ _SPANS = 60
 
 #: At most so many children are told apart by colour.
 _MOST_CHILDREN = len(COLOURS)
-
-
-@dataclass(frozen=True)
-class Series:
-    """Runs that differ in nothing but their seeds."""
-
-    label: str
-    runs: list[Run]
 
 
 def series_of(runs: Sequence[Run]) -> list[Series]:
@@ -66,7 +58,8 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
 
 
 def draw_runs(runs: Sequence[Run], folder: Path, over: str = "steps") -> list[Path]:
-    """Writes `learning`, `children` (of a single run) and `returns` into `folder`, PNG and SVG.
+    """Writes `learning`, `children` (of a single run), `diagnostics` and `returns` into `folder`,
+    PNG and SVG.
 
     Args:
         runs: plain runs, running or ended.
@@ -87,6 +80,7 @@ def draw_runs(runs: Sequence[Run], folder: Path, over: str = "steps") -> list[Pa
     makers = {
         "learning": lambda: _learning(series, over),
         "children": lambda: _children(runs[0], over) if len(runs) == 1 else None,
+        "diagnostics": lambda: draw_diagnostics(series, over),
         "returns": lambda: _returns(series),
     }
     paths = write_all(makers, folder)

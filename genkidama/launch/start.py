@@ -16,6 +16,7 @@ from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.progress import following
 from genkidama.local.results import Run
+from genkidama.sinks.feeds import Sinks, feeding
 from genkidama.system.goal import with_goal
 
 __all__ = ["launch"]
@@ -32,6 +33,7 @@ def launch(
     resume: str | Path | None = None,
     episodes: int = 500,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    sinks: Sinks = (),
     say: Callable[[str], None] | None = None,
     progress: bool = False,
 ) -> Run:
@@ -49,6 +51,7 @@ def launch(
         resume: a run directory on this machine to go on with, instead of `out`.
         episodes: length of the final evaluation, on this machine; 0 for none. A search has none.
         watch: is called with each new line of the history.
+        sinks: what the figures are carried to as well, as `["wandb"]` (docs/sinks.md).
         say: is called with a line about what is not in the history: a child that waits for room, a
             part that was lost.
         progress: shows how it goes, on standard error or in a notebook's cell.
@@ -72,6 +75,7 @@ def launch(
     if resume is not None:
         Run.open(resume)
     ray = find_ray()
+    feed = feeding(sinks, say)
     # A shelf's files for its safety lie on its own machines. Here each launch has a token.
     experiment, about_stop = with_goal(experiment)
     experiment = experiment.with_settings(
@@ -79,20 +83,22 @@ def launch(
     )
     if cores is None and experiment.child.cores != "auto":
         cores = experiment.child.cores
-    with connected(ray, address):
-        nodes = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes_of(ray)}
-        places = layout(nodes, children, cores)
-        run = prepare_directory(experiment, out, resume)
-        kind = "child" if experiment.search is None else "node"
-        parts = _children(ray, kind, places, gpus)
-        with (
-            following(experiment, progress, watch, about_stop) as told,
-            resumable(run, "launch --ray"),
-            Driver(ray, run, parts, told, say) as driver,
-        ):
-            driver.wait()
-    if episodes and experiment.search is None:
-        evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
+    with feed:
+        with connected(ray, address):
+            nodes = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes_of(ray)}
+            places = layout(nodes, children, cores)
+            run = prepare_directory(experiment, out, resume)
+            kind = "child" if experiment.search is None else "node"
+            parts = _children(ray, kind, places, gpus)
+            with (
+                following(experiment, progress, watch, about_stop) as told,
+                resumable(run, "launch --ray"),
+                Driver(ray, run, parts, feed.begin(run, told), say) as driver,
+            ):
+                driver.wait()
+        if episodes and experiment.search is None:
+            evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
+            feed.evaluated(run)
     return run
 
 

@@ -11,13 +11,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from genkidama.diagnostics import Diagnostics, approximate_kl
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.learning.vtrace import vtrace
 from genkidama.schedules import SCHEDULES
 from genkidama.settings import Algorithm
 
-__all__ = ["A3C", "a3c_loss", "a3c_slopes", "entropy_coefficient", "evaluated", "normalized"]
+__all__ = [
+    "A3C",
+    "a3c_loss",
+    "a3c_slopes",
+    "entropy_coefficient",
+    "evaluated",
+    "normalized",
+    "note_losses",
+]
 
 Array = npt.NDArray[Any]
 
@@ -65,6 +74,36 @@ def normalized(advantage: Tensor) -> Tensor:
     if len(advantage) < 2:
         return advantage
     return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+
+def note_losses(
+    diagnostics: Diagnostics,
+    algorithm: Algorithm,
+    c_e: float,
+    policy_loss: float,
+    residual: Array,
+    entropy: float,
+    **more: float,
+) -> None:
+    """Notes the losses of an actor-critic's update: means over its n steps, and what it minimizes.
+
+    Args:
+        policy_loss: of a step.
+        residual: R_t − V(s_t), (n,).
+        entropy: of a step.
+        more: further diagnostics.
+    """
+    n = len(residual)
+    value_loss = float(np.dot(residual, residual)) / n
+    loss = policy_loss + algorithm.value_coefficient * value_loss - c_e * entropy
+    diagnostics.add(
+        n,
+        loss=loss * (n if algorithm.reduction == "sum" else 1),
+        policy_loss=policy_loss,
+        value_loss=value_loss,
+        entropy=entropy,
+        **more,
+    )
 
 
 def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
@@ -123,6 +162,9 @@ class A3C:
         )
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
         entropy = head.entropy(outputs) if c_e else log_pi
+        if rollout.diagnostics is not None and rollout.diagnostics.due(len(values)):
+            arrays = advantage.cpu().numpy(), returns.cpu().numpy()
+            self._note(rollout, outputs.detach(), known, values, *arrays, c_e)
         yield a3c_loss(log_pi, entropy, value, advantage, returns, c_e, self._algorithm)
 
     def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
@@ -147,8 +189,40 @@ class A3C:
         at_outputs[:n] = back(at_log_pi, at_entropy)
         at_values = np.zeros_like(values)
         at_values[:n] = at_value
+        if rollout.diagnostics is not None and rollout.diagnostics.due(n):
+            seen_outputs = torch.from_numpy(outputs[:n])
+            self._note(rollout, seen_outputs, log_pi, known, advantage, returns, c_e)
         network.backward(at_outputs, at_values)
         yield
+
+    def _note(
+        self,
+        rollout: Rollout,
+        outputs: Tensor,
+        log_pi: Array,
+        values: Array,
+        advantage: Array,
+        returns: Array,
+        c_e: float,
+    ) -> None:
+        """Notes how this update goes; all but `outputs` are (n,)."""
+        diagnostics = rollout.diagnostics
+        assert diagnostics is not None
+        if self._algorithm.normalize_advantages:
+            advantage = normalized(torch.from_numpy(advantage)).numpy()
+        more = {}
+        if rollout.log_mu is not None:
+            more["approximate_kl"] = approximate_kl(log_pi - rollout.log_mu)
+        note_losses(
+            diagnostics,
+            self._algorithm,
+            c_e,
+            -float(np.dot(log_pi, advantage)) / len(log_pi),
+            returns - values,
+            self._model.head.entropy(outputs).mean().item(),
+            **more,
+        )
+        diagnostics.add_values(values, returns)
 
     def _targets(
         self, rollout: Rollout, log_pi: Array, values: Array, cut_values: Array

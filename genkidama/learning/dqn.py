@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from genkidama.diagnostics import Diagnostics
 from genkidama.errors import ConfigurationError
 from genkidama.learning.actions import supported
 from genkidama.learning.heads import Categorical
@@ -130,7 +131,10 @@ class DQN:
             known = q.gather(1, torch.from_numpy(steps.actions).long()).squeeze(1)
             error = known - torch.from_numpy(targets)
             replay.prioritize(steps.places, error.detach().numpy())
-            yield dqn_loss(error, torch.from_numpy(steps.weights), self._algorithm)
+            loss = dqn_loss(error, torch.from_numpy(steps.weights), self._algorithm)
+            if rollout.diagnostics is not None and rollout.diagnostics.due(len(targets)):
+                _note(rollout.diagnostics, loss, error.detach().numpy(), known.detach().numpy())
+            yield loss
 
     def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
         """The gradients of `losses`, written by hand."""
@@ -147,6 +151,9 @@ class DQN:
                 known = known + values - outputs.mean(1)
             error = known - targets
             replay.prioritize(steps.places, error)
+            if rollout.diagnostics is not None and rollout.diagnostics.due(len(targets)):
+                arrays = torch.from_numpy(error), torch.from_numpy(steps.weights)
+                _note(rollout.diagnostics, dqn_loss(*arrays, self._algorithm), error, known)
             slopes = dqn_slopes(error, steps.weights, self._algorithm)
             at_outputs = np.zeros_like(outputs)
             if dueling:
@@ -187,6 +194,16 @@ class DQN:
             valued = valued + values - outputs.mean(1)
         result: Array = steps.rewards + steps.discounts * valued
         return result
+
+
+def _note(diagnostics: Diagnostics, loss: Tensor, error: Array, q: Array) -> None:
+    """Notes an update's loss, the mean |δ| and the mean Q(s, a); the arrays are (m,)."""
+    diagnostics.add(
+        len(error),
+        loss=loss.item(),
+        td_error=float(np.abs(error).mean()),
+        q_mean=float(q.mean()),
+    )
 
 
 def _seen(twin: Twin, observations: Array) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from genkidama.diagnostics import SHAPE, Diagnostics, Window
 from genkidama.experience import Columns
 from genkidama.experiment import Experiment
 from genkidama.learning.learners import gradients, make_learner, updates
@@ -102,6 +103,9 @@ class RowLearner:
         self._rng = torch.Generator().manual_seed(experiment.seed)
         #: Figures about the batch that was learned from last.
         self.figures: dict[str, float] = {}
+        self._sums = np.zeros(SHAPE)
+        self._diagnostics = Diagnostics(self._sums)
+        self._window = Window()
 
     def learn(self, rows: Array, progress: float) -> Iterator[None]:
         """Learns from a batch. Between two updates it is the caller's turn.
@@ -114,6 +118,7 @@ class RowLearner:
         model = self.model
         before = model.numbers.copy()
         rollout = rollout_of(rows, self.columns, model, progress)
+        rollout.diagnostics = self._diagnostics
         self._take_statistics(rows)
         divergence = self._divergence(rollout)
         settings = experiment.optimizer
@@ -121,11 +126,15 @@ class RowLearner:
         limit = experiment.algorithm.max_gradient_norm
         found = gradients(self._learner, model, rollout, self._rng)
         count = 0
-        for _ in updates(found, model, self._optimizer, rate, limit):
+        for _ in updates(found, model, self._optimizer, rate, limit, self._diagnostics):
             count += 1
             yield
-        self.figures = {"kl": divergence, "steps": float(len(rollout.rewards)), "rate": rate}
-        self.figures["updates"] = float(count)
+        self.figures = self._window.read(self._sums) | {
+            "learning_rate": rate,
+            "kl": divergence,
+            "steps": float(len(rollout.rewards)),
+            "updates": float(count),
+        }
         if not is_finite(model.numbers):
             # Training diverged: the batch is forgotten, and the optimizer begins anew.
             model.numbers[:] = before

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from genkidama.diagnostics import Diagnostics
 from genkidama.errors import ConfigurationError
 from genkidama.learning.algorithms import learner_class
 from genkidama.learning.heads import belongs
@@ -131,7 +133,12 @@ def by_autograd(losses: Iterable[Tensor], gradient: Tensor) -> Iterator[None]:
 
 
 def updates(
-    gradients: Iterable[None], model: Model, optimizer: Optimizer, rate: float, limit: float
+    gradients: Iterable[None],
+    model: Model,
+    optimizer: Optimizer,
+    rate: float,
+    limit: float,
+    diagnostics: Diagnostics | None = None,
 ) -> Iterator[None]:
     """One update from each gradient in `model.gradient`. After each it is the caller's turn.
 
@@ -141,10 +148,12 @@ def updates(
         optimizer: over the weights that are stepped.
         rate: the learning rate.
         limit: the gradient's longest Euclidean norm; 0 means none.
+        diagnostics: where norms of gradients are noted, now and then.
     """
     gradient = model.gradient
     for _ in gradients:
-        if limit:
-            clip_gradient(gradient, limit)
+        norm = clip_gradient(gradient, limit) if limit else None
+        if diagnostics is not None and diagnostics.updated():
+            diagnostics.close(clip_gradient(gradient, math.inf) if norm is None else norm)
         optimizer.step(gradient, rate)
         yield

@@ -50,6 +50,7 @@ class VTrace(A3C):
         for _ in range(algorithm.batch_updates):
             drawn = replay.trajectories(count, algorithm.n_steps)
             drawn.progress = rollout.progress
+            drawn.diagnostics = rollout.diagnostics
             yield drawn
 
     def _targets(

@@ -158,8 +158,9 @@ def leave_gradient(
     return _Left()
 
 
-def clip_gradient(gradient: Tensor, limit: float) -> None:
-    """Shortens the gradient to Euclidean norm `limit`, in place."""
-    norm = torch.linalg.vector_norm(gradient).item()
+def clip_gradient(gradient: Tensor, limit: float) -> float:
+    """Shortens the gradient to Euclidean norm `limit`, in place; the norm that it had."""
+    norm: float = torch.linalg.vector_norm(gradient).item()
     if norm > limit:
         gradient.mul_(limit / norm)
+    return norm

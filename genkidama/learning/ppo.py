@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.learning.a3c import entropy_coefficient, evaluated, normalized
+from genkidama.diagnostics import approximate_kl
+from genkidama.learning.a3c import entropy_coefficient, evaluated, normalized, note_losses
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.settings import Algorithm
@@ -96,6 +97,10 @@ class PPO:
                 outputs, value = network(state)
                 log_pi = head.log_probability(outputs, action)
                 entropy = head.entropy(outputs) if c_e else log_pi
+                if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
+                    seen = (log_pi.detach(), old, value.detach(), weight, target)
+                    arrays = [one.cpu().numpy() for one in seen]
+                    self._note(rollout, outputs.detach(), c_e, *arrays)
                 yield ppo_loss(log_pi, old, entropy, value, weight, target, c_e, algorithm)
 
     def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
@@ -117,8 +122,40 @@ class PPO:
                 at_log_pi, at_value, at_entropy = ppo_slopes(
                     log_pi, old, value, weight, target, c_e, algorithm
                 )
+                if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
+                    seen = torch.from_numpy(outputs)
+                    self._note(rollout, seen, c_e, log_pi, old, value, weight, target)
                 network.backward(back(at_log_pi, at_entropy), at_value)
                 yield
+
+    def _note(
+        self,
+        rollout: Rollout,
+        outputs: Tensor,
+        c_e: float,
+        log_pi: Array,
+        old: Array,
+        value: Array,
+        advantage: Array,
+        returns: Array,
+    ) -> None:
+        """Notes how the update of a minibatch goes; the arrays are (m,)."""
+        diagnostics = rollout.diagnostics
+        assert diagnostics is not None
+        algorithm = self._algorithm
+        log_ratio = log_pi - old
+        ratio = np.exp(log_ratio)
+        clipped = ratio.clip(1.0 - algorithm.clip, 1.0 + algorithm.clip)
+        note_losses(
+            diagnostics,
+            algorithm,
+            c_e,
+            -float(np.minimum(ratio * advantage, clipped * advantage).mean()),
+            returns - value,
+            self._model.head.entropy(outputs).mean().item(),
+            approximate_kl=approximate_kl(log_ratio),
+            clip_fraction=np.count_nonzero(clipped != ratio) / len(ratio),
+        )
 
     def _batch(self, rollout: Rollout) -> tuple[Tensor, ...]:
         """Observations, actions, log π_old, advantages and returns of its n steps."""
@@ -138,6 +175,8 @@ class PPO:
             advantages(rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda)
         ).to(device)
         returns = advantage + value
+        if rollout.diagnostics is not None:
+            rollout.diagnostics.add_values(values, returns.cpu().numpy())
         if algorithm.normalize_advantages:
             advantage = normalized(advantage)
         return observations, actions, old_log_pi, advantage, returns

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.diagnostics import Diagnostics
 from genkidama.learning.normalization import Moments
 from genkidama.settings import Environment
 
@@ -143,6 +144,8 @@ class Rollout:
     replay: Replay | None = None
     #: (trainable,): θ⁻, older weights, for learners that read them. They change by themselves.
     target: Tensor | None = None
+    #: Where the learner notes how it goes. None: nobody asks.
+    diagnostics: Diagnostics | None = None
 
 
 def temporal_differences(rollout: Rollout, values: Array, cut_values: Array, gamma: float) -> Array:

@@ -17,6 +17,7 @@ from genkidama.doors import check_exposed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.local.attendance import Attended
+from genkidama.local.checks import check_search
 from genkidama.local.complaints import Complaints
 from genkidama.local.directory import finished, prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
@@ -28,12 +29,13 @@ from genkidama.local.results import Run
 from genkidama.local.shares import cores_of_each
 from genkidama.parts import Part
 from genkidama.rules.table import check_parts
+from genkidama.sinks.feeds import Sinks, feeding
 from genkidama.system.address import parse_listen
 from genkidama.system.goal import with_goal
 from genkidama.system.plugs import check_environment
 from genkidama.system.run import CHILDREN, LOGS
 
-__all__ = ["check_search", "search", "train"]
+__all__ = ["search", "train"]
 
 #: How often this process looks at the others. It sleeps in between.
 _LOOK_SECONDS = 0.25
@@ -64,6 +66,7 @@ def train(
     episodes: int = 500,
     shards: int | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    sinks: Sinks = (),
     say: Callable[[str], None] | None = None,
     progress: bool = False,
 ) -> Run:
@@ -83,6 +86,7 @@ def train(
         shards: in how many parts the parent is, each a process; if absent, as many as in the run
             that goes on, or 1.
         watch: is called with each new line of the history, about four times a second.
+        sinks: what the figures are carried to as well, as `["wandb"]` (docs/sinks.md).
         say: is called with a line about each process that dies or complains.
         progress: shows how it goes, on standard error or in a notebook's cell.
 
@@ -109,21 +113,24 @@ def train(
     if shards is None:
         shards = Run(Path(resume)).parts if resume is not None else 1
     check_parts(experiment, shards)
+    feed = feeding(sinks, say)
     check_environment(experiment)
     experiment, about_stop = with_goal(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = cores_of_each(experiment, cores, children)
-    if not done:
-        with (
-            following(experiment, progress, watch, about_stop) as told,
-            resumable(run, "train"),
-            _Cluster(run, experiment, names, cores, parts=shards) as cluster,
-        ):
-            cluster.wait(told, say)
-    if episodes:
-        evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
+    with feed:
+        if not done:
+            with (
+                following(experiment, progress, watch, about_stop) as told,
+                resumable(run, "train"),
+                _Cluster(run, experiment, names, cores, parts=shards) as cluster,
+            ):
+                cluster.wait(feed.begin(run, told), say)
+        if episodes:
+            evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
+            feed.evaluated(run)
     return run
 
 
@@ -136,6 +143,7 @@ def search(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    sinks: Sinks = (),
     say: Callable[[str], None] | None = None,
     progress: bool = False,
 ) -> Run:
@@ -151,6 +159,7 @@ def search(
         out: the run directory; a new one under `runs/` if absent.
         resume: a run directory with a search to go on with, instead of `out`.
         watch: is called with each new line of the history, about four times a second.
+        sinks: what the figures are carried to as well, as `["wandb"]` (docs/sinks.md).
         say: is called with a line about each process that dies or complains.
         progress: shows how it goes, on standard error or in a notebook's cell.
 
@@ -180,29 +189,18 @@ def search(
         )
     if listen is not None and not listen.startswith("fd://"):
         check_exposed(experiment.parent, parse_listen(listen)["host"])
+    feed = feeding(sinks, say)
     run = prepare_directory(experiment, out, resume)
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     cores = cores_of_each(experiment, cores, nodes)
     with (
+        feed,
         following(experiment, progress, watch) as told,
         resumable(run, "search"),
         _Cluster(run, experiment, names, cores, listen) as cluster,
     ):
-        cluster.wait(told, say)
+        cluster.wait(feed.begin(run, told), say)
     return run
-
-
-def check_search(experiment: Experiment) -> None:
-    """Checks that there is something to search.
-
-    Raises:
-        ConfigurationError: the experiment has no `[search]`.
-    """
-    if experiment.search is None:
-        raise ConfigurationError(
-            f"{experiment.name}: has no [search]; "
-            "say what to vary, as `genkidama examples lunarlander/search` shows"
-        )
 
 
 class _Cluster:

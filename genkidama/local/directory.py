@@ -161,8 +161,22 @@ def _reached(run: Run, stop: Stop) -> tuple[str, dict[str, float]]:
         if (limit := getattr(stop, key)) is not None and have >= limit
     }
     if stop.mean_return is not None and mean is not None and mean >= stop.mean_return:
-        limits["mean_return"] = math.ceil(mean + 0.1 * abs(mean))
+        best = max(snapshot.returns[-stop.window :])
+        limits["mean_return"] = _next_goal(mean, best)
+        if best <= mean and len(limits) == 1 and stop.steps is None:
+            limits["steps"] = 2 * snapshot.steps  # a goal that may be out of reach ends nothing
     return reached(stop, mean, *done), limits
+
+
+def _next_goal(mean: float, best: float) -> float:
+    """A goal beyond a mean return, and where some episode has been: an environment may allow no
+    more than that."""
+    higher = float(math.ceil(mean + 0.1 * abs(mean)))
+    midway = (mean + best) / 2.0
+    for goal in (float(math.floor(midway)), round(midway, 1)):
+        if goal > mean:
+            return min(higher, goal)
+    return higher
 
 
 @contextmanager

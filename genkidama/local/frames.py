@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from genkidama.diagnostics import DIAGNOSTICS, WEIGHTS
 from genkidama.formats import bar, curve, duration, plural, rate
 from genkidama.local.tries import Tries
 from genkidama.standing import Member, Standing
@@ -30,7 +31,15 @@ _LONGEST = 72
 _WIDE = 110
 
 #: What a backend measures, as people write it; other names stay.
-_WORDS = {"pps": "PPS", "tps": "TPS", "approximate_kl": "KL"}
+_WORDS = {name: name.replace("_", " ") for name in DIAGNOSTICS} | {
+    "pps": "PPS",
+    "tps": "TPS",
+    "approximate_kl": "KL",
+    "learning_rate": "lr",
+}
+
+#: Rows of diagnostics, at most.
+_LEARNING_ROWS = 3
 
 #: What a child's state may take, so that no long reason pushes its numbers away.
 _LONGEST_STATE = 40
@@ -86,8 +95,9 @@ def _run(standing: Standing, now: float, width: int) -> tuple[list[Text], list[R
         ]
         rows.append(_labelled("speed", parts, width))
     figures = standing.figures()
-    if figures:
-        rows.append(_labelled("measures", _worded(figures), width))
+    learning = {name: figures.pop(name) for name in DIAGNOSTICS if name in figures}
+    rows += _wrapped("learning", _worded(learning), width, _LEARNING_ROWS)
+    rows += _wrapped("measures", _worded(figures), width, 1)
     wide = width >= _WIDE
     head = ["child", "state", "exchanged", "staleness", "steps/s", *(["steps"] if wide else [])]
     table = [("bold", head)]
@@ -101,7 +111,8 @@ def _run(standing: Standing, now: float, width: int) -> tuple[list[Text], list[R
             "" if member.away else f"{member.pace.rate(now):,.0f}",
         ]
         if wide:
-            measured = "" if member.away else "  ".join(_worded(member.figures))
+            shown = {name: one for name, one in member.figures.items() if name not in WEIGHTS}
+            measured = "" if member.away else "  ".join(_worded(shown))
             cells += [f"{member.steps:,}", measured]
         table.append(("dim" if member.away else "", cells))
     if wide:
@@ -182,6 +193,16 @@ def _curve(label: str, value: str, points: Sequence[tuple[float, float]], width:
 
 def _labelled(label: str, parts: Iterable[str], width: int) -> Text:
     return Text(f"{label:<{_LABEL}}" + _fitting(list(parts), width - _LABEL))
+
+
+def _wrapped(label: str, parts: list[str], width: int, most: int) -> list[Text]:
+    """The parts in as many rows as they need, up to so many; what does not fit is left out."""
+    rows: list[Text] = []
+    while parts and len(rows) < most:
+        text = _fitting(parts, width - _LABEL)
+        parts = parts[text.count(" · ") + 1 :]
+        rows.append(Text(f"{'' if rows else label:<{_LABEL}}{text}"))
+    return rows
 
 
 def _fitting(parts: Sequence[str], width: int) -> str:

@@ -260,7 +260,7 @@ def test_it_waits_as_soon_as_each_lane_has_ended_an_episode() -> None:
         pauses: list[int] = []
         ended: list[int] = []
         end, pause = collector._end_episode, core._line.pause
-        collector._end_episode = lambda lane: (ended.append(lane), end(lane))
+        collector._end_episode = lambda lane, made: (ended.append(lane), end(lane, made))
         core._line.pause = lambda: (pauses.append(len(ended)), pause())  # type: ignore[method-assign]
         for _ in range(30):
             collector.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkidama.child.memory import Layout, SharedMemory
+from genkidama.diagnostics import SHAPE
 
 LAYOUT = Layout(cores=3, steps=5, columns=7, size=11, trainable=10, state_rows=2, state_sets=3)
 
@@ -23,6 +24,7 @@ def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
         "largest": ((3,), "float64"),
         "target": ((0,), "float32"),
         "updates": ((3,), "int64"),
+        "diagnostics": ((3, *SHAPE), "float64"),
         "version": ((1,), "int64"),
         "refreshed": ((3,), "int64"),
         "sizes": ((3, 0), "int64"),

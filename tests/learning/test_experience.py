@@ -114,7 +114,7 @@ def test_the_rate_follows_the_schedule() -> None:
     before = learner.model.numbers.copy()
     learn(learner, many(), 1.0)
     np.testing.assert_array_equal(learner.model.numbers, before)
-    assert learner.figures["rate"] == 0.0
+    assert learner.figures["learning_rate"] == 0.0
 
 
 def test_the_divergence_is_that_of_the_policy_from_the_one_that_acted() -> None:

@@ -125,14 +125,27 @@ def test_a_run_that_is_not_finished_goes_on_as_it_is(tmp_path: Path) -> None:
     assert finished(Run(tmp_path / "new"), small(stop={"updates": 1})) == ""
 
 
-def test_a_goal_that_is_reached_is_raised(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("returns", "options"),
+    [
+        ([20.0, 25.0], "stop.mean_return=23"),  # as far as some episode was
+        ([20.0, 200.0], "stop.mean_return=121"),  # a tenth more
+        ([480.0, 500.0], "stop.mean_return=495"),
+        ([499.0, 500.0], "stop.mean_return=499.8"),
+        ([500.0, 500.0], "stop.mean_return=550 --set stop.steps=100"),  # nothing is above, perhaps
+    ],
+)
+def test_a_goal_that_is_reached_is_raised_within_reach(
+    tmp_path: Path, returns: list[float], options: str
+) -> None:
     experiment = small(stop={"mean_return": 20.0, "window": 2})
     run = untrained(tmp_path / "run", experiment)
     checkpoint = run.load()
-    snapshot = msgspec.structs.replace(checkpoint.snapshot, returns=[20.0, 25.0], mean_return=22.5)
+    mean = sum(returns) / 2
+    snapshot = msgspec.structs.replace(checkpoint.snapshot, returns=returns, mean_return=mean)
     folder = CheckpointFolder(run.path / "checkpoints")
     folder.save_latest(checkpoint.signature, checkpoint.vector, snapshot)
     assert finished(run, experiment) == (
-        f"{run.path} is finished: mean return 22.5 over 2 episodes reached 20; "
-        f"go on: genkidama train --resume {run.path} --set stop.mean_return=25"
+        f"{run.path} is finished: mean return {mean:.1f} over 2 episodes reached 20; "
+        f"go on: genkidama train --resume {run.path} --set {options}"
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from genkidama.diagnostics import DIAGNOSTICS
 from genkidama.events import Left, Started, Stopped
 from genkidama.local.frames import frame
 from genkidama.local.tries import Tries
@@ -71,8 +72,20 @@ def test_a_run_on_the_smallest_terminal() -> None:
 
 def test_a_wide_terminal_shows_what_each_child_measures() -> None:
     rows = drawn(run(2, loss=-0.0123, pps=2950.0), 42.0, 200, 60)
-    assert rows[6].split()[-2:] == ["steps", "measures"]
-    assert rows[7].endswith("loss -0.0123  PPS 2,950")
+    assert rows[4:6] == ["learning loss -0.0123", "measures PPS 2,950"]
+    assert rows[7].split()[-2:] == ["steps", "measures"]
+    assert rows[8].endswith("loss -0.0123  PPS 2,950")
+
+
+def test_diagnostics_take_as_many_rows_as_they_need() -> None:
+    names = [name for name in DIAGNOSTICS if name not in ("td_error", "q_mean", "epsilon")]
+    figures = dict.fromkeys(names, 0.125) | {"samples": 9.0}
+    rows = drawn(run(2, **figures), 42.0, 80, 24)
+    assert rows[4].startswith("learning loss 0.125 · policy loss 0.125 · value loss 0.125")
+    shown = " · ".join(row[9:].rstrip() for row in rows[4:7]).split(" · ")
+    assert len(shown) == len(names) and shown[-1] == "episode length 0.125"
+    assert {"KL 0.125", "lr 0.125", "explained variance 0.125"} < set(shown)
+    assert rows[7] == "" and not any("samples" in row for row in rows)
 
 
 def test_children_that_do_not_fit_are_counted() -> None:

@@ -99,7 +99,9 @@ async def test_what_is_pushed_is_learned_and_the_next_answer_has_it(tmp_path: Pa
     found = events(tmp_path, "measures")
     assert [line["batches"] for line in found] == [1, 2, 3, 4, 5, 6]
     assert found[0]["backend"] == "learner"
-    assert {"kl", "lag", "rate", "steps", "too_many", "too_old", "updates"} <= found[0].keys()
+    assert {"kl", "lag", "learning_rate", "steps", "too_many", "too_old", "updates"} <= found[
+        0
+    ].keys()
 
 
 async def test_a_pull_that_may_wait_is_answered_when_there_is_something_new(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from genkidama.child.process import (
     live,
 )
 from genkidama.child.sanity import check_numbers
+from genkidama.diagnostics import Diagnostics
 from genkidama.experiment import Experiment
 from genkidama.learning.actions import converter
 from genkidama.learning.lanes import make_lanes
@@ -92,6 +93,8 @@ class Agent:
         self._full = [-1] * count
         self._returns = [0.0] * count
         self._discounted = [0.0] * count
+        self._lengths = [0] * count
+        self._told = Diagnostics(slots.diagnostics[layout.threads + index]).ended
         self._unsaid = 0
         self._ended: set[int] = set()
 
@@ -131,6 +134,7 @@ class Agent:
         for i in self._all:
             row, reward = self._rows[i], float(rewards[i])
             self._returns[i] += reward
+            self._lengths[i] += 1
             self._discounted[i] = self._gamma * self._discounted[i] + reward
             slots.rewards[row], slots.discounted[row] = reward, self._discounted[i]
             slot, t = divmod(row, length)
@@ -147,8 +151,10 @@ class Agent:
                 self._place(i, row + 1, observations[i])
 
     def _end_episode(self, i: int) -> None:
+        self._told(self._lengths[i])
         self._report(EPISODE, self._returns[i])
         self._returns[i] = self._discounted[i] = 0.0
+        self._lengths[i] = 0
         self._ended.add(i)
         if len(self._ended) == len(self._all):
             self._ended.clear()

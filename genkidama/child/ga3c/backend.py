@@ -13,7 +13,6 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import signal
 import time
@@ -28,9 +27,11 @@ import structlog
 
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
+from genkidama.child.diagnosis import Diagnosis
 from genkidama.child.ga3c.adjustment import Adjustment, Setting
 from genkidama.child.ga3c.engine_process import EngineProcess, pipe
 from genkidama.child.ga3c.queues import put, ring, take, waiting
+from genkidama.child.ga3c.rates import Rates
 from genkidama.child.ga3c.slots import Count, Ends, SlotLayout, Slots
 from genkidama.child.nurseries import AGENTS
 from genkidama.child.shared_weights import SharedWeights, change
@@ -97,8 +98,8 @@ class GA3C:
         self._restart: asyncio.Task[None] | None = None
         self._adjusting: asyncio.Task[None] | None = None
         self._deaths = self._updates_at_death = 0
-        self._counted = np.zeros(len(Count), np.int64)
-        self._counted_at = 0.0
+        self._rates = Rates()
+        self._diagnosis = Diagnosis(experiment)
         self._on_device = False
 
     @property
@@ -165,7 +166,7 @@ class GA3C:
         self._watch.ages.wake(0)
         self._watch.begin()
         await self._crew.begin(self.setting.agents, version, self.slots.semaphore)
-        self._counted_at = time.monotonic()
+        self._rates.begin()
         if self._settings.dynamic:
             most = Setting(
                 self._settings.max_predictors,
@@ -280,26 +281,14 @@ class GA3C:
 
     def take_work(self) -> Work:
         work = self._crew.take_work()
-        return Work(work.steps, work.returns, self._measures())
-
-    def _measures(self) -> dict[str, float]:
-        """What was done a second since the last call, and how long the queues are."""
-        counters, now = self.slots.counters.sum(0), time.monotonic()
-        done, seconds = counters - self._counted, now - self._counted_at
-        self._counted, self._counted_at = counters, now
-        predictions, batches, rollouts, steps, updates, lag = done.tolist()
-        return {
-            "tps": rollouts / seconds,
-            "pps": predictions / seconds,
-            "updates": updates / seconds,
+        measures = {
+            **self._rates.figures(self.slots.counters.sum(0)),
             **dict(zip(Setting._fields, self.setting, strict=True)),
             "queue_prediction": waiting(self._predictions[0].fileno()),
             "queue_training": waiting(self._training[0].fileno()),
-            # A mean of nothing is no figure. NaN is left out.
-            "prediction_batch": predictions / batches if batches else math.nan,
-            "training_batch": steps / updates if updates else math.nan,
-            "lag": lag / steps if steps else math.nan,
+            **self._diagnosis.figures(self.slots.diagnostics, float(self.slots.progress[0])),
         }
+        return Work(work.steps, work.returns, measures)
 
     def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
         free = self.experiment.child.exchange == "free"

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.diagnostics import SHAPE
 from genkidama.system.memory import Block
 
 __all__ = ["Count", "Ends", "SlotLayout", "Slots"]
@@ -94,6 +95,7 @@ class SlotLayout:
             "asked": ((lanes,), np.int64),
             "answered": ((lanes,), np.int64),
             "counters": ((self.threads, len(Count)), np.int64),
+            "diagnostics": ((self.threads + self.agents, *SHAPE), np.float64),
             "semaphore": ((self.agents,), np.bool_),
             "stop": ((self.agents,), np.bool_),
             "progress": ((1,), np.float64),
@@ -134,6 +136,8 @@ class Slots(Block):
     answered: Array
     #: By thread and `Count`.
     counters: Array
+    #: By thread, and then by agent: how learning goes (`genkidama.diagnostics`).
+    diagnostics: Array
     #: By agent: the semaphore vector, and whether it should end.
     semaphore: Array
     stop: Array

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from genkidama.child.ga3c.queues import LEAVE, put, ring, take
 from genkidama.child.ga3c.slots import Count, Slots
+from genkidama.diagnostics import Diagnostics
 from genkidama.experiment import Experiment
 from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model, Spaces
@@ -174,6 +175,7 @@ class Trainer(_Thread):
         optimizer = make_optimizer(
             settings, shared.vector[: model.trainable], shared.state, self._slots.clock
         )
+        self._diagnostics = Diagnostics(self._slots.diagnostics[self.row])
         layout = self._slots.layout
         self._least = max(1, experiment.ga3c.training_batch)
         room = self._least + layout.steps
@@ -190,6 +192,7 @@ class Trainer(_Thread):
                 optimizer,
                 rate,
                 algorithm.max_gradient_norm,
+                self._diagnostics,
             ):
                 self._counters[Count.UPDATES] += 1
 
@@ -268,6 +271,7 @@ class Trainer(_Thread):
             cut_values=np.array(bootstraps, np.float32),
             log_mu=columns["log_mu"] if self._shared.needs_mu else None,
             progress=float(self._slots.progress[0]),
+            diagnostics=self._diagnostics,
         )
 
 

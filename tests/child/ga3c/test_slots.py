@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.child.ga3c.slots import Count, SlotLayout, Slots
+from genkidama.diagnostics import SHAPE
 from tests.helpers import ROOT
 
 LAYOUT = SlotLayout(
@@ -62,6 +63,8 @@ def test_every_part_has_its_shape_and_type_and_starts_as_zeros() -> None:
         "asked": ((6,), "int64"),
         "answered": ((6,), "int64"),
         "counters": ((7, 6), "int64"),
+        # 7 threads and 2 agents.
+        "diagnostics": ((9, *SHAPE), "float64"),
         "semaphore": ((2,), "bool"),
         "stop": ((2,), "bool"),
         "progress": ((1,), "float64"),

@@ -1,0 +1,103 @@
+"""What the diagnostics of learning cost a core.
+
+Claim: at most 1 % of its CPU time, acting and learning together.
+
+Method: one core, in this process, plays and learns as it does in a child. The learning of one batch
+is noted, that of the next is not, and so on. CPU time is that of this thread. Neighbours make it
+longer, never shorter, so of all batches with as many measured updates the 10 % quantile counts. The
+cost is the difference to the batches that are not noted, over what playing and learning take.
+
+    python benchmarks/diagnostics.py [--steps 200000] [EXAMPLE …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+
+import numpy as np
+import torch
+
+from genkidama.child.core import SingleCore
+from genkidama.child.core_nursery import layout_of
+from genkidama.child.memory import SharedMemory
+from genkidama.child.process import Line
+from genkidama.diagnostics import Diagnostics
+from genkidama.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.system.examples import example
+
+EXAMPLES = ["lunarlander", "lunarlander/a3c", "cartpole/dqn", "cartpole"]
+
+
+def cost(name: str, steps: int) -> tuple[float, float]:
+    """Its share of all CPU time, and of that for learning."""
+    experiment = Experiment.load(example(name))
+    experiment = experiment.with_settings(
+        # A core that learns itself, though actors and a learner may share that out.
+        {"parent.rule": "blend", "parent.rule_options": {}, "child.exchange": "free"}
+    )
+    model = Model(experiment, make_environment(experiment.environment))
+    layout = layout_of(experiment, model)
+    memory = SharedMemory(layout.for_cores(1, experiment.optimizer.shared))
+    memory.weights[:] = model.numbers
+    ours, theirs = multiprocessing.Pipe()
+    core = SingleCore(0, experiment, memory, Line(theirs, memory.stop, None), (1, 2, 3))
+    core.collector.reset(0)
+    core.pull()
+    noting: Diagnostics = core._diagnostics
+    batches = steps // experiment.algorithm.batch_size
+    due = noting.due
+    measured = 0
+
+    def counting(samples: int) -> bool:
+        nonlocal measured
+        found = due(samples)
+        measured += found
+        return found
+
+    noting.due = counting  # type: ignore[method-assign]
+    played: list[float] = []
+    #: Seconds of learning from a batch, by how many of its updates were measured; −1: not noted.
+    learned: dict[int, list[float]] = {}
+    for turn in range(batches):
+        notes = bool(turn % 2)
+        core._diagnostics = noting if notes else None  # type: ignore[assignment]
+        began = time.thread_time()
+        batch = core.collector.collect()
+        played.append((time.thread_time() - began) / batch.steps)
+        measured = 0
+        began = time.thread_time()
+        core.learn(batch)
+        seconds = (time.thread_time() - began) / batch.steps
+        learned.setdefault(measured if notes else -1, []).append(seconds)
+        core.pull()
+        while ours.poll():
+            ours.recv_bytes()
+    without = least(learned.pop(-1))
+    count = sum(map(len, learned.values()))
+    more = sum((least(found) - without) * len(found) / count for found in learned.values())
+    return more / (least(played) + without), more / without
+
+
+def least(seconds: list[float]) -> float:
+    """Their 10 % quantile."""
+    return float(np.quantile(seconds, 0.1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("examples", nargs="*", default=EXAMPLES)
+    parser.add_argument("--steps", type=int, default=200_000)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'example':<20} of all  of learning")
+    for name in options.examples:
+        of_all, of_learning = cost(name, options.steps)
+        print(f"{name:<20} {of_all:6.2%} {of_learning:12.2%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
