@@ -19,7 +19,7 @@ from genkidama.events import Event, Exchange, Joined, Left, Measures, Resumed, S
 from genkidama.experiment import Experiment
 from genkidama.formats import duration, plural, rate, remaining
 
-__all__ = ["Curve", "Member", "Pace", "Standing"]
+__all__ = ["Curve", "Member", "Pace", "Standing", "newest"]
 
 #: A speed is that of the last so many seconds.
 _WINDOW = 10.0
@@ -139,9 +139,9 @@ class Standing:
                 self._take_exchange(event)
             case Measures():
                 if event.backend == "learner":
-                    self._learner = _newest(self._learner, event.figures)
+                    self._learner = newest(self._learner, event.figures)
                 elif (member := self.members.get(event.child)) is not None:
-                    member.figures = _newest(member.figures, event.figures)
+                    member.figures = newest(member.figures, event.figures)
             case Started() | Resumed():
                 self._begin(event)
             case Joined():
@@ -264,7 +264,7 @@ class Standing:
             yield f"at most {duration(left)} left"
 
 
-def _newest(before: dict[str, float], figures: dict[str, float]) -> dict[str, float]:
+def newest(before: dict[str, float], figures: dict[str, float]) -> dict[str, float]:
     """What was measured last. Diagnostics are not in every line, so the last ones stay."""
     return {
         name: value for name, value in before.items() if name in DIAGNOSTICS + WEIGHTS

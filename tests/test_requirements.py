@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 import tomllib
 from importlib.metadata import requires
@@ -144,3 +145,23 @@ def test_arm_gets_the_torch_that_starts_on_every_raspberry_pi() -> None:
     assert (
         pins["torch"] == Pin("torch", "2.9.1") and "box2d" not in pins and "setuptools" not in pins
     )
+
+
+def test_what_the_tests_take_is_pinned_within_its_range() -> None:
+    """Each package of each extra that `make install` and the tests name has its version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lines = re.findall(r"-e \"\.\[(.*?)\]\"", makefile)
+    extras = {extra for line in lines for extra in line.split(",")} | {"docs"}
+    assert {"dev", "page", "search", "deploy"} < extras
+    asked = [
+        Requirement(line)
+        for extra in sorted(extras)
+        for line in project["optional-dependencies"][extra]
+    ]
+    target = Target("child", platform.machine(), f"3.{sys.version_info.minor}")
+    pins = read_pins((ROOT / "constraints.txt").read_text(encoding="utf-8"), target)
+    for one in asked:
+        if one.marker is None or one.marker.evaluate(target.environment):
+            name = canonicalize_name(one.name)
+            assert name in pins and one.specifier.contains(pins[name].version), one

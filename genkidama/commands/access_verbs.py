@@ -28,6 +28,13 @@ ACCESS = {
             path("--out", "the run's directory; a run in it goes on (default: a new one)"),
             setting("child.exchange=free"),
         ),
+        (
+            ("genkidama parent lunarlander --out runs/shelf", "an example, by its name"),
+            (
+                "genkidama parent mine.toml --host shelf.example --listen 0.0.0.0:9000",
+                "children reach it by this name, on another port",
+            ),
+        ),
     ),
     "join": Verb(
         "train on this machine for a parent somewhere",
@@ -54,6 +61,13 @@ ACCESS = {
                     "repeatable, '*' for all (default: none)",
                 },
             ),
+        ),
+        (
+            (
+                "genkidama join 'wss://*:TOKEN@HOST:8765#FINGERPRINT' --cores 2",
+                "what the parent printed, with two cores of this machine",
+            ),
+            ("genkidama join - < join.txt", "the string stands in no list of processes"),
         ),
     ),
     "token": Verb(
@@ -85,6 +99,11 @@ ACCESS = {
             CREDENTIALS,
             path("--tokens-file", "the parent's tokens, if they lie elsewhere", metavar="FILE"),
             path("--certificate-file", "its certificate, if it lies elsewhere", metavar="FILE"),
+        ),
+        (
+            ("genkidama token pi-01 --days 30", "for one machine, for a month"),
+            ("genkidama token --viewer", "a link to the run's page"),
+            ("genkidama token pi-01 --revoke", "that machine may no longer join"),
         ),
     ),
     "top": Verb(
@@ -124,5 +143,6 @@ ACCESS = {
         "which network an experiment has",
         "Prints the digest of an experiment's network, for parent.signature, and its parts.",
         (path("file", "the experiment", metavar="FILE.toml"), setting("network.hidden=[32]")),
+        (("genkidama signature mine.toml", "what parent.signature may be set to"),),
     ),
 }

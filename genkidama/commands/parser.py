@@ -24,7 +24,7 @@ from genkidama.commands.options import (
 from genkidama.commands.playing import PLAY
 from genkidama.doctor.arguments import add_arguments
 
-__all__ = ["OVER", "VERBS", "make_parser"]
+__all__ = ["DOCTOR", "OVER", "VERBS", "make_parser"]
 
 #: The axes of `genkidama.curves`, which imports NumPy.
 OVER = ("steps", "seconds", "episodes", "updates")
@@ -136,8 +136,9 @@ VERBS = {
         (
             ("genkidama search lunarlander/search", "an example, by its name"),
             (
-                "genkidama search mine.toml --nodes 0 --listen 0.0.0.0:8765",
-                "the nodes are other machines: python -m genkidama.child --parent ws://HERE:8765",
+                "genkidama parent mine.toml --out runs/search",
+                "the nodes are other machines, each with genkidama join; genkidama report then "
+                "tells what it found",
             ),
             ("genkidama search --resume runs/search", "go on with it"),
         ),
@@ -202,15 +203,15 @@ VERBS = {
     ),
     "plot": Verb(
         "draw how runs learned",
-        "Draws the learning curve of runs, as PNG and SVG; of a single one its children, too. Runs "
-        "that differ in their seeds alone are one line with a band.",
+        "Draws the learning curves and diagnostics of runs, as PNG and SVG; of a single one its "
+        "children, too. Runs that differ in their seeds alone are one line with a band.",
         (
             path("runs", "run directories, or one search's", nargs="+"),
             ("--over", {"choices": OVER, "default": "steps", "help": "what is on the axis"}),
             path("--out", "where to (default: figures/ in a single run's directory, or here)"),
         ),
         (
-            ("genkidama plot runs/first", "one run: learning, children, returns"),
+            ("genkidama plot runs/first", "one run: learning, children, diagnostics, returns"),
             ("genkidama plot runs/a-* runs/b-* --over seconds", "two settings, several seeds each"),
         ),
     ),
@@ -253,6 +254,7 @@ VERBS = {
         "list the examples",
         "Lists the examples, which can be trained by their names.",
         (("name", {"nargs": "?", "metavar": "NAME", "help": "print this one"}),),
+        (("genkidama examples lunarlander > mine.toml", "a copy to change"),),
     ),
     "completion": Verb(
         "print a script that completes this command in a shell",
@@ -268,6 +270,17 @@ VERBS = {
         ),
     ),
 }
+
+#: Its options are its own: it must be there when nothing else is.
+DOCTOR = Verb(
+    "examine this machine and the way to its parent",
+    "Examines this machine, and the way to its parent.",
+    (),
+    (
+        ("genkidama doctor", "can this machine do its part?"),
+        ("genkidama doctor --parent wss://HOST:8765", "and does it reach that parent?"),
+    ),
+)
 
 _EPILOG = """\
 the first hour:
@@ -300,8 +313,10 @@ def make_parser() -> argparse.ArgumentParser:
         command.set_defaults(verb=name)
     command = commands.add_parser(
         "doctor",
-        help="examine this machine and the way to its parent",
-        description="Examines this machine, and the way to its parent.",
+        help=DOCTOR.help,
+        description=DOCTOR.description,
+        epilog=DOCTOR.epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(command)
     command.set_defaults(verb="doctor")

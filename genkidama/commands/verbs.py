@@ -165,16 +165,14 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    # It imports Matplotlib, which training does without.
-    from genkidama.figures.runs import draw_runs
-
-    runs = [Run.open(path) for path in options.runs]
-    folder = options.out or (runs[0].path / "figures" if len(runs) == 1 else Path("figures"))
-    if len(runs) == 1 and runs[0].experiment.search is not None:
-        _findings(runs[0], folder)
-        paths = sorted(folder.iterdir())
+    runs = [genkidama.Run.open(path) for path in options.runs]
+    if len(runs) == 1:
+        paths = runs[0].plot(options.out, options.over)
     else:
-        paths = draw_runs(runs, folder, options.over)
+        # It imports Matplotlib, which training does without.
+        from genkidama.figures.runs import draw_runs
+
+        paths = draw_runs(runs, options.out or Path("figures"), options.over)
     for path in paths:
         print(path)
     return 0

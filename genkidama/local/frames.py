@@ -95,8 +95,7 @@ def _run(standing: Standing, now: float, width: int) -> tuple[list[Text], list[R
         ]
         rows.append(_labelled("speed", parts, width))
     figures = standing.figures()
-    learning = {name: figures.pop(name) for name in DIAGNOSTICS if name in figures}
-    rows += _wrapped("learning", _worded(learning), width, _LEARNING_ROWS)
+    rows += _wrapped("learning", _worded(_taken(figures)), width, _LEARNING_ROWS)
     rows += _wrapped("measures", _worded(figures), width, 1)
     wide = width >= _WIDE
     head = ["child", "state", "exchanged", "staleness", "steps/s", *(["steps"] if wide else [])]
@@ -111,9 +110,7 @@ def _run(standing: Standing, now: float, width: int) -> tuple[list[Text], list[R
             "" if member.away else f"{member.pace.rate(now):,.0f}",
         ]
         if wide:
-            shown = {name: one for name, one in member.figures.items() if name not in WEIGHTS}
-            measured = "" if member.away else "  ".join(_worded(shown))
-            cells += [f"{member.steps:,}", measured]
+            cells += [f"{member.steps:,}", "" if member.away else _measured(member.figures)]
         table.append(("dim" if member.away else "", cells))
     if wide:
         head.append("measures" if any(row[-1] for _, row in table[1:]) else "")
@@ -134,7 +131,14 @@ def _search(standing: SearchStanding, now: float, width: int) -> tuple[list[Text
         _curve("best", value, standing.curve.points, width),
         _labelled("speed", [f"{standing.speed(now):,.0f} steps/s"], width),
     ]
-    table = [("bold", ["node", "state", "exchanged", "trial", "phase", "return"])]
+    leading = standing.leading()
+    if leading is not None:
+        # Trials differ in their settings, so a mean over them would say nothing.
+        parts = [f"trial {leading.trial}", *_worded(_taken(dict(leading.figures)))]
+        rows += _wrapped("learning", parts, width, _LEARNING_ROWS)
+    wide = width >= _WIDE and leading is not None
+    head = ["node", "state", "exchanged", "trial", "phase", "return"]
+    table = [("bold", [*head, *(["measures"] if wide else [])])]
     nodes = sorted(standing.nodes.items(), key=lambda item: (bool(item[1].away), item[0]))
     for name, node in nodes:
         found = None if node.trial is None else standing.returns.get(node.trial)
@@ -146,6 +150,8 @@ def _search(standing: SearchStanding, now: float, width: int) -> tuple[list[Text
             f"{min(node.phase + 1, standing.search.phases)} of {standing.search.phases}",
             "" if found is None else f"{found:.1f}",
         ]
+        if wide:
+            cells.append("" if node.away else _measured(node.figures))
         table.append(("dim" if node.away else "", cells))
     return rows, table
 
@@ -213,6 +219,15 @@ def _fitting(parts: Sequence[str], width: int) -> str:
             break
         text += f" · {part}"
     return text
+
+
+def _taken(figures: dict[str, float]) -> dict[str, float]:
+    """The diagnostics among the figures, which are taken out of them."""
+    return {name: figures.pop(name) for name in DIAGNOSTICS if name in figures}
+
+
+def _measured(figures: dict[str, float]) -> str:
+    return "  ".join(_worded({name: one for name, one in figures.items() if name not in WEIGHTS}))
 
 
 def _worded(figures: dict[str, float]) -> list[str]:

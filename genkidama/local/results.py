@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genkidama.curves import columns
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.system import run as runs
+from genkidama.system.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     import pandas
@@ -24,6 +26,18 @@ class Run(runs.Run):
     Args:
         path: the directory.
     """
+
+    def load(
+        self, *, best: bool = True, unreadable: Callable[[str], None] = lambda _: None
+    ) -> Checkpoint:
+        """As `genkidama.system.run.Run.load`; of a search, the best trial's.
+
+        Raises:
+            ConfigurationError: as there, or no trial of the search has a score yet.
+        """
+        from genkidama.local.weights import best_trial_of
+
+        return runs.Run.load(best_trial_of(self), best=best, unreadable=unreadable)
 
     def policy(self, *, best: bool = True, seed: int = 0) -> Policy:
         """The trained policy, ready to act; it says of which weights it is.
@@ -95,19 +109,28 @@ class Run(runs.Run):
         return _pandas().DataFrame(list(self.history()))
 
     def plot(self, folder: str | Path | None = None, over: str = "steps") -> list[Path]:
-        """Draws the run, as `genkidama plot` does, and returns the files.
+        """Draws the run or search, as `genkidama plot` does, and returns the files.
 
         Args:
             folder: where to; `figures/` in the run's directory if absent.
-            over: `"steps"`, `"seconds"`, `"episodes"` or `"updates"`.
+            over: of a run, `"steps"`, `"seconds"`, `"episodes"` or `"updates"`.
 
         Raises:
-            ConfigurationError: Matplotlib is not installed, or no episode has ended yet.
+            ConfigurationError: Matplotlib or Optuna is not installed, or no episode has ended yet.
             EnvironmentFailure: the files cannot be written.
         """
-        from genkidama.figures.runs import draw_runs
+        folder = self.path / "figures" if folder is None else Path(folder)
+        settings = self.experiment.search
+        if settings is None:
+            from genkidama.figures.runs import draw_runs
 
-        return draw_runs([self], self.path / "figures" if folder is None else Path(folder), over)
+            return draw_runs([self], folder, over)
+        from genkidama.tuning.report import report
+        from genkidama.tuning.storage import storage_url
+
+        url = storage_url(settings.storage, self.path)
+        report(url, self.path.absolute().name, folder, str(self.path))
+        return sorted(folder.iterdir())
 
     def _repr_html_(self) -> str:
         """What a notebook shows: where it is, how far it came, how good it is."""
@@ -120,6 +143,9 @@ class Run(runs.Run):
             rows["children"] = len(set(found["child"]))
             last = found["mean_return"][-1]
             rows["mean training return"] = "–" if last is None else f"{last:.1f}"
+        if self.trials:
+            rows["trials"] = len(self.trials)
+            rows["best trial"] = self._best_trial()
         if evaluation is not None:
             rows["evaluated"] = (
                 f"{evaluation['mean']:.1f} ± {evaluation['std']:.1f} "
@@ -130,6 +156,14 @@ class Run(runs.Run):
             for name, value in rows.items()
         )
         return f"<table>{cells}</table>"
+
+    def _best_trial(self) -> str:
+        from genkidama.local.weights import best_trial_of
+
+        try:
+            return best_trial_of(self).path.name
+        except ConfigurationError:
+            return "–"
 
 
 def _pandas() -> Any:

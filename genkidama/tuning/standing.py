@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import UNSET
 
@@ -14,6 +14,7 @@ from genkidama.events import (
     Exchange,
     Joined,
     Left,
+    Measures,
     PhaseReported,
     Resumed,
     Started,
@@ -23,7 +24,7 @@ from genkidama.events import (
 )
 from genkidama.experiment import Experiment
 from genkidama.formats import duration, plural, remaining
-from genkidama.standing import Curve, Pace
+from genkidama.standing import Curve, Pace, newest
 from genkidama.tuning.records import SearchRecord, best_trial
 
 __all__ = ["Node", "SearchStanding"]
@@ -40,6 +41,8 @@ class Node:
     phase: int = 0
     #: When its trial last exchanged; None before the first time.
     exchanged: float | None = None
+    #: What its backend measured last, with this trial.
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 class SearchStanding:
@@ -89,6 +92,10 @@ class SearchStanding:
                 self._assign(event)
             case Exchange():
                 self._take_exchange(event)
+            case Measures():
+                node = self._node(event.child)
+                if event.trial == node.trial:
+                    node.figures = newest(node.figures, event.figures)
             case PhaseReported():
                 self._take_report(event)
             case TrialEnded():
@@ -117,6 +124,7 @@ class SearchStanding:
         node.trial = event.trial
         node.phase = event.phase
         node.exchanged = None
+        node.figures = {}
 
     def _take_exchange(self, event: Exchange) -> None:
         if event.trial is UNSET:
@@ -143,6 +151,15 @@ class SearchStanding:
         """The best trial so far; None if none has a score."""
         completed = {trial for trial, state in self.states.items() if state == "completed"}
         return best_trial(self.scores, completed)
+
+    def leading(self) -> Node | None:
+        """The node that measures, and whose trial has the best return; None if none does."""
+        found = [node for node in self.nodes.values() if node.figures and not node.away]
+        return max(found, key=self._return_of, default=None)
+
+    def _return_of(self, node: Node) -> float:
+        value = None if node.trial is None else self.returns.get(node.trial)
+        return -math.inf if value is None else value
 
     def counts(self) -> str:
         """As `3 completed, 2 running`."""

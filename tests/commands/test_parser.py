@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from genkidama.commands.parser import OVER, VERBS, make_parser
+from genkidama.commands.parser import DOCTOR, OVER, VERBS, make_parser
 from genkidama.commands.verbs import RUN
 from genkidama.curves import AXES
 
@@ -22,6 +24,17 @@ def test_every_verb_has_a_function_and_an_explanation_of_each_option() -> None:
     for verb in VERBS.values():
         assert verb.description.endswith(".")
         assert all(more["help"] for _, more in verb.options)
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "doctor"])
+def test_every_verb_has_examples_that_can_be_typed(verb: str) -> None:
+    examples = [typed for typed, _ in VERBS.get(verb, DOCTOR).examples]
+    assert any(f"genkidama {verb}" in typed for typed in examples)
+    for typed in examples:
+        command = typed[typed.index("genkidama") :].partition(")")[0]
+        words = shlex.split(re.split(r" [<>]+ ", command)[0])
+        assert words[0] == "genkidama"
+        make_parser().parse_args(words[1:])
 
 
 def test_curves_can_be_drawn_over_each_of_their_axes() -> None:

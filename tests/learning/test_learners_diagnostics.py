@@ -17,6 +17,7 @@ from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Network
 from tests.learning import test_dqn as q
+from tests.learning import test_off_policy as v
 from tests.learning.test_learners import model, rollout
 
 N = 80
@@ -123,6 +124,56 @@ def test_ppo(by_hand: bool) -> None:
     slow |= {"clip_fraction": np.mean(clipped), "approximate_kl": np.mean(divergence)}
     assert 0.1 < slow["clip_fraction"] < 0.9
     agrees(noted(ours, data, by_hand), slow, ours)
+
+
+@BY_HAND
+def test_vtrace_from_the_replay(by_hand: bool) -> None:
+    """The newest batch and one drawn trajectory, both off the policy: means over the steps of both.
+
+    A step's loss is −log π·A with V-trace's A, its returns are V-trace's targets.
+    """
+    gamma, rho, c = 0.9, 1.2, 0.8
+    ours = v.model_of(
+        gamma=gamma, gae_lambda=1.0, value_coefficient=0.7, minibatch_size=6, n_steps=6,
+        batch_updates=1, vtrace_rho=rho, vtrace_c=c,
+    )  # fmt: skip
+    rng = np.random.default_rng(4)
+    replay: Any = v.Remembered(rng)
+    data = v.rollout_of(rng, N, replay=replay)
+    found = noted(ours, data, by_hand)
+    rows: list[dict[str, float]] = []
+    for part in [data, *replay.given]:
+        with torch.no_grad():
+            outputs, values = ours.network(part.observations)
+            _, behind = ours.network(part.cut_observations)
+        following = dict(zip(part.cuts.tolist(), behind.tolist(), strict=True))
+        carried = 0.0  # v_{t+1} − V(s_{t+1})
+        for t in reversed(range(len(part.rewards))):
+            row = outputs[t].double().log_softmax(0)
+            log_pi, value = float(row[int(part.actions[t])]), float(values[t])
+            ratio = math.exp(log_pi - float(part.log_mu[t]))
+            ahead = following.get(t, 0.0) if part.ends[t] else float(values[t + 1])
+            carried = 0.0 if part.ends[t] else carried
+            delta = float(part.rewards[t]) + gamma * ahead - value
+            advantage = min(rho, ratio) * (delta + gamma * carried)
+            carried = min(rho, ratio) * delta + gamma * min(c, ratio) * carried
+            rows.append(
+                {
+                    "policy_loss": -log_pi * advantage,
+                    "value_loss": carried**2,
+                    "entropy": -float((row.exp() * row).sum()),
+                    "approximate_kl": ratio - 1.0 - math.log(ratio),
+                    "target": value + carried,
+                    "residual": carried,
+                }
+            )
+    mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    spread = [float(np.var([row[name] for row in rows])) for name in ("residual", "target")]
+    del mean["target"], mean["residual"]
+    mean["loss"] = mean["policy_loss"] + 0.7 * mean["value_loss"] - 0.1 * mean["entropy"]
+    mean |= {"explained_variance": 1.0 - spread[0] / spread[1], "samples": N + 6.0}
+    assert 0.05 < mean["approximate_kl"]  # they are off the policy
+    agrees(found, mean, ours)
 
 
 @BY_HAND

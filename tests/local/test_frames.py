@@ -104,6 +104,24 @@ def test_a_search_shows_what_its_nodes_train() -> None:
     assert rows[7].split() == ["node-0", "joined", "–", "0", "1", "of", "2"]
 
 
+def test_a_search_shows_how_its_leading_trial_learns() -> None:
+    standing = search()
+    for number, value in ((0, 3.0), (1, 5.0)):
+        for event in (
+            exchange(61.0, mean=value, child=f"node-{number}"),
+            measures(61.0, f"node-{number}", entropy=value / 8, approximate_kl=0.25, samples=9.0),
+        ):
+            event.trial = number
+            standing.take(event)
+    rows = drawn(standing, 61.0, 80, 24)
+    assert rows[5] == "learning trial 1 · entropy 0.625 · KL 0.25"
+    assert rows[8].split() == ["node-0", "training", "0.0", "s", "ago", "0", "1", "of", "2", "3.0"]
+    rows = drawn(standing, 61.0, 120, 24)
+    assert rows[8].endswith("3.0  entropy 0.375  KL 0.25")
+    standing.take(assigned(62.0, 2, "node-1"))  # of which nothing is known yet
+    assert drawn(standing, 62.0, 80, 24)[5].startswith("learning trial 0 · entropy 0.375")
+
+
 def test_an_evaluation_shows_how_far_it_is() -> None:
     tries = Tries(4)
     tries.begin(0.0)

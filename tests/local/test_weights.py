@@ -92,3 +92,7 @@ def test_a_search_is_played_by_its_best_trial(tmp_path: Path) -> None:
     completed = TrialEnded(time=5.0, trial=2, state="completed", reason="all phases are done")
     (run.path / "history.jsonl").write_bytes(as_lines([*story, completed]))
     assert best_trial_of(run).path == run.path / "trials" / "0002"
+    file = run.load().path
+    assert file is not None and file.is_relative_to(run.path / "trials" / "0002")
+    assert file == run.policy().checkpoint == weights_of(run).path
+    assert "<th style='text-align:left'>best trial</th><td>0002</td>" in run._repr_html_()
