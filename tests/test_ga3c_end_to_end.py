@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from genkidama.diagnostics import DIAGNOSTICS, WEIGHTS
 from genkidama.experiment import Experiment
 from genkidama.local.cluster import train
 from genkidama.system.run import Run
@@ -15,6 +16,8 @@ from tests.helpers import ROOT, history, small
 KEYS = {
     *("tps", "pps", "updates", "predictors", "trainers", "agents"),
     *("queue_prediction", "queue_training", "prediction_batch", "training_batch", "lag"),
+    *DIAGNOSTICS,
+    *WEIGHTS,
 }
 
 
