@@ -88,7 +88,8 @@ def is_name(text: str) -> bool:
 
 
 def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
-    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=DAY] [viewer[=SALT.HASH]]`.
+    """The entries of a tokens file, which has lines of the form
+    `NAME sha256:HASH [until=DAY] [viewer[=SALT.HASH]]`.
 
     The name may be `*` for any. In place of the hash the token itself may stand. The day is the
     last one, as 2026-12-31, in UTC. With `viewer` it is a viewer's token, and what follows is its

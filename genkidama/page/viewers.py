@@ -92,7 +92,7 @@ class Viewers:
         return Shown(token) if token else Shown(_cookie(headers.get("cookie", ""), cookie), True)
 
     def open_link(self, key: str, now: float) -> tuple[str, str]:
-        """The cookie that a link's key gives, this once; or an empty text, and why it gives none."""
+        """The cookie that a key gives, this once; or an empty text, and why it gives none."""
         cookie = "" if self._tokens is None else self._tokens.cookie_of_link(key)
         if not cookie:
             return "", "this parent does not know the link"

@@ -120,7 +120,7 @@ def document(elapsed: float = 100.0, children: int = 4, **changed: Any) -> dict[
             "curve": {"columns": ["seconds", "steps", "mean_return"], "rows": rows},
             "figures": {"kl": 0.0035, "updates": 32.0},
             "diagnostics": {
-                "kl": diagnostic(elapsed, 0.021, 0.0035, 0.002),
+                "approximate_kl": diagnostic(elapsed, 0.021, 0.0035, 0.002),
                 "entropy": diagnostic(elapsed, 1.38, 0.42, 0.03),
                 "explained_variance": diagnostic(elapsed, -0.4, 0.91, 0.05),
                 "policy_loss": diagnostic(elapsed, -0.02, -0.006, 0.004),

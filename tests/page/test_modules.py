@@ -53,6 +53,9 @@ SAID = [
     ("many", (2, "child", "children"), "2 children"),
     ("named", ("approximate_kl",), "KL"),
     ("named", ("grad_norm",), "grad norm"),
+    ("measured", ("entropy", 1.3863), "1.39 nats"),
+    ("measured", ("clip_fraction", 0.1234), "12.3%"),
+    ("measured", ("my_own", None), "–"),
     ("refused", ("token",), "a wrong token, or none"),
 ]
 

@@ -11,6 +11,7 @@ const ORDER = [
   "value_loss",
   "entropy",
   "approximate_kl",
+  "kl",
   "clip_fraction",
   "explained_variance",
   "td_error",
@@ -66,8 +67,8 @@ function drawMultiples({ diagnostics }) {
     mark(node, "data-points", String(points.length));
     spark(svg, points, words.named(name), AXES.seconds);
     say(value, words.measured(name, values.at(-1)));
-    say(low, `↓ ${words.measured(name, values.reduce((a, b) => Math.min(a, b)))}`);
-    say(high, `↑ ${words.measured(name, values.reduce((a, b) => Math.max(a, b)))}`);
+    say(low, `↓ ${words.measured(name, values.reduce((a, b) => Math.min(a, b)), false)}`);
+    say(high, `↑ ${words.measured(name, values.reduce((a, b) => Math.max(a, b)), false)}`);
   }
 }
 

@@ -73,7 +73,9 @@ export function clock(time) {
 
 const NAMES = {
   approximate_kl: "KL",
-  kl: "KL",
+  kl: "KL of children",
+  too_old: "dropped as too old",
+  too_many: "dropped as too many",
   clip_fraction: "clipped",
   pps: "predictions/s",
   tps: "rollouts trained/s",
@@ -81,7 +83,7 @@ const NAMES = {
   q_mean: "mean Q",
 };
 
-const UNITS = { entropy: " nats", approximate_kl: " nats", kl: " nats", episode_length: " steps" };
+const UNITS = { entropy: " nats" };
 
 // In short; docs/diagnostics.md says more.
 const MEANINGS = {
@@ -90,6 +92,7 @@ const MEANINGS = {
   value_loss: "mean of (R − V)²",
   entropy: "how undecided the policy is; near 0 it no longer explores",
   approximate_kl: "how far the policy has gone from the one that acted; 0.002 to 0.03 is healthy",
+  kl: "how far the policy that acted lay from the learner's before it learned",
   clip_fraction: "for how many samples PPO clips the ratio; 2% to 30% is healthy",
   explained_variance: "how much of the returns the values explain: 1 is all, below 0 is worse than their mean",
   td_error: "mean distance of Q from its target",
@@ -97,7 +100,7 @@ const MEANINGS = {
   gradient_norm: "mean norm of gradients, before it is limited",
   learning_rate: "that of now, as the schedule has it",
   epsilon: "share of random actions",
-  episode_length: "mean of the episodes that ended",
+  episode_length: "mean number of steps of the episodes that ended",
   lag: "updates between acting and learning",
 };
 
@@ -107,10 +110,10 @@ export const named = (name) => NAMES[name] ?? name.replaceAll("_", " ");
 export const meant = (name) => MEANINGS[name] ?? "";
 
 // A measure's value with its unit, if it has one.
-export function measured(name, value) {
+export function measured(name, value, unit = true) {
   if (!known(value)) return NOTHING;
   if (name === "clip_fraction") return `${figure(100 * value)}%`;
-  return `${figure(value)}${UNITS[name] ?? ""}`;
+  return `${figure(value)}${unit ? (UNITS[name] ?? "") : ""}`;
 }
 
 const REFUSALS = {
