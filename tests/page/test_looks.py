@@ -12,6 +12,9 @@ from tests.helpers import until
 from tests.page.browser import DRAWN, Look, browsing, facts, picture, rows, violations
 from tests.page.made_up import BEGAN, STATIC, child, document, made_up, runs, search
 
+#: A browser takes seconds to begin: `make test-page` runs these.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def look() -> Iterator[Look]:
@@ -154,7 +157,6 @@ def test_the_page_goes_on_by_itself_when_its_parent_is_back(look: Look) -> None:
         assert page.inner_text("#spoken") == "Connected again."
 
 
-@pytest.mark.slow
 def test_a_thousand_children_by_keyboard_alone(look: Look) -> None:
     with made_up(document(children=1000)) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
@@ -185,7 +187,6 @@ def test_a_thousand_children_by_keyboard_alone(look: Look) -> None:
         assert len(rows(page, "children-table")) == 11  # 77, and 770 to 779
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_it_on_a_phone_too(look: Look, name: str, scheme: str) -> None:
@@ -199,7 +200,6 @@ def test_everybody_can_use_it_on_a_phone_too(look: Look, name: str, scheme: str)
                 assert violations(page) == []
 
 
-@pytest.mark.slow
 def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
     with made_up(search()) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
@@ -223,7 +223,6 @@ def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
         assert any("to now" in value for value in said.values())
 
 
-@pytest.mark.slow
 def test_ga3c_parts_and_films_are_seen(look: Look) -> None:
     with made_up(shared(), FILMS) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
@@ -242,7 +241,6 @@ def test_ga3c_parts_and_films_are_seen(look: Look) -> None:
         assert page.get_attribute("video", "src") == "films/first.mp4"
 
 
-@pytest.mark.slow
 def test_several_runs_lie_over_one_another(look: Look) -> None:
     with made_up(runs()) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
@@ -257,7 +255,6 @@ def test_several_runs_lie_over_one_another(look: Look) -> None:
             page.click("#runs-table >> text=lunarlander-seed-2")
 
 
-@pytest.mark.slow
 def test_plotly_takes_over_where_it_is_and_a_phone_does_without(look: Look) -> None:
     plotly = pytest.importorskip("plotly", reason="needs plotly: pip install 'genkidama[page]'")
     from pathlib import Path
@@ -279,7 +276,6 @@ def test_plotly_takes_over_where_it_is_and_a_phone_does_without(look: Look) -> N
             assert page.get_attribute("#curve", "data-drawn-by") == "svg"
 
 
-@pytest.mark.slow
 def test_the_colours_are_the_systems_until_somebody_chooses(look: Look) -> None:
     with made_up(document()) as parent, look(parent.url, color_scheme="dark") as page:
         theme = "document.documentElement.dataset.theme"
@@ -293,7 +289,6 @@ def test_the_colours_are_the_systems_until_somebody_chooses(look: Look) -> None:
         until(lambda: page.evaluate(theme) == "light")  # as the system's again
 
 
-@pytest.mark.slow
 def test_it_speaks_seldom(look: Look) -> None:
     with made_up(document()) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
