@@ -40,6 +40,9 @@ _LEAST_SHARE = 16
 #: A push has so many numbers at most, unless a single block needs more: 16 MB.
 _NUMBERS = 1 << 22
 
+#: What was dropped within so many batches is worth a note; the counts stay for ever.
+_LATELY = 100
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -171,6 +174,9 @@ class Experience(Rule):
         #: Steps that were dropped, by child: too old, or too many for the learner.
         self.too_old: Counter[str] = Counter()
         self.too_many: Counter[str] = Counter()
+        #: How many batches there were when the newest ones were dropped; the former by child.
+        self._old_at: dict[str, int] = {}
+        self._many_at = -_LATELY
         #: How many batches the learner has learned from.
         self.batches = 0
         #: The mean age, in batches, of the steps in the batch that was taken last.
@@ -303,6 +309,7 @@ class Experience(Rule):
         born = self._given.get(child, self.batches)
         if self.batches - born > self.max_lag:
             self.too_old[child] += steps
+            self._old_at[child] = self.batches
             return
         self._blocks.append(_Block(rows.copy(), steps, born, child))
         self._waiting += steps
@@ -311,6 +318,7 @@ class Experience(Rule):
             oldest = self._blocks.popleft()
             self._waiting -= oldest.steps
             self.too_many[oldest.child] += oldest.steps
+            self._many_at = self.batches
 
     def state(self) -> RuleState:
         if self._learned is None:
@@ -326,9 +334,10 @@ class Experience(Rule):
         found = [
             f"{child!r} is so slow that its steps are older than max_lag = {self.max_lag} batches "
             "when they come, and are dropped; give it more cores, or raise max_lag"
-            for child in self.too_old
+            for child, at in self._old_at.items()
+            if self.batches - at < _LATELY
         ]
-        if self.too_many:
+        if self.batches - self._many_at < _LATELY:
             found.append(
                 "the learner is slower than its children, and the oldest steps are dropped; "
                 "raise algorithm.minibatch_size, lower algorithm.epochs, or start fewer children"

@@ -9,6 +9,8 @@ Laws of this file:
   before the old one is withdrawn. A token may end on a day.
 - A viewer's token shows the run, and admits no child. It may have a link with a key. The token is
   made from the key and the salt that only this file has, so who has the key alone has no token.
+- A browser keeps a cookie, which is made of the same two. Neither the token nor the cookie can be
+  made of the other, and this file has the hash of both.
 - The time that a comparison takes tells nothing about where two tokens differ.
 """
 
@@ -29,11 +31,13 @@ __all__ = [
     "ANY",
     "TOKEN",
     "Entry",
+    "find_cookie",
     "find_entry",
     "find_link",
     "is_loopback",
     "is_name",
     "is_token",
+    "link_cookie",
     "link_token",
     "parse_tokens",
     "rotated",
@@ -51,7 +55,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 #: No token has a colon.
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _UNTIL = re.compile(r"until=(\d{4}-\d{2}-\d{2})")
-_VIEWER = re.compile(r"viewer(?:=([0-9a-f]{32}))?")
+_VIEWER = re.compile(r"viewer(?:=([0-9a-f]{32})\.([0-9a-f]{64}))?")
 
 
 class Entry(NamedTuple):
@@ -66,6 +70,8 @@ class Entry(NamedTuple):
     viewer: bool = False
     #: What makes the token out of the key of a viewer's link; empty if there is no link.
     salt: str = ""
+    #: SHA-256 of the cookie that the link leaves, hexadecimal; empty if there is no link.
+    cookie: str = ""
 
     def __repr__(self) -> str:
         return f"Entry({self.name!r}, …)"
@@ -82,10 +88,12 @@ def is_name(text: str) -> bool:
 
 
 def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
-    """The entries of a tokens file: each is a line `NAME sha256:HASH [until=DAY] [viewer[=SALT]]`.
+    """The entries of a tokens file, which has lines of the form
+    `NAME sha256:HASH [until=DAY] [viewer[=SALT.HASH]]`.
 
     The name may be `*` for any. In place of the hash the token itself may stand. The day is the
-    last one, as 2026-12-31, in UTC. With `viewer` it is a viewer's token. A `#` begins a comment.
+    last one, as 2026-12-31, in UTC. With `viewer` it is a viewer's token, and what follows is its
+    link's: the salt, and the hash of the cookie. A `#` begins a comment.
 
     Args:
         source: the file's name, for the errors.
@@ -105,8 +113,7 @@ def parse_tokens(text: str, source: str) -> tuple[Entry, ...]:
             problem = f"the token of line {lines[digest]} again; each name needs a token of its own"
         if problem:
             raise ConfigurationError(f"{source}: line {number}: {problem}")
-        viewer, salt = _viewer(words)
-        entries.append(Entry(words[0], digest, _until(words), viewer, salt))
+        entries.append(Entry(words[0], digest, _until(words), *_viewer(words)))
         lines[digest] = number
     return tuple(entries)
 
@@ -121,30 +128,57 @@ def find_entry(token: str, entries: Iterable[Entry]) -> Entry | None:
 
 
 def find_link(key: str, entries: Iterable[Entry]) -> str:
-    """The viewer's token whose link has this key, which may have ended; empty if there is none."""
+    """The cookie that the link with this key leaves, whose token may have ended; empty if there is
+    no such link."""
     found = ""
     for entry in entries:
-        token = link_token(key, entry.salt) if entry.salt else ""
-        if token and hmac.compare_digest(entry.digest, _digest_of(token)):
-            found = token
+        cookie = link_cookie(key, entry.salt) if entry.salt else ""
+        if cookie and hmac.compare_digest(entry.cookie, _digest_of(cookie)):
+            found = cookie
+    return found
+
+
+def find_cookie(cookie: str, entries: Iterable[Entry]) -> Entry | None:
+    """The entry whose link has left this cookie, which may have ended; None if there is none."""
+    given, found = _digest_of(cookie), None
+    for entry in entries:
+        if entry.cookie and hmac.compare_digest(entry.cookie, given):
+            found = entry
     return found
 
 
 def link_token(key: str, salt: str) -> str:
     """The viewer's token of a link with this key."""
-    return hmac.digest(salt.encode(), key.encode(errors="surrogateescape"), "sha256").hex()
+    return _keyed(salt, key)
 
 
-def written(name: str, token: str, last: datetime | None = None, viewer: str = "") -> str:
+def link_cookie(key: str, salt: str) -> str:
+    """The cookie that a link with this key leaves in a browser."""
+    return _keyed(salt, f"cookie {key}")
+
+
+def _keyed(salt: str, text: str) -> str:
+    return hmac.digest(salt.encode(), text.encode(errors="surrogateescape"), "sha256").hex()
+
+
+def written(
+    name: str,
+    token: str,
+    last: datetime | None = None,
+    viewer: str = "",
+    cookie: str = "",
+) -> str:
     """The line of a tokens file for a token, without the token.
 
     Args:
         name: as `is_name` allows.
         last: the last day; None for no end.
         viewer: the salt of its link, if it is a viewer's.
+        cookie: what the link leaves.
     """
     until = "" if last is None else f" until={last:%Y-%m-%d}"
-    return f"{name} sha256:{_digest_of(token)}{until}{viewer and f' viewer={viewer}'}\n"
+    link = f" viewer={viewer}.{_digest_of(cookie)}" if viewer else ""
+    return f"{name} sha256:{_digest_of(token)}{until}{link}\n"
 
 
 def rotated(text: str, name: str, last: datetime | None, viewer: bool = False) -> str:
@@ -194,10 +228,12 @@ def _until(words: list[str]) -> float:
     return next((_end(word) for word in words[2:] if not _VIEWER.fullmatch(word)), math.inf)
 
 
-def _viewer(words: list[str]) -> tuple[bool, str]:
-    """Whether a line's token is a viewer's, and the salt of its link."""
+def _viewer(words: list[str]) -> tuple[bool, str, str]:
+    """Whether a line's token is a viewer's, the salt of its link, and the hash of its cookie."""
     found = next(filter(None, map(_VIEWER.fullmatch, words[2:])), None)
-    return found is not None, (found and found[1]) or ""
+    if found is None:
+        return False, "", ""
+    return True, found[1] or "", found[2] or ""
 
 
 def _end(word: str) -> float:

@@ -137,6 +137,10 @@ def test_what_the_learner_cannot_use_in_time_is_dropped_the_oldest_first() -> No
     assert numbers_of(rule.take()) == [40, 41, 42, 50, 51, 52]
     assert rule.figures()["too_many"] == 12.0
     assert "the learner is slower" in rule.diagnose(0.5, 2)[0]
+    rule.batches += 99
+    assert rule.diagnose(0.5, 2)
+    rule.batches += 1
+    assert rule.diagnose(0.5, 2) == [], "it was long ago"
     push(rule, steps(100))
     assert len(numbers_of(rule.take())) == 100, "a block that is larger is kept by itself"
 
@@ -222,6 +226,9 @@ def test_what_is_too_old_is_dropped_and_its_child_named() -> None:
     push(rule, steps(5), "slow")
     assert rule.too_old == {"slow": 5}
     assert "'slow' is so slow" in rule.diagnose(0.5, 2)[0]
+    rule.batches += 100
+    assert rule.diagnose(0.5, 2) == []
+    rule.batches -= 100
     push(rule, steps(5), "slow")
     assert rule.too_old == {"slow": 5}, "its next block began with newer weights"
     rule.forget("slow")

@@ -17,7 +17,7 @@ from genkidama.overrides import parse_settings
 from genkidama.system.address import parse_listen, reachable_host
 from genkidama.system.certificate import default_folder, fingerprint_of, make_certificate
 from genkidama.system.files import make_folder, way_out, write_atomically
-from genkidama.tokens import ANY, is_name, link_token, parse_tokens, rotated, written
+from genkidama.tokens import ANY, is_name, link_cookie, link_token, parse_tokens, rotated, written
 
 __all__ = ["JOIN_VARIABLE", "join", "parent", "signature", "token"]
 
@@ -31,16 +31,18 @@ def parent(options: argparse.Namespace) -> int:
 
     place = _Credentials(options.credentials)
     make_certificate(place.certificate, place.key)
+    told = f"{place.option} --listen {options.listen}"
+    told += f" --host {options.host}" if options.host else ""
     if not place.tokens.exists():
         text = _invite(place, options, ANY, None)
         print(f"on each machine that trains:\n\n    genkidama join '{text}'\n", flush=True)
     else:
         print(
             "machines that have joined before come back; a string for others: "
-            f"genkidama token{place.option}",
+            f"genkidama token{told}",
             flush=True,
         )
-    print(f"a link to the run's page: genkidama token --viewer{place.option}", flush=True)
+    print(f"a link to the run's page: genkidama token --viewer{told}", flush=True)
     arguments = [str(options.file), "--listen", options.listen]
     arguments += ["--tokens-file", str(place.tokens)]
     arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
@@ -156,7 +158,7 @@ def _show(
     key = secrets.token_urlsafe(32)
     salt = secrets.token_hex(16)
     made = link_token(key, salt)
-    _add(place.tokens, written(name, made, last, viewer=salt))
+    _add(place.tokens, written(name, made, last, salt, link_cookie(key, salt)))
     end = f"#{fingerprint}" if fingerprint else ""
     return (
         f"in a browser, once; it then knows you:\n\n    {scheme}://{address}/?key={key}\n\n"

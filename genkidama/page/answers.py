@@ -23,15 +23,17 @@ __all__ = ["WATCH", "Answer", "Asked", "Contents", "answer", "is_watching", "nam
 #: Where the feed is.
 WATCH = "/watch"
 
-_POLICY = (
-    "default-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
-    "style-src 'self' 'unsafe-inline'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+#: What a browser may load, and where; of the page itself there is nothing inline.
+POLICY = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
 
-#: Of every answer but those for monitors.
+#: Plotly writes styles, and a picture of nothing.
+PLOTLY_POLICY = f"{POLICY}; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+
+#: Of every answer.
 _HEADERS = (
-    ("Content-Security-Policy", _POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
@@ -72,16 +74,22 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
     #: Of a refusal that is worth a note: why. Who only came without a token is not.
     why: str = ""
+    policy: str = POLICY
 
     @property
     def all_headers(self) -> tuple[tuple[str, str], ...]:
         """Those that every answer has, too."""
         length = ("Content-Length", str(len(self.body)))
-        return (("Content-Type", self.kind), length, *_HEADERS, *self.headers)
+        policy = ("Content-Security-Policy", self.policy)
+        return (("Content-Type", self.kind), length, policy, *_HEADERS, *self.headers)
 
 
 class Contents(Protocol):
     """What there is to be shown."""
+
+    @property
+    def plotly(self) -> bool:
+        """Whether the page draws by plotly."""
 
     def status(self) -> bytes:
         """The document as JSON."""
@@ -142,7 +150,8 @@ def _answer(asked: Asked, contents: Contents, viewers: Viewers, now: float) -> A
     if zipped:
         more += (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
     kind = _KINDS.get(name.rpartition(".")[2], "application/octet-stream")
-    return Answer(HTTPStatus.OK, body, kind, more)
+    policy = PLOTLY_POLICY if path == "/" and contents.plotly else POLICY
+    return Answer(HTTPStatus.OK, body, kind, more, policy=policy)
 
 
 def _exists(path: str) -> bool:
@@ -169,7 +178,7 @@ _PAGES: dict[str, Callable[[Asked, Contents], Answer]] = {
 
 
 def _refusal(asked: Asked, viewers: Viewers, now: float) -> Answer | None:
-    """Why the request is not answered, or a link's redirection; None if it is allowed."""
+    """Why the request is not answered, or a link's welcome; None if it is allowed."""
     headers = asked.headers
     host = headers.get("host", "")
     origin = headers.get("origin")
@@ -183,31 +192,32 @@ def _refusal(asked: Asked, viewers: Viewers, now: float) -> Answer | None:
     key = parse_qs(urlsplit(asked.target).query).get("key", [""])[0]
     if key and asked.path == "/":
         return _open_link(key, host, viewers, now)
-    token = viewers.token(headers, cookie_of(host))
-    problem = viewers.problem(token, now)
+    shown = viewers.shown(headers, cookie_of(host))
+    problem = viewers.problem(shown, now)
     if not problem:
         return None
     found = _words(HTTPStatus.UNAUTHORIZED, problem, *_ASKS)
     found = _door(problem) if asked.path == "/" else found
-    return found if token else found._replace(why="")
+    return found if shown.secret else found._replace(why="")
 
 
 def _open_link(key: str, host: str, viewers: Viewers, now: float) -> Answer:
-    token, problem = viewers.open_link(key, now)
-    if not token:
+    cookie, problem = viewers.open_link(key, now)
+    if not cookie:
         return _door(problem)
-    secure = "; Secure" if viewers.secure else ""
-    cookie = f"{cookie_of(host)}={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=31536000{secure}"
-    return _words(
-        HTTPStatus.SEE_OTHER,
-        "welcome",
-        ("Location", "./"),
-        ("Set-Cookie", cookie),
-        ("Cache-Control", "no-store"),
-    )
+    keeps = "Path=/; HttpOnly; SameSite=Strict; Max-Age=31536000" + "; Secure" * viewers.secure
+    more = (("Set-Cookie", f"{cookie_of(host)}={cookie}; {keeps}"), ("Cache-Control", "no-store"))
+    return Answer(HTTPStatus.OK, _WELCOME, _KINDS["html"], more)
 
 
 _ASKS = (("WWW-Authenticate", "Bearer"), ("Cache-Control", "no-store"))
+
+#: A link may be found on a page from elsewhere. After a redirection a browser would still come from
+#: there, and keep a strict cookie to itself; this page sends it on as one of ours.
+_WELCOME = b"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=./">
+<title>Genkidama</title><p><a href="./">To the run</a></p></html>
+"""
 
 _DOOR = """<!doctype html>
 <meta charset="utf-8"><title>Genkidama</title>

@@ -22,7 +22,6 @@ class Facts(msgspec.Struct):
     """What a parent knows of a child that is there, beside the events."""
 
     address: str | None = None
-    host: str = ""
     cores: int | None = None
     software: str = ""
     updates: float = 0.0
@@ -45,7 +44,6 @@ class Child(msgspec.Struct):
     state: str = "training"
     why: str = ""
     address: str | None = None
-    host: str = ""
     cores: int | None = None
     software: str = ""
     since: float = 0.0

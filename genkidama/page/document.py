@@ -48,8 +48,9 @@ _CURVE_ROWS, _DIAGNOSTIC_ROWS = 400, 200
 #: Children choose the names of what they measure: so many are shown.
 _MOST_FIGURES = 64
 
-#: The newest warnings stand among the notes.
+#: The newest warnings stand among the notes, and so long; the history keeps them.
 _MOST_WARNINGS = 5
+_WARNING_SECONDS = 600.0
 
 
 class Document:
@@ -81,7 +82,8 @@ class Document:
         self._software = ""
         self._started = 0.0
         self._joined = False
-        self._warnings: list[str] = []
+        #: By what they say, when that was said last.
+        self._warnings: dict[str, float] = {}
         self._evaluation: dict[str, Any] | None = None
         self._episodes: dict[int | None, int] = {}
         self._curve = Series(("seconds", "steps", "mean_return"), _CURVE_ROWS)
@@ -156,7 +158,8 @@ class Document:
             case Refused():
                 self.refusals[event.code] += times(event)
             case Warned():
-                self._warnings = [*self._warnings, event.reason][-_MOST_WARNINGS:]
+                self._warnings.pop(event.reason, None)
+                self._warnings[event.reason] = event.time
             case Evaluated():
                 self._evaluate(event)
             case Stopped():
@@ -171,6 +174,12 @@ class Document:
             rows = self._curve.rows
             if not rows or rows[-1][2] != score:
                 self._grow(event.time, score)
+
+    def _notes(self, now: float) -> list[str]:
+        """What the parent's rule advises, and warnings of late."""
+        newest = list(self._warnings.items())[-_MOST_WARNINGS:]
+        self._warnings = dict(each for each in newest if now - each[1] < _WARNING_SECONDS)
+        return [*self.advice, *self._warnings]
 
     def _begin(self, event: Started | Resumed) -> None:
         self._software = event.software
@@ -283,5 +292,5 @@ class Document:
             "share": standing.share(now),
             "left": standing.left(now),
             "goal": settings.stop.mean_return,
-            "notes": [*self.advice, *self._warnings],
+            "notes": self._notes(now),
         }

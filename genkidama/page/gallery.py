@@ -45,6 +45,10 @@ class _Shown:
         self.watchers = Watchers(run.document, lambda: run.time, gather=run.read)
         self._files = files
 
+    @property
+    def plotly(self) -> bool:
+        return self.run.document.plotly
+
     def status(self) -> bytes:
         return self.watchers.status()
 

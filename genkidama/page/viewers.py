@@ -2,8 +2,9 @@
 
 Laws of this file:
 - A viewer's token shows, and admits no child. A child's token admits no viewer.
-- A link opens once, and leaves a cookie, which is its token. Who finds the link afterwards cannot
-  open it, nor make the token of it. What was opened is remembered by its hash.
+- A link opens once, and leaves a cookie. Who finds the link afterwards cannot open it, nor make the
+  cookie of it. What was opened is remembered by its hash.
+- A cookie is no token, and a token is no cookie.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from genkidama.tokens import Entry
 
-__all__ = ["Tokens", "Viewers", "cookie_of"]
+__all__ = ["Shown", "Tokens", "Viewers", "cookie_of"]
 
 #: So many opened links are remembered.
 _MOST_OPENED = 10_000
@@ -27,8 +28,19 @@ class Tokens(Protocol):
     def entry_of(self, token: str) -> Entry | None:
         """The entry of this token, which may have ended; None if it is nobody's."""
 
-    def token_of_link(self, key: str) -> str:
-        """The viewer's token whose link has this key; empty if there is none."""
+    def entry_of_cookie(self, cookie: str) -> Entry | None:
+        """The entry whose link left this cookie, which may have ended; None if there is none."""
+
+    def cookie_of_link(self, key: str) -> str:
+        """The cookie that the link with this key leaves; empty if there is no such link."""
+
+
+class Shown(NamedTuple):
+    """What a request shows to be let in."""
+
+    secret: str
+    #: Whether it is a cookie; else it is a token.
+    is_cookie: bool = False
 
 
 def cookie_of(host: str) -> str:
@@ -68,8 +80,8 @@ class Viewers:
         """Whether everybody may look who reaches the parent."""
         return self._tokens is None
 
-    def token(self, headers: Mapping[str, str], cookie: str) -> str:
-        """The token that a request shows; empty if it shows none.
+    def shown(self, headers: Mapping[str, str], cookie: str) -> Shown:
+        """The token or the cookie that a request shows; its secret is empty if it shows none.
 
         Args:
             headers: by their names in lower case.
@@ -77,14 +89,14 @@ class Viewers:
         """
         scheme, _, token = headers.get("authorization", "").partition(" ")
         token = token.strip() if scheme.lower() == "bearer" else ""
-        return token or _cookie(headers.get("cookie", ""), cookie)
+        return Shown(token) if token else Shown(_cookie(headers.get("cookie", ""), cookie), True)
 
     def open_link(self, key: str, now: float) -> tuple[str, str]:
-        """The token that a link's key opens, this once; or an empty text, and why it opens none."""
-        token = "" if self._tokens is None else self._tokens.token_of_link(key)
-        if not token:
+        """The cookie that a key gives, this once; or an empty text, and why it gives none."""
+        cookie = "" if self._tokens is None else self._tokens.cookie_of_link(key)
+        if not cookie:
             return "", "this parent does not know the link"
-        problem = self.problem(token, now)
+        problem = self.problem(Shown(cookie, is_cookie=True), now)
         if problem:
             return "", problem
         digest = hashlib.sha256(key.encode()).hexdigest()
@@ -94,17 +106,18 @@ class Viewers:
         if len(self._opened) > _MOST_OPENED:
             del self._opened[next(iter(self._opened))]
         self._remember(digest)
-        return token, ""
+        return cookie, ""
 
-    def problem(self, token: str, now: float) -> str:
-        """Why this token shows nothing; empty if it is a viewer's. `now` is in Unix seconds."""
+    def problem(self, shown: Shown, now: float) -> str:
+        """Why this lets nobody in; empty if it is a viewer's. `now` is in Unix seconds."""
         if self._tokens is None:
             return ""
-        if not token:
+        if not shown.secret:
             return "this parent asks for a viewer's token, or a viewer's link"
-        entry = self._tokens.entry_of(token)
+        find = self._tokens.entry_of_cookie if shown.is_cookie else self._tokens.entry_of
+        entry = find(shown.secret)
         if entry is None:
-            return "this parent does not know the token"
+            return f"this parent does not know the {'cookie' if shown.is_cookie else 'token'}"
         if not entry.viewer:
             return "this token is a child's, and admits no viewer"
         if now >= entry.until:

@@ -23,7 +23,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
 from genkidama.errors import ConfigurationError
-from genkidama.tokens import ANY, Entry, find_entry, find_link, parse_tokens
+from genkidama.tokens import ANY, Entry, find_cookie, find_entry, find_link, parse_tokens
 
 __all__ = ["Admission", "answer", "make_context"]
 
@@ -52,8 +52,12 @@ class Admission:
         """The entry of this token, which may have ended; None if it is nobody's."""
         return find_entry(token, self._current())
 
-    def token_of_link(self, key: str) -> str:
-        """The viewer's token whose link has this key; empty if there is none."""
+    def entry_of_cookie(self, cookie: str) -> Entry | None:
+        """The entry whose link left this cookie, which may have ended; None if there is none."""
+        return find_cookie(cookie, self._current())
+
+    def cookie_of_link(self, key: str) -> str:
+        """The cookie that the link with this key leaves; empty if there is no such link."""
         return find_link(key, self._current())
 
     def _current(self) -> tuple[Entry, ...]:

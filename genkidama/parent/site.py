@@ -177,6 +177,10 @@ class Site:
 
     # What is shown, as `genkidama.page.answers.Contents`.
 
+    @property
+    def plotly(self) -> bool:
+        return self.document.plotly
+
     def status(self) -> bytes:
         return self.watchers.status()
 
@@ -226,15 +230,14 @@ class Site:
             return None
         rows = self.document.children.rows.values()
         latest = max((row.exchanged or 0.0 for row in rows), default=0.0)
-        others = "there" if self._now() - latest < _PARTS_SECONDS else "away"
+        others = "there" if self._now() - latest < _PARTS_SECONDS else "unknown"
         found = []
         for number in range(1, trial.part.count + 1):
             ours = number == trial.part.number
             part = Part(number, trial.part.count)
             size = 0 if trial.signature is None else part.of(trial.signature).size
-            told = {"state": "there" if ours else others, "numbers": size, "address": ""}
-            version = trial.version if ours else None
-            found.append({"part": number, "of": part.count, **told, "version": version})
+            state = "there" if ours else others
+            found.append({"part": number, "of": part.count, "state": state, "numbers": size})
         return found
 
     def _facts(self, name: str) -> Facts | None:

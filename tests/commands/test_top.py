@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from genkidama.__main__ import main
-from genkidama.tokens import link_token, written
+from genkidama.tokens import link_cookie, link_token, written
 from tests.helpers import constant, eventually, running, starting
 from tests.parent.fake_child import FakeChild
 from tests.parent.test_admission import Bearer
@@ -37,7 +37,9 @@ async def test_it_shows_a_run_and_ends_with_it(tmp_path: Path) -> None:
 
 async def test_a_viewers_token_and_no_other(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
-    tokens.write_text("* token-of-the-pi-01\n" + written("anna", VIEWER, viewer=SALT))
+    tokens.write_text(
+        "* token-of-the-pi-01\n" + written("anna", VIEWER, None, SALT, link_cookie("key", SALT))
+    )
     tokens.chmod(0o600)
     settings = constant(parent={"tokens_file": str(tokens)})
     with starting(tmp_path) as start:

@@ -21,15 +21,10 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from genkidama.page.answers import PLOTLY_POLICY, POLICY
 from tests.helpers import ROOT
 
 STATIC = ROOT / "genkidama/page/static"
-
-#: The page needs nothing more.
-CSP = "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'"
-
-#: Plotly writes styles.
-PLOTLY = "; style-src 'self' 'unsafe-inline'"
 
 #: When the made-up runs began, in Unix seconds.
 BEGAN = 1795366900.0
@@ -43,7 +38,6 @@ def child(number: int, elapsed: float = 100.0, **changed: Any) -> dict[str, Any]
         "state": "training",
         "why": "",
         "address": f"192.168.0.{number % 250}",
-        "host": f"pi-{number}",
         "cores": 4,
         "software": "0.2.0",
         "since": BEGAN,
@@ -126,7 +120,7 @@ def document(elapsed: float = 100.0, children: int = 4, **changed: Any) -> dict[
             "curve": {"columns": ["seconds", "steps", "mean_return"], "rows": rows},
             "figures": {"kl": 0.0035, "updates": 32.0},
             "diagnostics": {
-                "kl": diagnostic(elapsed, 0.021, 0.0035, 0.002),
+                "approximate_kl": diagnostic(elapsed, 0.021, 0.0035, 0.002),
                 "entropy": diagnostic(elapsed, 1.38, 0.42, 0.03),
                 "explained_variance": diagnostic(elapsed, -0.4, 0.91, 0.05),
                 "policy_loss": diagnostic(elapsed, -0.02, -0.006, 0.004),
@@ -323,7 +317,7 @@ class MadeUp:
             {
                 "Content-Type": kind,
                 "Content-Length": str(len(body)),
-                "Content-Security-Policy": CSP + (PLOTLY if self.document["plotly"] else ""),
+                "Content-Security-Policy": PLOTLY_POLICY if self.document["plotly"] else POLICY,
                 "X-Content-Type-Options": "nosniff",
                 "Connection": "close",
             }

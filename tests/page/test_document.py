@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -141,3 +142,17 @@ def test_figures_that_children_name_are_bounded() -> None:
     for number in range(200):
         document.take([measures("a", number, **{f"figure_{number}": 1.0})])
     assert len(document.change(BEGAN)["learning"]["diagnostics"]) == 64
+
+
+def test_a_warning_stands_for_ten_minutes_and_stands_once() -> None:
+    said = [
+        Warned(time=BEGAN + seconds, reason=why) for seconds, why in ((1, "a"), (2, "b"), (90, "a"))
+    ]
+    document = told([*began("a"), *said])
+    document.advice = ["alpha is odd"]
+
+    def notes(seconds: float) -> Any:
+        return document.whole(BEGAN + seconds)["run"]["notes"]
+
+    assert notes(100) == ["alpha is odd", "b", "a"]
+    assert notes(603) == ["alpha is odd", "a"] and notes(691) == ["alpha is odd"]

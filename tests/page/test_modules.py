@@ -53,10 +53,14 @@ SAID = [
     ("many", (2, "child", "children"), "2 children"),
     ("named", ("approximate_kl",), "KL"),
     ("named", ("grad_norm",), "grad norm"),
+    ("measured", ("entropy", 1.3863), "1.39 nats"),
+    ("measured", ("clip_fraction", 0.1234), "12.3%"),
+    ("measured", ("my_own", None), "–"),
     ("refused", ("token",), "a wrong token, or none"),
 ]
 
 
+@pytest.mark.slow
 def test_numbers_are_said_as_people_read_them(page: Any) -> None:
     found = page.evaluate(
         """async all => {
@@ -68,6 +72,7 @@ def test_numbers_are_said_as_people_read_them(page: Any) -> None:
     assert found == [said for _, _, said in SAID]
 
 
+@pytest.mark.slow
 def test_an_axis_names_round_values_within_its_range(page: Any) -> None:
     assert call(page, "scale", "ticks", -200, 212, call(page, "scale", "step", 412, 6)) == [
         *(-200, -100, 0, 100, 200),
@@ -98,6 +103,7 @@ def event(kind: str, name: str, second: int) -> Event:
     return Joined(time=BEGAN + 1 + second, child=name, version=1, parameters=4)
 
 
+@pytest.mark.slow
 @given(story=HAPPENED)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_browser_puts_changes_together_as_python_does(

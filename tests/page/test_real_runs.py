@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -68,6 +69,14 @@ def wait_for_states(page: Any, **wanted: str) -> None:
 
 def points(page: Any) -> int:
     return int(page.get_attribute("#curve", "data-points") or 0)
+
+
+def scraped(port: int) -> dict[str, Any]:
+    """What the official parser reads of `/metrics`, by name."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return {family.name: family for family in parser.text_string_to_metric_families(text)}
 
 
 def test_two_children_one_is_killed_and_returns_and_one_is_refused(
@@ -148,6 +157,11 @@ def test_a_search_from_its_first_trial_to_its_best(
         assert scored and abs(dots - scored) <= 1  # one more may have come in between
         assert {row[0] for row in rows(page, "children-table")} == {"node-1", "node-2"}
         picture(page, "real-search")
+        families = scraped(port)
+        assert families["genkidama_run"].samples[0].labels["kind"] == "search"
+        assert families["genkidama_mean_return"].samples[0].value > 0
+        there = {sample.labels["child"] for sample in families["genkidama_child_steps"].samples}
+        assert there <= {"node-1", "node-2"} and there
 
 
 def test_ga3c_shows_its_queues(start: Start, tmp_path: Path, look: Look) -> None:
@@ -165,6 +179,40 @@ def test_ga3c_shows_its_queues(start: Start, tmp_path: Path, look: Look) -> None
         page.click("#children-table tbody button")
         assert facts(page, "details-facts")["agents"] == "2"
         picture(page, "real-ga3c")
+        told = {
+            sample.labels["figure"]: sample.value
+            for sample in scraped(port)["genkidama_figure"].samples
+        }
+        assert told["agents"] == 2.0 and {"pps", "tps", "queue_training", "trainers"} <= told.keys()
+
+
+def test_a_film_of_the_best_policy_is_seen(start: Start, tmp_path: Path, look: Look) -> None:
+    """`genkidama play` makes it, and the browser can play it (`genkidama[video]`)."""
+    pytest.importorskip("imageio_ffmpeg", reason="needs pip install 'genkidama[video]'")
+    parent = {"films": True, "checkpoint_seconds": 0.5}
+    port = a_parent(start, tmp_path, small(parent=parent, stop={"mean_return": 475.0}))
+    a_child(start, port, "pi")
+    with look(f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("#films video[src]", timeout=2 * LONG)
+        ready = "document.querySelector('video').readyState >= 1"
+        until(lambda: page.evaluate(ready), "a film's head", LONG / 1000)
+        assert page.evaluate("document.querySelector('video').duration") > 0.1
+        assert page.evaluate("document.querySelector('video').videoWidth") > 100
+        assert "return" in page.inner_text("#film-title")
+        picture(page, "real-film")
+
+
+def test_a_parent_in_parts_shows_them(start: Start, tmp_path: Path, look: Look) -> None:
+    (tmp_path / "cart.toml").write_text(small(stop={"mean_return": 475.0}).to_toml())
+    options = ["--shards", 2, "--children", 1, "--cores", 1, "--out", "parts"]
+    start("genkidama", "train", "cart.toml", *options)
+    log = tmp_path / "parts/logs/parent-1.log"
+    port = port_of(lambda: log.read_text() if log.exists() else "")
+    with look(f"http://127.0.0.1:{port}/", lost=True) as page:
+        until(lambda: points(page) > 2, "a curve", LONG / 1000)
+        shown = rows(page, "parts-table")
+        assert [row[:2] for row in shown] == [["1", "there"], ["2", "there"]]
+        picture(page, "real-parts")
 
 
 def test_finished_runs_lie_over_one_another_and_lead_to_their_pages(

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from genkidama.page.viewers import Viewers, cookie_of
-from genkidama.tokens import Entry, find_entry, find_link, link_token, parse_tokens, written
+from genkidama.page.viewers import Shown, Viewers, cookie_of
+from genkidama.tokens import (
+    Entry,
+    find_cookie,
+    find_entry,
+    find_link,
+    link_cookie,
+    link_token,
+    parse_tokens,
+    written,
+)
 
 SALT = "0123456789abcdef" * 2
 TOKEN = link_token("the-key-of-a-link", SALT)
+COOKIE = link_cookie("the-key-of-a-link", SALT)
 
 
 class Known:
@@ -18,11 +28,14 @@ class Known:
     def entry_of(self, token: str) -> Entry | None:
         return find_entry(token, self.entries)
 
-    def token_of_link(self, key: str) -> str:
+    def entry_of_cookie(self, cookie: str) -> Entry | None:
+        return find_cookie(cookie, self.entries)
+
+    def cookie_of_link(self, key: str) -> str:
         return find_link(key, self.entries)
 
 
-KNOWN = Known(written("anna", TOKEN, viewer=SALT) + "pi token-of-the-pi-01\n")
+KNOWN = Known(written("anna", TOKEN, viewer=SALT, cookie=COOKIE) + "pi token-of-the-pi-01\n")
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -30,36 +43,39 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def said(viewers: Viewers, headers: dict[str, str]) -> str:
-    return viewers.problem(viewers.token(headers, "genkidama"), 0.0)
+    return viewers.problem(viewers.shown(headers, "genkidama"), 0.0)
 
 
 def test_a_viewers_token_shows_and_a_childs_does_not() -> None:
     viewers = Viewers(KNOWN)
     assert not viewers.open
     assert said(viewers, bearer(TOKEN)) == ""
-    assert said(viewers, {"cookie": f"x=1; genkidama={TOKEN}"}) == ""
+    assert said(viewers, {"cookie": f"x=1; genkidama={COOKIE}"}) == ""
     for headers, words in (
         ({}, "asks for a viewer's token"),
-        ({"cookie": f"genkidama-1={TOKEN}"}, "asks for a viewer's token"),
+        ({"cookie": f"genkidama-1={COOKIE}"}, "asks for a viewer's token"),
         ({"authorization": f"Basic {TOKEN}"}, "asks for a viewer's token"),
         (bearer("token-of-the-pi-01"), "is a child's, and admits no viewer"),
         (bearer("the-key-of-a-link"), "does not know the token"),
-        ({"cookie": "genkidama=of-nobody"}, "does not know the token"),
+        ({"cookie": "genkidama=of-nobody"}, "does not know the cookie"),
+        # Neither is the other: who reads a cookie has no token, nor the other way about.
+        ({"cookie": f"genkidama={TOKEN}"}, "does not know the cookie"),
+        (bearer(COOKIE), "does not know the token"),
     ):
         assert words in said(viewers, headers)
     ended = Known(f"anna {TOKEN} until=1971-01-01 viewer")
-    assert Viewers(ended).problem(TOKEN, 9e9) == "the token of 'anna' has ended"
+    assert Viewers(ended).problem(Shown(TOKEN), 9e9) == "the token of 'anna' has ended"
 
 
 def test_a_link_opens_once_even_after_a_restart() -> None:
     remembered: list[str] = []
     viewers = Viewers(KNOWN, remember=remembered.append)
-    assert viewers.open_link("the-key-of-a-link", 0.0) == (TOKEN, "")
+    assert viewers.open_link("the-key-of-a-link", 0.0) == (COOKIE, "")
     again = Viewers(KNOWN, opened=frozenset(remembered))
     for late in (viewers, again):
         assert late.open_link("the-key-of-a-link", 0.0)[0] == ""
     # Neither a child's token nor a viewer's is a link's key.
-    for key in ("token-of-the-pi-01", TOKEN, ""):
+    for key in ("token-of-the-pi-01", TOKEN, COOKIE, ""):
         assert viewers.open_link(key, 0.0) == ("", "this parent does not know the link")
     assert "the-key" not in "".join(remembered) and TOKEN not in remembered
 

@@ -21,7 +21,7 @@ from genkidama.messages import Push
 from genkidama.page.document import Document
 from genkidama.page.folded import fold
 from genkidama.parent import Parent, site
-from genkidama.tokens import link_token, written
+from genkidama.tokens import link_cookie, link_token, written
 from tests.helpers import constant, eventually, history, running
 from tests.page.test_gallery import fetch
 from tests.parent.fake_child import FakeChild, vector
@@ -29,12 +29,13 @@ from tests.parent.test_admission import Bearer, bearer
 
 PI, KEY, SALT = "token-of-the-pi-01", "key-of-a-viewers-link", "0123456789abcdef" * 2
 VIEWER = link_token(KEY, SALT)
+COOKIE = link_cookie(KEY, SALT)
 
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
-    path.write_text(f"pi {PI}\n" + written("anna", VIEWER, viewer=SALT))
+    path.write_text(f"pi {PI}\n" + written("anna", VIEWER, viewer=SALT, cookie=COOKIE))
     path.chmod(0o600)
     return path
 
@@ -163,11 +164,9 @@ async def test_a_link_opens_once_though_the_parent_is_started_again(
     settings = constant(parent={"tokens_file": str(tokens)})
     for status in (200, 401):
         async with running(settings, tmp_path / "run") as parent:
-            # urllib follows the redirection, without the cookie.
-            assert (await fetch(place(parent, f"?key={KEY}")))[0] == 401
-            if status == 200:
-                cookie = {"Cookie": f"genkidama-{parent.address[1]}={VIEWER}"}
-                assert (await fetch(place(parent, "status"), **cookie))[0] == 200
+            assert (await fetch(place(parent, f"?key={KEY}")))[0] == status
+            cookie = {"Cookie": f"genkidama-{parent.address[1]}={COOKIE}"}
+            assert (await fetch(place(parent, "status"), **cookie))[0] == 200
             opened = (tmp_path / "run" / "opened-links").read_text().split()
             assert len(opened) == 1 and KEY not in opened[0]
 

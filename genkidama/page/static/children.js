@@ -110,11 +110,34 @@ const COLUMNS = [
     from: "xl",
   },
   {
-    name: "bytes",
-    label: "traffic",
-    hint: "bytes to the parent and from it",
-    value: (child) => child.bytes_in + child.bytes_out,
+    name: "bytes_in",
+    label: "sent",
+    hint: "bytes from it to the parent, on this connection",
+    value: plain("bytes_in"),
     text: words.bytes,
+    from: "xl",
+  },
+  {
+    name: "bytes_out",
+    label: "received",
+    hint: "bytes from the parent to it, on this connection",
+    value: plain("bytes_out"),
+    text: words.bytes,
+    from: "xl",
+  },
+  {
+    name: "cores",
+    label: "cores",
+    hint: "core processes that it trains with",
+    value: plain("cores"),
+    text: words.count,
+    from: "xl",
+  },
+  {
+    name: "software",
+    label: "software",
+    hint: "version of Genkidama that it runs",
+    value: plain("software"),
     from: "xl",
   },
 ];
@@ -146,12 +169,11 @@ function facts(child, now) {
     ["bytes to the parent", words.bytes(child.bytes_in)],
     ["bytes to the child", words.bytes(child.bytes_out)],
     ["address", child.address],
-    ["machine", child.host],
     ["cores", words.count(child.cores)],
     ["software", child.software],
     ...Object.entries(child.figures).map(([name, value]) => [
       words.named(name),
-      words.figure(value),
+      words.measured(name, value),
     ]),
   ];
   return pairs.filter(([, value]) => value && value !== words.NOTHING);
@@ -167,12 +189,9 @@ function open({ name }) {
 function draw() {
   const wanted = find("find-text").value.trim().toLowerCase();
   const { children, now } = latest;
-  const found = children.filter(
-    (child) =>
-      child.name.toLowerCase().includes(wanted) ||
-      (child.address ?? "").includes(wanted) ||
-      child.host.toLowerCase().includes(wanted),
-  );
+  const matches = (child) =>
+    child.name.toLowerCase().includes(wanted) || (child.address ?? "").includes(wanted);
+  const found = wanted ? children.filter(matches) : children;
   const there = children.filter((child) => !away(child)).length;
   const gone = children.length - there;
   const here = `${words.count(there)} here${gone ? `, ${words.count(gone)} away` : ""}`;

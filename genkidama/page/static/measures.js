@@ -4,6 +4,33 @@ import { AXES, spark } from "./chart.js";
 import { drawn, element, facts, find, mark, reveal, say } from "./dom.js";
 import * as words from "./words.js";
 
+// As docs/diagnostics.md has them; what learners of one's own measure follows, and counters are last.
+const ORDER = [
+  "loss",
+  "policy_loss",
+  "value_loss",
+  "entropy",
+  "approximate_kl",
+  "kl",
+  "clip_fraction",
+  "explained_variance",
+  "td_error",
+  "q_mean",
+  "gradient_norm",
+  "learning_rate",
+  "epsilon",
+  "episode_length",
+];
+const COUNTERS = ["too_old", "too_many", "batches", "updates", "episodes", "steps", "samples"];
+
+function place(name) {
+  const [known, counter] = [ORDER.indexOf(name), COUNTERS.indexOf(name)];
+  if (known >= 0) return known;
+  return ORDER.length + (counter < 0 ? 0 : 1 + counter);
+}
+
+const inOrder = ([a], [b]) => place(a) - place(b);
+
 const multiples = new Map();
 let shown = null;
 
@@ -15,7 +42,7 @@ function multiple(name) {
   const node = element(
     "figure",
     { "data-name": name },
-    element("figcaption", {}, element("span", { text: words.named(name) }), value),
+    element("figcaption", {}, element("span", { text: words.named(name), title: words.meant(name) || null }), value),
     svg,
     element("p", { class: "range soft" }, low, high),
   );
@@ -23,23 +50,25 @@ function multiple(name) {
 }
 
 function drawMultiples({ diagnostics }) {
-  const all = Object.entries(diagnostics).filter(([, { rows }]) =>
-    rows.some((row) => row[1] !== null),
-  );
+  const all = Object.entries(diagnostics)
+    .filter(([, { rows }]) => rows.some((row) => row[1] !== null))
+    .sort(inOrder);
   reveal(find("diagnostics"), all.length > 0);
   for (const [name, { rows }] of all) {
     if (!multiples.has(name)) {
       multiples.set(name, multiple(name));
-      find("multiples").append(multiples.get(name).node);
+      const after = all.slice(all.findIndex(([one]) => one === name) + 1);
+      const next = after.find(([one]) => multiples.has(one));
+      find("multiples").insertBefore(multiples.get(name).node, multiples.get(next?.[0])?.node ?? null);
     }
     const { node, svg, value, low, high } = multiples.get(name);
     const points = rows.filter((row) => row[1] !== null);
     const values = points.map((row) => row[1]);
     mark(node, "data-points", String(points.length));
     spark(svg, points, words.named(name), AXES.seconds);
-    say(value, words.figure(values.at(-1)));
-    say(low, `↓ ${words.figure(values.reduce((a, b) => Math.min(a, b)))}`);
-    say(high, `↑ ${words.figure(values.reduce((a, b) => Math.max(a, b)))}`);
+    say(value, words.measured(name, values.at(-1)));
+    say(low, `↓ ${words.measured(name, values.reduce((a, b) => Math.min(a, b)), false)}`);
+    say(high, `↑ ${words.measured(name, values.reduce((a, b) => Math.max(a, b)), false)}`);
   }
 }
 
@@ -107,6 +136,10 @@ export function show({ run, learning }) {
   reveal(find("measures"), rest.length > 0);
   facts(
     find("measures-list"),
-    rest.map(([name, value]) => [words.named(name), words.figure(value)]),
+    rest.sort(inOrder).map(([name, value]) => [
+      words.named(name),
+      words.measured(name, value),
+      words.meant(name),
+    ]),
   );
 }

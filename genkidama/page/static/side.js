@@ -8,6 +8,12 @@ let parts = null;
 
 const collator = new Intl.Collator("en", { numeric: true });
 
+// A page is told by one part, and knows of the others what children show.
+const PART_STATES = {
+  there: "children exchange with all parts or with none, and of late they did",
+  unknown: "no child has exchanged of late, which it does with all parts or with none",
+};
+
 const PARTS = [
   {
     name: "part",
@@ -20,10 +26,9 @@ const PARTS = [
     name: "state",
     label: "state",
     value: (part) => part.state,
-    title: (part) => part.address,
+    title: (part) => PART_STATES[part.state],
     left: true,
   },
-  { name: "version", label: "version", value: (part) => part.version, text: words.count },
   {
     name: "numbers",
     label: "size",

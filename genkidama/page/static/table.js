@@ -5,6 +5,9 @@ import { element, mark, say } from "./dom.js";
 const ROW = 32;
 const BESIDE = 8;
 const STRIDE = 4;
+// While somebody scrolls, new values wait until that rests, and so long at most; milliseconds.
+const REST = 120;
+const LONGEST = 3000;
 const collator = new Intl.Collator("en", { numeric: true });
 
 // Nothing comes last, whatever the direction.
@@ -28,6 +31,10 @@ export class Table {
   #first = 0;
   #active = null;
   #frame = 0;
+  #scrolled = -Infinity;
+  #shown = -Infinity;
+  #waiting = 0;
+  #next = null;
   #above = element("tr", { class: "space", "aria-hidden": "true" }, element("td"));
   #below = element("tr", { class: "space", "aria-hidden": "true" }, element("td"));
   #body = element("tbody");
@@ -62,16 +69,35 @@ export class Table {
       { class: "scroll", role: "group", tabindex: 0, "aria-labelledby": label },
       this.#table,
     );
-    this.node.addEventListener("scroll", () => this.#soon(), { passive: true });
+    this.node.addEventListener("scroll", () => this.#scroll(), { passive: true });
     this.#body.addEventListener("keydown", (event) => this.#move(event));
     new ResizeObserver(() => this.#soon()).observe(this.node);
   }
 
   show(rows, now = 0) {
-    this.#rows = rows;
-    this.#now = now;
+    this.#next = { rows, now };
+    this.#take();
+  }
+
+  #take() {
+    if (this.#next === null) return;
+    const time = performance.now();
+    if (time - this.#scrolled < REST && time - this.#shown < LONGEST) {
+      clearTimeout(this.#waiting);
+      this.#waiting = setTimeout(() => this.#take(), REST);
+      return;
+    }
+    this.#shown = time;
+    this.#rows = this.#next.rows;
+    this.#now = this.#next.now;
+    this.#next = null;
     this.#arrange();
     this.#draw();
+  }
+
+  #scroll() {
+    this.#scrolled = performance.now();
+    this.#soon();
   }
 
   #look(column) {
@@ -116,7 +142,12 @@ export class Table {
   }
 
   #arrange() {
-    const rows = [...this.#rows];
+    // What is nearly sorted is soon sorted: comparing names is slow.
+    const before = new Map(this.#sorted.map((row, index) => [this.#key(row), index]));
+    const rows = this.#rows
+      .map((row) => [before.get(this.#key(row)) ?? before.size, row])
+      .sort((a, b) => a[0] - b[0])
+      .map(([, row]) => row);
     if (this.#sort === null) {
       rows.sort(this.#order);
     } else {

@@ -73,15 +73,48 @@ export function clock(time) {
 
 const NAMES = {
   approximate_kl: "KL",
-  kl: "KL",
+  kl: "KL of children",
+  too_old: "dropped as too old",
+  too_many: "dropped as too many",
+  clip_fraction: "clipped",
   pps: "predictions/s",
   tps: "rollouts trained/s",
-  mean_return: "mean return",
-  explained_variance: "explained variance",
+  td_error: "TD error",
+  q_mean: "mean Q",
+};
+
+const UNITS = { entropy: " nats" };
+
+// In short; docs/diagnostics.md says more.
+const MEANINGS = {
+  loss: "what an update minimizes",
+  policy_loss: "mean of −log π·A, or of the clipped −ρ·A",
+  value_loss: "mean of (R − V)²",
+  entropy: "how undecided the policy is; near 0 it no longer explores",
+  approximate_kl: "how far the policy has gone from the one that acted; 0.002 to 0.03 is healthy",
+  kl: "how far the policy that acted lay from the learner's before it learned",
+  clip_fraction: "for how many samples PPO clips the ratio; 2% to 30% is healthy",
+  explained_variance: "how much of the returns the values explain: 1 is all, below 0 is worse than their mean",
+  td_error: "mean distance of Q from its target",
+  q_mean: "mean of Q over the samples",
+  gradient_norm: "mean norm of gradients, before it is limited",
+  learning_rate: "that of now, as the schedule has it",
+  epsilon: "share of random actions",
+  episode_length: "mean number of steps of the episodes that ended",
+  lag: "updates between acting and learning",
 };
 
 // A measure's name as people write it.
 export const named = (name) => NAMES[name] ?? name.replaceAll("_", " ");
+
+export const meant = (name) => MEANINGS[name] ?? "";
+
+// A measure's value with its unit, if it has one.
+export function measured(name, value, unit = true) {
+  if (!known(value)) return NOTHING;
+  if (name === "clip_fraction") return `${figure(100 * value)}%`;
+  return `${figure(value)}${unit ? (UNITS[name] ?? "") : ""}`;
+}
 
 const REFUSALS = {
   base: "a difference to unknown weights",
