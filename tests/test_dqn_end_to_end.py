@@ -47,7 +47,7 @@ def settings(**changes: Any) -> Experiment:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"algorithm.dueling": True}, id="blend"),
+        pytest.param({"algorithm.dueling": True}, id="blend", marks=pytest.mark.slow),
         pytest.param(GRADIENTS, id="gradient"),
         pytest.param({"child.exchange": "episode"}, id="episode", marks=pytest.mark.slow),
         pytest.param({"environment.lanes": 4}, id="lanes", marks=pytest.mark.slow),

@@ -82,6 +82,23 @@ CONTENDERS: dict[str, Contender] = {
         title="Genkidama, one machine that learns by itself",
     ),
     "blend": Contender("ours", settings=_BLEND, machines=(1, 8), title="Genkidama, blend"),
+    "difference": Contender(
+        "ours",
+        settings={
+            **_LEARNS,
+            "parent.rule": "difference",
+            "parent.alpha": 1.0,
+            "parent.rule_options": {"children_power": -0.5},
+        },
+        machines=(8,),
+        title="Genkidama, differences, α = 1/√n",
+    ),
+    "gradient": Contender(
+        "ours",
+        settings={"parent.rule": "gradient", "child.exchange": "update"},
+        machines=(8,),
+        title="Genkidama, gradients to one Adam",
+    ),
     "whole": Contender(
         "ours",
         settings=_LEARNS,

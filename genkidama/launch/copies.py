@@ -45,9 +45,9 @@ class Copies:
         Raises:
             EnvironmentFailure: it cannot be cut off.
         """
-        #: How much of the parent's history is here.
-        self.position = whole_length(self._history)
         try:
+            #: How much of the parent's history is here.
+            self.position = whole_length(self._history)
             if self._history.exists() and self._history.stat().st_size > self.position:
                 os.truncate(self._history, self.position)
         except OSError as error:

@@ -129,6 +129,7 @@ def test_a_policy_of_envpools_is_played_in_gymnasiums_environment(
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_envpools_own_environment_is_played_if_it_is_named(tmp_path: Path) -> None:
     pytest.importorskip("envpool", reason="pip install 'genkidama[envpool]': 300 MB")
     environment = {"id": "envpool:CartPole-v1", "options": {"max_episode_steps": 9}}

@@ -89,7 +89,7 @@ def test_a_display_is_drawn_over_and_over_in_its_place(size: tuple[int, int]) ->
     assert text.count("something to know") == text.count("ended: all is done") == 1
     assert len([line for line in found.lines if line]) <= size[1] + 3
     assert re.search(r"^return +180\.0 of 195  ▁.*█$", text, re.MULTILINE)
-    assert ("and 15 more" in text) == (size[1] == 24)
+    assert ("and 16 more" in text) == (size[1] == 24)
     assert "loss -0.0123" in text
 
 
