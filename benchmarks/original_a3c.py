@@ -1,9 +1,9 @@
-"""A3C with the two faults of the thesis' own program, to see what they are worth.
+"""A3C with the faults of the thesis' own program, to see what they are worth.
 
 If a batch ends within an episode, that program bootstraps with the value of the last stored state
-instead of the state that follows. It also treats an episode that reaches the time limit as if it
-had terminated. `examples/lunarlander/thesis.toml` has neither fault. This is a plug, as users write
-them:
+instead of the state that follows (`OriginalBootstrap`). It also treats an episode that reaches the
+time limit as if it had terminated (`OriginalTruncation`). `OriginalA3C` has both faults,
+`examples/lunarlander/thesis.toml` has neither. These are plugs, as users write them:
 
     PYTHONPATH=benchmarks genkidama train examples/lunarlander/thesis.toml --children 2 --cores 4 \
         --set algorithm.name=original_a3c:OriginalA3C
@@ -12,6 +12,7 @@ them:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,15 +26,31 @@ from genkidama.settings import Algorithm
 class OriginalA3C(A3C):
     """For batches that end with their episode (`across_episodes = false`)."""
 
+    bootstrap: ClassVar[bool] = True
+    truncation: ClassVar[bool] = True
+
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
         super().__init__(algorithm, model)
         self._full = algorithm.batch_size
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        if (
-            len(rollout.cuts) and len(rollout.rewards) < self._full
-        ):  # cut before it was full: the time limit
-            rollout.cuts, rollout.cut_observations = rollout.cuts[:0], rollout.cut_observations[:0]
-        elif len(rollout.cuts):
-            rollout.cut_observations = rollout.observations[-1:]
+        if len(rollout.cuts):
+            at_limit = len(rollout.rewards) < self._full  # cut before it was full
+            if at_limit and self.truncation:
+                rollout.cuts = rollout.cuts[:0]
+                rollout.cut_observations = rollout.cut_observations[:0]
+            elif not at_limit and self.bootstrap:
+                rollout.cut_observations = rollout.observations[-1:]
         yield from super().losses(rollout, rng)
+
+
+class OriginalBootstrap(OriginalA3C):
+    """The first fault alone."""
+
+    truncation = False
+
+
+class OriginalTruncation(OriginalA3C):
+    """The second fault alone."""
+
+    bootstrap = False

@@ -22,7 +22,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.figures.diagnostics import Series, draw_diagnostics
 from genkidama.system.run import Run
 
-__all__ = ["Series", "draw_runs", "series_of"]
+__all__ = ["Series", "draw_curves", "draw_densities", "draw_runs", "series_of"]
 
 Numbers = npt.NDArray[np.float64]
 
@@ -111,16 +111,7 @@ def _learning(series: Sequence[Series], over: str) -> Figure | None:
         if not curves:
             continue
         drawn = True
-        colour = COLOURS[number % len(COLOURS)]
-        label = plain(one.label)
-        if len(curves) == 1:
-            axes.plot(*curves[0], color=colour, linewidth=1.6, label=label)
-            continue
-        for x, y in curves:
-            axes.plot(x, y, color=colour, linewidth=0.5, alpha=0.35)
-        middle = band(curves)
-        axes.fill_between(middle.x, middle.low, middle.high, color=colour, alpha=0.18, linewidth=0)
-        axes.plot(middle.x, middle.median, color=colour, linewidth=2.0, label=label)
+        draw_curves(axes, curves, COLOURS[number % len(COLOURS)], one.label)
     if not drawn:
         return None
     threshold = _threshold(series[0].runs[0])
@@ -136,6 +127,27 @@ def _learning(series: Sequence[Series], over: str) -> Figure | None:
         axes.legend(loc="lower right")
     _thousands(axes)
     return figure
+
+
+def draw_curves(
+    axes: Axes, curves: Sequence[tuple[Numbers, Numbers]], colour: str, label: str
+) -> None:
+    """One curve as a line; several as the median, and the quartiles as a band.
+
+    Args:
+        axes: where.
+        curves: of each x, which never falls, and y; both (n,), n at least 1.
+        colour: of all of them.
+        label: in the legend.
+    """
+    if len(curves) == 1:
+        axes.plot(*curves[0], color=colour, linewidth=1.6, label=plain(label))
+        return
+    for x, y in curves:
+        axes.plot(x, y, color=colour, linewidth=0.5, alpha=0.35)
+    middle = band(curves)
+    axes.fill_between(middle.x, middle.low, middle.high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(middle.x, middle.median, color=colour, linewidth=2.0, label=plain(label))
 
 
 def _threshold(run: Run) -> float | None:
@@ -180,15 +192,22 @@ def _means(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _returns(series: Sequence[Series]) -> Figure | None:
-    """The returns of the evaluated episodes, as densities with their quartiles."""
+    """The returns of the evaluated episodes of all runs."""
     found: list[tuple[str, Numbers]] = []
     for one in series:
         for run in one.runs:
             evaluation: dict[str, Any] = run.evaluation or {}
             if evaluation.get("returns"):
                 found.append((run.path.name, np.array(evaluation["returns"], np.float64)))
-    if not found:
-        return None
+    return draw_densities(found) if found else None
+
+
+def draw_densities(found: Sequence[tuple[str, Numbers]]) -> Figure:
+    """Returns of evaluated episodes, as densities with their quartiles.
+
+    Args:
+        found: of each line its name and the returns (n,), n at least 1.
+    """
     figure = Figure(figsize=(9, 1.6 + 0.7 * len(found)), layout="constrained")
     axes = figure.subplots()
     for number, (name, returns) in enumerate(reversed(found)):

@@ -1,0 +1,13 @@
+"""The thesis' tables and figures, repeated with seeds.
+
+`python -m benchmarks.thesis --help` tells how.
+
+    cells.py      what is trained: every cell as data, and the order of all runs
+    published.py  what the thesis prints
+    store.py      rows as JSON lines, and the folder of a run that is under way
+    measure.py    one run: train, then judge every checkpoint
+    statistics.py from rows to medians, differences and intervals
+    document.py   docs/results/thesis.md, made from the rows
+    pictures.py   its figures
+    lander_v2.py  LunarLander-v2, as far as it differs from v3
+"""

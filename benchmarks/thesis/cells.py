@@ -1,0 +1,222 @@
+"""What is trained: every cell as data, and the order of all runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["BEST", "CELLS", "GRID", "GROUPS", "PAIRS", "SIZES", "Cell", "Condition", "missing"]
+__all__ += ["plan", "selected"]
+
+Row = dict[str, Any]
+
+#: Of all children together: 2,000 updates of 2 children with 4 cores each.
+EPISODES = 16_000
+#: A run is judged at so many moments, evenly spread: every 100 updates of the thesis' 2,000.
+CHECKPOINTS = 20
+
+THESIS = "examples/lunarlander/thesis.toml"
+OURS = "examples/lunarlander/a3c.toml"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table."""
+
+    name: str
+    #: What it says in a table.
+    label: str
+    #: A key of `GROUPS`.
+    group: str
+    #: What `--set` changes.
+    settings: Mapping[str, object]
+    children: int = 2
+    #: Of each child.
+    cores: int = 4
+    #: Exchanges a child.
+    updates: int = 2_000
+    seeds: int = 5
+    file: str = THESIS
+
+    @property
+    def every(self) -> int:
+        """Updates between two checkpoints."""
+        return max(1, round(self.updates / CHECKPOINTS))
+
+    @property
+    def overrides(self) -> list[str]:
+        """All arguments of `--set`, as `key=value`."""
+        found = {
+            "stop.updates": self.updates,
+            "parent.checkpoint_updates": self.every,
+            "parent.checkpoint_seconds": 0,
+            "parent.checkpoint_keep": CHECKPOINTS + 1,  # the last may not be a whole one
+            **self.settings,
+        }
+        return [f"{key}={str(value).lower()}" if isinstance(value, bool) else f"{key}={value}"
+                for key, value in found.items()]  # fmt: skip
+
+
+def _blend(alpha: float, beta: float) -> dict[str, object]:
+    return {"parent.alpha": alpha, "child.beta": beta}
+
+
+def _grid() -> list[Cell]:
+    return [
+        Cell(f"grid-{alpha}-{beta}", f"α = {alpha}, β = {beta}", "grid", _blend(alpha, beta))
+        for alpha in LEVELS
+        for beta in BETAS
+    ]
+
+
+def _a3c() -> list[Cell]:
+    return [
+        Cell(
+            f"a3c-{cores}-{gamma}-{batch}",
+            f"{cores} cores, γ {gamma}, batch {batch}",
+            "a3c",
+            _blend(1.0, 0.0)
+            | {
+                "algorithm.gamma": gamma,
+                "algorithm.batch_size": batch,
+                "algorithm.pull_steps": 2 * batch,
+            },
+            children=1,
+            cores=cores,
+            seeds=3,
+        )
+        for cores, gamma, batch in (
+            (8, 0.999, 120),
+            (8, 0.99, 120),
+            (8, 0.99, 60),
+            (4, 0.999, 120),
+            (8, 0.99, 30),
+            (8, 0.95, 120),
+        )
+    ]
+
+
+def _why() -> list[Cell]:
+    def one(name: str, label: str, settings: dict[str, object], **more: Any) -> Cell:
+        return Cell(f"why-{name}", label, "why", _blend(0.9, 0.0) | settings, **more)
+
+    def plug(name: str) -> dict[str, object]:
+        return {"algorithm.name": f"benchmarks.original_a3c:{name}"}
+
+    return [
+        one("bootstrap", "the program's bootstrap: V of the last stored state",
+            plug("OriginalBootstrap")),
+        one("truncation", "the program's truncation: the time limit counts as an end",
+            plug("OriginalTruncation")),
+        one("both", "both of these", plug("OriginalA3C")),
+        one("v2", "LunarLander-v2: the world is kept between episodes",
+            {"environment.id": "benchmarks.thesis.lander_v2:make"}),
+        one("one-core", "one core a child, four times the updates: nothing is stale in a child",
+            {}, cores=1, updates=8_000),
+        one("pull", "θ_L is pulled after every batch, not after every second",
+            {"algorithm.pull_steps": 120}),
+        one("momentum", "one momentum for the cores of a child, not one a core",
+            {"optimizer.shared": True}),
+        one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
+    ]  # fmt: skip
+
+
+def _sizes() -> list[Cell]:
+    return [
+        Cell(
+            f"size-{children}-{alpha}-{beta}",
+            f"{children} {'child' if children == 1 else 'children'}, α = {alpha}, β = {beta}",
+            "sizes",
+            _blend(alpha, beta),
+            children=children,
+            updates=EPISODES // (4 * children),
+        )
+        for children in SIZES
+        if children != 2  # they are in the grid
+        for alpha, beta in PAIRS
+    ]
+
+
+def _ours() -> list[Cell]:
+    settings: dict[str, object] = {
+        "child.exchange": "episode",
+        "stop.episodes": 1_000_000,  # the updates decide
+        "stop.mean_return": 1_000_000,
+    }
+    return [Cell("ours", "our own A3C settings (`a3c.toml`)", "ours", settings, file=OURS)]
+
+
+LEVELS = (0.1, 0.5, 0.9)
+BETAS = (0.0, 0.5, 0.9)
+#: How many children, at an equal total of episodes, and with which α and β.
+SIZES = (1, 2, 4, 8)
+PAIRS = ((0.9, 0.0), (0.9, 0.5), (0.5, 0.5))
+#: The thesis' best cell, which the experiments on "why" vary.
+BEST = "grid-0.9-0.0"
+
+#: What `--cells` takes beside the names of cells, in the order of a seed's runs.
+GROUPS = {
+    "grid": "Tables 5.3 to 5.5",
+    "a3c": "Table 5.2",
+    "ours": "our own A3C settings",
+    "why": "what may explain a difference, one at a time",
+    "sizes": "1, 4 and 8 children at equal episodes",
+}
+CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_sizes()]}
+GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One run."""
+
+    cell: str
+    seed: int
+
+    @classmethod
+    def of(cls, row: Row) -> Condition:
+        return cls(row["cell"], row["seed"])
+
+    def __str__(self) -> str:
+        return f"{self.cell} seed {self.seed}"
+
+
+def selected(names: Sequence[str]) -> list[str]:
+    """The cells that `--cells` means, in their order; all without a name.
+
+    Raises:
+        KeyError: there is neither a cell nor a group of that name.
+    """
+    wanted: set[str] = set()
+    for name in names:
+        found = {cell.name for cell in CELLS.values() if name in (cell.name, cell.group)}
+        if not found:
+            raise KeyError(name)
+        wanted |= found
+    return [name for name in CELLS if not names or name in wanted]
+
+
+def plan(cells: Iterable[str], seeds: Sequence[int] | None = None) -> list[Condition]:
+    """All runs in their order: every cell has its first seed before any has its second.
+
+    The thesis' best cell comes first, since most comparisons are with it.
+
+    Args:
+        cells: keys of `CELLS`.
+        seeds: of the runs; by default each cell has its own number of them, from 1.
+    """
+    names = sorted(cells, key=lambda name: (name != BEST, list(CELLS).index(name)))
+    most = range(1, 1 + max((CELLS[name].seeds for name in names), default=0))
+    return [
+        Condition(name, seed)
+        for seed in (most if seeds is None else seeds)
+        for name in names
+        if seeds is not None or seed <= CELLS[name].seeds
+    ]
+
+
+def missing(wanted: Iterable[Condition], rows: Iterable[Row]) -> list[Condition]:
+    """What of the plan has no row yet."""
+    done = {Condition.of(row) for row in rows}
+    return [condition for condition in wanted if condition not in done]

@@ -1,0 +1,220 @@
+"""One run: train, then judge every checkpoint. What is done is not done again.
+
+A run's folder below `--work` has:
+
+    training/     the run directory while it trains; begun anew after an interruption
+    run/          the same, once training has ended
+    judged.jsonl  a line for each checkpoint that was judged
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+
+import genkidama
+from benchmarks.thesis import store
+from benchmarks.thesis.cells import CELLS, Cell, Condition, Row
+from genkidama.errors import EnvironmentFailure
+from genkidama.system import checkpoint as checkpoints
+from genkidama.system.lifeline import end_with_parent
+from genkidama.system.machine import available_cores
+from genkidama.system.run import CHILDREN, Run
+
+__all__ = ["ROOT", "command", "measure"]
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Episodes begin alike for all cells of a seed, and otherwise than in training.
+_JUDGING = 1_000
+#: A figure shows staleness as means of so many spans of the run.
+_SPANS = 20
+
+Say = Callable[[str], None]
+
+
+def command(cell: Cell, seed: int, out: Path) -> list[str]:
+    """What trains the cell."""
+    settings = [word for setting in cell.overrides for word in ("--set", setting)]
+    return [
+        *(sys.executable, "-m", "genkidama", "train", str(ROOT / cell.file)),
+        *("--children", str(cell.children), "--cores", str(cell.cores), "--seed", str(seed)),
+        *("--episodes", "0", "--out", str(out), *settings),
+    ]
+
+
+def measure(
+    condition: Condition,
+    work: Path,
+    say: Say,
+    episodes: int = 500,
+    cell: Cell | None = None,
+    keep: bool = False,
+) -> Row:
+    """The row of one run.
+
+    Args:
+        condition: which.
+        work: the folder of all runs.
+        say: is called with a line about the progress.
+        episodes: that judge a checkpoint.
+        cell: in place of the one that the condition names.
+        keep: leaves the run's folder there.
+
+    Raises:
+        EnvironmentFailure: the training failed.
+    """
+    cell = cell or CELLS[condition.cell]
+    folder = work / f"{condition.cell}-{condition.seed}"
+    timing = folder / "timing.jsonl"
+    if not (folder / "run").exists():
+        say("training")
+        store.append(timing, _train(cell, condition.seed, folder))
+        (folder / "training").rename(folder / "run")
+    trained = store.read(timing)[-1]
+    run = Run.open(folder / "run")
+    judged = _judge(run, condition.seed, folder / "judged.jsonl", episodes, say)
+    last = judged[-1]
+    snapshot = run.snapshot
+    row = {
+        "cell": condition.cell,
+        "seed": condition.seed,
+        "date": time.strftime("%F %T"),
+        **trained,
+        "judging": round(sum(one["seconds"] for one in judged), 1),
+        "updates": snapshot.updates,
+        "episodes": snapshot.episodes,
+        "steps": snapshot.steps,
+        "judged_by": episodes,
+        "curve": [[round(one["updates"], 1), one["mean"], one["std"]] for one in judged],
+        "returns": last["returns"],
+        "exchanges": _exchanges(run),
+        "disagreement": _disagreement(run),
+        "settings": [f"--children {cell.children} --cores {cell.cores}", *cell.overrides],
+    }
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return row
+
+
+def _train(cell: Cell, seed: int, folder: Path) -> Row:
+    out = folder / "training"
+    for name in (out, folder / "judged.jsonl"):
+        shutil.rmtree(name) if name.is_dir() else name.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
+    began = time.monotonic()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command(cell, seed, out), stdout=log, stderr=log, preexec_fn=end_with_parent
+        )
+        try:
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if code != 0:
+        lines = (folder / "log").read_text(errors="replace").strip().splitlines() or ["nothing"]
+        raise EnvironmentFailure(f"the training ended with code {code}: {lines[-1]}")
+    return {
+        "seconds": round(time.monotonic() - began, 1),
+        "machine_cores": available_cores(),
+        "load": [round(load, 1), round(os.getloadavg()[0], 1)],
+        "software": genkidama.__version__,
+    }
+
+
+def _judge(run: Run, seed: int, path: Path, episodes: int, say: Say) -> list[Row]:
+    """A line for each checkpoint, in order of updates."""
+    found = {row["checkpoint"]: row for row in store.read(path)}
+    kept = run.checkpoints
+    cores = available_cores()
+    shares = [part for core in range(cores) if (part := list(range(core, episodes, cores)))]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(cores, context, end_with_parent, (os.getpid(),)) as pool:
+        for number, checkpoint in enumerate(kept, 1):
+            if checkpoint.name in found:
+                continue
+            say(f"judging {number}/{len(kept)}")
+            began = time.monotonic()
+            jobs = [pool.submit(_play, checkpoint, share, seed + _JUDGING) for share in shares]
+            returns = [value for job in jobs for value in job.result()]
+            row = {
+                "checkpoint": checkpoint.name,
+                "updates": checkpoints.load(checkpoint).snapshot.updates,
+                "mean": round(fmean(returns), 2),
+                "std": round(pstdev(returns), 2),
+                "returns": [round(value, 1) for value in returns],
+                "seconds": round(time.monotonic() - began, 1),
+            }
+            store.append(path, row)
+            found[checkpoint.name] = row
+    return sorted(found.values(), key=lambda row: row["updates"])
+
+
+def _play(path: Path, episodes: list[int], seed: int) -> list[float]:
+    """One process' share of the episodes, as `genkidama evaluate` plays them."""
+    import torch
+
+    from genkidama.learning.environments import make_environment
+    from genkidama.learning.model import Model
+    from genkidama.learning.play import play
+
+    torch.set_num_threads(1)
+    checkpoint = checkpoints.load(path)
+    environment = make_environment(checkpoint.experiment.environment)
+    model = Model(checkpoint.experiment, environment)
+    model.vector.copy_(torch.from_numpy(checkpoint.vector))
+    returns = play(model, environment, episodes, seed, greedy=False)
+    environment.close()
+    return returns
+
+
+def _exchanges(run: Run) -> dict[str, Any]:
+    """By child: how many, and their mean staleness in equal spans of updates."""
+    values: dict[str, list[tuple[float, int]]] = {}
+    for line in run.history():
+        if line["event"] == "exchange":
+            values.setdefault(line["child"], []).append((line["update"], line["staleness"]))
+    end = max((update for found in values.values() for update, _ in found), default=0.0)
+    result: dict[str, Any] = {}
+    for child, found in sorted(values.items()):
+        spans: list[list[int]] = [[] for _ in range(_SPANS)]
+        for update, staleness in found:
+            spans[min(_SPANS - 1, int(_SPANS * update / end))].append(staleness)
+        means = [round(fmean(span), 3) if span else None for span in spans]
+        result[child] = {"exchanges": len(found), "staleness": means}
+    return result
+
+
+def _disagreement(run: Run) -> dict[str, Any]:
+    """How far the ended run's weights lie apart, by |θ_P|: each child's from θ_P, and from others'.
+
+    `between` is the mean over all pairs of children; None with one child.
+    """
+    parent = checkpoints.load(run.final).vector.astype(np.float64)
+    scale = float(np.linalg.norm(parent))
+    files = sorted((run.path / CHILDREN).glob("*.safetensors"))
+    children = {file.stem: safetensors.numpy.load_file(file)["weights"] for file in files}
+
+    def apart(a: Any, b: Any) -> float:
+        return round(float(np.linalg.norm(a - b)) / scale, 4)
+
+    pairs = [apart(a, b) for a, b in itertools.combinations(children.values(), 2)]
+    return {
+        "parent": {name: apart(weights, parent) for name, weights in children.items()},
+        "between": round(fmean(pairs), 4) if pairs else None,
+    }

@@ -1,0 +1,139 @@
+"""From rows to medians, differences and intervals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.thesis.cells import Row
+
+__all__ = ["Difference", "Summary", "by_cell", "difference", "interval", "summary"]
+
+Numbers = npt.NDArray[np.float64]
+
+#: A bootstrap draws so often, always the same way.
+_DRAWS = 20_000
+_SEED = 18
+#: Fewer seeds than this give no interval: a bootstrap of two says far too little.
+LEAST = 3
+
+
+def interval(
+    samples: Sequence[Sequence[float]],
+    figure: Callable[..., Numbers],
+    level: float = 0.95,
+) -> tuple[float, float] | None:
+    """A percentile bootstrap interval (Efron 1979) over seeds.
+
+    Args:
+        samples: of independent groups, each drawn from by itself.
+        figure: of arrays (draws, n), one a group, to (draws,).
+        level: how much of the draws lies within.
+
+    Returns:
+        Its ends; None if a group has fewer than three values.
+    """
+    if min(map(len, samples)) < LEAST:
+        return None
+    rng = np.random.default_rng(_SEED)
+    drawn = [
+        np.asarray(sample)[rng.integers(len(sample), size=(_DRAWS, len(sample)))]
+        for sample in samples
+    ]
+    rest = (1.0 - level) / 2.0
+    low, high = np.quantile(figure(*drawn), [rest, 1.0 - rest])
+    return float(low), float(high)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the seeds of a cell come to, after the last update."""
+
+    seeds: int
+    #: Of the seeds' means.
+    median: float
+    low: float
+    high: float
+    #: Of the median, over seeds.
+    interval: tuple[float, float] | None
+    #: The median of the deviations of a seed's episodes.
+    deviation: float
+    #: How many seeds have a mean above 200.
+    solved: int
+    #: The best checkpoint's mean, in the median of the seeds.
+    best: float
+    #: Of θ_C from one another by |θ_P|, in the median of the seeds; None with one child.
+    between: float | None
+
+
+def by_cell(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each cell by seed; of two with the same seed the later one counts."""
+    found: dict[str, dict[int, Row]] = {}
+    for row in rows:
+        found.setdefault(row["cell"], {})[row["seed"]] = row
+    return {cell: [seeds[seed] for seed in sorted(seeds)] for cell, seeds in found.items()}
+
+
+def finals(rows: Iterable[Row]) -> list[float]:
+    """Each seed's mean after the last update."""
+    return [row["curve"][-1][1] for row in rows]
+
+
+def summary(rows: Sequence[Row]) -> Summary:
+    """Of at least one row."""
+    means = finals(rows)
+    between = [
+        apart for row in rows if (apart := row.get("disagreement", {}).get("between")) is not None
+    ]
+    return Summary(
+        seeds=len(rows),
+        median=float(np.median(means)),
+        low=min(means),
+        high=max(means),
+        interval=interval([means], _medians),
+        deviation=float(np.median([row["curve"][-1][2] for row in rows])),
+        solved=sum(mean > 200.0 for mean in means),
+        best=float(np.median([max(point[1] for point in row["curve"]) for row in rows])),
+        between=float(np.median(between)) if between else None,
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of two cells' medians over seeds, the first less the second."""
+
+    value: float
+    #: None with fewer than three seeds in one of them.
+    interval: tuple[float, float] | None
+
+    @property
+    def clear(self) -> bool | None:
+        """Whether the interval leaves 0 out; None without one."""
+        if self.interval is None:
+            return None
+        return self.interval[0] > 0.0 or self.interval[1] < 0.0
+
+
+def difference(ours: Sequence[Row], others: Sequence[Row]) -> Difference:
+    """How far one cell lies above another after the last update; both have rows."""
+    return compare(finals(ours), finals(others))
+
+
+def compare(ours: Sequence[float], others: Sequence[float]) -> Difference:
+    """The same of bare means."""
+
+    def apart(a: Numbers, b: Numbers) -> Numbers:
+        result: Numbers = _medians(a) - _medians(b)
+        return result
+
+    value = float(np.median(ours) - np.median(others))
+    return Difference(value, interval([ours, others], apart))
+
+
+def _medians(drawn: Any) -> Numbers:
+    found: Numbers = np.median(drawn, axis=1)
+    return found

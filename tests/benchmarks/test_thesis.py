@@ -1,0 +1,235 @@
+"""The thesis' cells, what their rows come to, and a run that is cut off."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.envs.box2d.lunar_lander import LunarLander
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.thesis import __main__ as command
+from benchmarks.thesis import cells, document, measure, store
+from benchmarks.thesis.cells import BEST, CELLS, GRID, Condition, missing, plan, selected
+from benchmarks.thesis.lander_v2 import LunarLanderV2, make
+from benchmarks.thesis.published import FINAL, PATHS
+from benchmarks.thesis.statistics import compare, summary
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.overrides import parse_settings
+from tests.benchmarks.thesis_rows import row
+from tests.helpers import ROOT
+
+# The cells.
+
+
+def test_every_cell_is_an_experiment_of_as_many_episodes_as_the_thesis() -> None:
+    for cell in CELLS.values():
+        experiment = Experiment.load(ROOT / cell.file).with_settings(parse_settings(cell.overrides))
+        assert experiment.stop.updates == cell.updates
+        assert experiment.parent.checkpoint_updates * cells.CHECKPOINTS >= cell.updates
+        assert experiment.parent.checkpoint_keep > cells.CHECKPOINTS
+        assert experiment.child.exchange == "episode"
+        episodes = cell.children * cell.cores * cell.updates
+        halved = cell.name == "a3c-4-0.999-120"  # as in the thesis
+        assert episodes == (8_000 if halved else 15_992 if cell.name == "why-empty" else 16_000)
+        if cell.group == "a3c":
+            assert experiment.algorithm.pull_steps == 2 * experiment.algorithm.batch_size
+    assert {name: path[-1] for name, path in PATHS.items()} == {
+        name: FINAL[name][0] for name in GRID.values()
+    }
+
+
+def test_the_plan_takes_every_cell_with_a_seed_before_the_next_seed() -> None:
+    order = plan(CELLS)
+    assert order[0] == Condition(BEST, 1)
+    assert [one.seed for one in order] == sorted(one.seed for one in order)
+    assert {one.cell for one in order if one.seed == 1} == set(CELLS)
+    assert len(set(order)) == len(order) == 9 * 5 + 6 * 3 + 5 + 8 * 5 + 9 * 5
+    assert missing(order, [row(BEST, 1, 0.0)]) == order[1:]
+    assert plan(selected(["ours", "a3c"]), [7])[0] == Condition("a3c-8-0.999-120", 7)
+
+
+def test_what_does_not_exist_is_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.parse(["run", "--cells", "grit"])
+    assert "--cells grit: is neither of grid, a3c" in capsys.readouterr().err
+
+
+# What rows come to.
+
+
+def test_a_median_and_its_interval() -> None:
+    rows = [row(BEST, seed, mean) for seed, mean in enumerate([100.0, 210.0, 240.0, 250.0, 260.0])]
+    found = summary(rows)
+    assert (found.median, found.low, found.high, found.solved) == (240.0, 100.0, 260.0, 4)
+    assert found.interval == (100.0, 260.0)  # a median of five draws may be any of the five
+    assert found.between == 0.7
+    assert summary(rows[:2]).interval is None
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(st.floats(-300, 300), min_size=3, max_size=6),
+    st.lists(st.floats(-300, 300), min_size=3, max_size=6),
+)
+def test_differences(ours: list[float], others: list[float]) -> None:
+    found, back = compare(ours, others), compare(others, ours)
+    assert found.value == pytest.approx(-back.value)
+    assert found.interval is not None
+    low, high = found.interval
+    assert min(ours) - max(others) - 1e-9 <= low <= high <= max(ours) - min(others) + 1e-9
+    if min(ours) > max(others):
+        assert found.clear
+
+
+def test_the_document_says_what_is_there_and_what_is_missing() -> None:
+    nothing = document.text([])
+    assert "**0 of 153 runs are there, and 153 are missing.** 33 of 33 cells" in nothing
+    rows = [row(BEST, seed, mean) for seed, mean in enumerate([215.0, 220.0, 230.0], 1)]
+    rows += [row("why-bootstrap", seed, 100.0 + seed) for seed in (1, 2, 3)]
+    rows += [row("a3c-8-0.999-120", seed, 221.0) for seed in (1, 2)]
+    rows += [row("ours", 1, 260.0, 30.0), row("ours", 2, 260.0, 41.0)]
+    rows += [row(BEST, 1, 210.0)]  # later, so it counts
+    text = document.text(rows, ["thesis-grid.svg"])
+    assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 | **220.0** ± 50.0 | 210.0 to 230.0 |" in text
+    assert "| −37.2 | no | 220.0 | 3 of 3 |" in text
+    assert "| 55.0 (−37.0) | 110.0 (10.9) | 165.0 (243.3) | 220.0 (257.2) |" in text
+    assert "lies within 257.2 ± 39.9" in text
+    assert "cores | +1.3 | −1.0 | – | 3 and 2 | too few seeds |" in text
+    assert "| 102.0 | −118.0 | −129.0 to −107.0 | 3 and 3 | lower |" in text
+    assert "- Makes a clear difference: the program's bootstrap" in text
+    assert "- Remains open: the program's truncation" in text
+    assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text
+    assert "| 2 | 260.0 ± 41.0 | 260.0 ± 41.0 | no |" in text
+    assert "](thesis-grid.svg)" in text
+    assert "](thesis-sizes.svg)" not in text
+
+
+def test_report_writes_the_document_and_its_figures(tmp_path: Path) -> None:
+    results, page = tmp_path / "thesis.jsonl", tmp_path / "out/thesis.md"
+    for name, seed in itertools.product([BEST, "a3c-8-0.99-60", "size-4-0.9-0.0"], (1, 2)):
+        store.append(results, row(name, seed, 100.0 * seed))
+    assert command.main(["report", "--results", str(results), "--document", str(page)]) == 0
+    names = {"grid", "returns", "a3c", "sizes", "staleness"}
+    assert {path.stem for path in page.parent.glob("*.svg")} == {f"thesis-{one}" for one in names}
+    assert page.read_text().count(".svg)") == len(names)
+
+
+# Rows on disk.
+
+
+def test_a_line_that_was_cut_off_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    store.append(path, {"a": 1})
+    with path.open("a") as file:
+        file.write('{"a": 2')
+    assert store.read(path) == [{"a": 1}]
+    store.append(path, {"a": 3})
+    assert store.read(path) == [{"a": 1}, {"a": 3}]
+    path.write_text("nonsense\n")
+    with pytest.raises(ConfigurationError, match=r"rows.jsonl:1: is no JSON object; delete"):
+        store.read(path)
+
+
+def test_a_second_run_is_kept_out(tmp_path: Path) -> None:
+    with store.only_one(tmp_path):
+        second, words = store.only_one(tmp_path), "another run works there; stop it, or give"
+        with pytest.raises(ConfigurationError, match=words), second:
+            pass
+    with store.only_one(tmp_path):
+        pass
+
+
+def test_run_goes_on_where_it_was_and_tries_what_failed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def measured(condition: Condition, *_: Any, **__: Any) -> dict[str, Any]:
+        asked.append(str(condition))
+        if len(asked) == 2:
+            raise EnvironmentFailure("the training ended with code 1: no memory")
+        return row(condition.cell, condition.seed, 1.0)
+
+    monkeypatch.setattr(command, "measure", measured)
+    words = ["--results", str(tmp_path / "rows.jsonl"), "--work", str(tmp_path / "work")]
+    words += ["--cells", BEST, "ours", "--seeds", "1", "2"]
+    assert command.main(["run", *words]) == 1
+    assert "failed: the training ended with code 1: no memory" in capsys.readouterr().out
+    assert command.main(["run", *words]) == 0
+    assert asked == [
+        *(f"{BEST} seed 1", "ours seed 1", f"{BEST} seed 2", "ours seed 2", "ours seed 1")
+    ]
+    assert command.main(["plan", *words]) == 0
+    assert "0 of 4 runs are left, about 0 min" in capsys.readouterr().out
+
+
+# LunarLander-v2.
+
+
+def played(environment: Any, seed: int, steps: int = 60) -> list[np.ndarray]:
+    seen = [environment.reset(seed=seed)[0]]
+    for step in range(steps):
+        observation, _, terminated, _, _ = environment.step(step % 4)
+        seen.append(observation)
+        if terminated:
+            break
+    return seen
+
+
+def test_v2_keeps_its_world_and_begins_as_v3() -> None:
+    old = LunarLanderV2()
+    world = old.world
+    assert np.array_equal(played(old, 3), played(LunarLander(), 3))
+    played(old, 4)
+    assert old.world is world
+    assert make().spec is None
+    assert old.observation_space.high[0] == 1.5
+
+
+def test_v2s_wind_goes_on_from_episode_to_episode() -> None:
+    environment = LunarLanderV2(enable_wind=True)
+    environment.reset(seed=1)
+    before = environment.wind_idx
+    environment.step(0)
+    environment.reset(seed=2)
+    assert environment.wind_idx == before + 2  # a step, and the one within a reset
+
+
+# A real one.
+
+
+@pytest.mark.slow
+def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cell = replace(CELLS["why-bootstrap"], updates=40)  # every 2
+    condition = Condition(cell.name, 1)
+    folder = tmp_path / f"{cell.name}-1"
+    (folder / "training").mkdir(parents=True)  # one that was cut off
+
+    def kill(what: str) -> None:
+        if what == "judging 3/20":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure(condition, tmp_path, kill, 2, cell)
+    assert len(store.read(folder / "judged.jsonl")) == 2
+    said: list[str] = []
+    found = measure.measure(condition, tmp_path, said.append, 2, cell)
+    assert said == [f"judging {number}/20" for number in range(3, 21)]
+    assert [moment for moment, _, _ in found["curve"]] == list(range(2, 41, 2))
+    assert found["episodes"] == 40 * 8
+    assert len(found["returns"]) == 2
+    assert found["disagreement"]["between"] > 0.0
+    assert {one["exchanges"] for one in found["exchanges"].values()} <= set(range(30, 51))
+    assert json.loads(json.dumps(found)) == found
+    assert not folder.exists()
