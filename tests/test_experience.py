@@ -141,6 +141,7 @@ def test_what_the_learner_cannot_use_in_time_is_dropped_the_oldest_first() -> No
     assert rule.diagnose(0.5, 2)
     rule.batches += 1
     assert rule.diagnose(0.5, 2) == [], "it was long ago"
+    rule.batches -= 100
     push(rule, steps(100))
     assert len(numbers_of(rule.take())) == 100, "a block that is larger is kept by itself"
 
