@@ -24,6 +24,9 @@ __all__ = ["DQN", "Greedy", "dqn_loss", "dqn_slopes"]
 
 Array = npt.NDArray[Any]
 
+#: Observations that are drawn together have at most so many numbers, or are those of one update.
+_TOGETHER = 1 << 16
+
 
 class Greedy(Categorical):
     """Discrete actions: outputs are their values, and the best one is taken.
@@ -167,12 +170,19 @@ class DQN:
         algorithm, replay = self._algorithm, rollout.replay
         if replay is None or len(replay) < algorithm.start_steps:
             return
-        correction = self._correction
-        if correction is not None:
-            correction = linear(correction, 1.0, rollout.progress)
-        for _ in range(algorithm.batch_updates):
-            count, steps = algorithm.minibatch_size, algorithm.n_steps
-            yield replay, replay.sample(count, steps=steps, correction=correction)
+        count, left = algorithm.minibatch_size, algorithm.batch_updates
+        if self._correction is None:
+            # To draw for several updates costs little more than for one. Priorities would change.
+            most = max(1, _TOGETHER // (count * self._model.observation_size))
+            while left > 0:
+                drawn = replay.sample(count * min(left, most), steps=algorithm.n_steps)
+                left -= most
+                for first in range(0, len(drawn.rewards), count):
+                    yield replay, _part(drawn, slice(first, first + count))
+            return
+        correction = linear(self._correction, 1.0, rollout.progress)
+        for _ in range(left):
+            yield replay, replay.sample(count, steps=algorithm.n_steps, correction=correction)
 
     def _behind(self, rollout: Rollout) -> Twin:
         """The network with θ⁻, which lies in memory that others refresh."""
@@ -194,6 +204,11 @@ class DQN:
             valued = valued + values - outputs.mean(1)
         result: Array = steps.rewards + steps.discounts * valued
         return result
+
+
+def _part(steps: Transitions, rows: slice) -> Transitions:
+    """Some of these steps."""
+    return Transitions(**{name: column[rows] for name, column in vars(steps).items()})
 
 
 def _note(diagnostics: Diagnostics, loss: Tensor, error: Array, q: Array) -> None:

@@ -11,6 +11,7 @@ core, and each thread, has a rule of its own over the memory that they share.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -82,12 +83,20 @@ class AdaGrad:
 
 
 class Adam:
-    """Kingma & Ba 2015, algorithm 1; the step count is shared as the moments are."""
+    """Kingma & Ba 2015, algorithm 1; the step count is shared as the moments are.
+
+    By Cauchy and Schwarz |m|/√v is at most (1−β₁)/√((1−β₂)(1−β₁²/β₂)), 7.3 with the usual β. Where
+    a sibling has changed one of the two and not yet the other, it may be millions. So it is cut.
+    """
 
     def __init__(
         self, settings: OptimizerSettings, weights: Tensor, state: Tensor, clock: npt.NDArray[Any]
     ) -> None:
         self._betas, self._epsilon = settings.betas, settings.epsilon
+        beta_1, beta_2 = self._betas
+        within = (1.0 - beta_2) * (1.0 - beta_1**2 / beta_2) if beta_2 > beta_1**2 else 0.0
+        #: A little more, for what rounding adds.
+        self._most = 1.01 * (1.0 - beta_1) / within**0.5 if within else math.inf
         self._weights = weights
         self._first = state[0]
         self._second = state[1]
@@ -103,9 +112,9 @@ class Adam:
         self._first.lerp_(gradient, 1.0 - beta_1)
         self._second.mul_(beta_2).addcmul_(gradient, gradient, value=1.0 - beta_2)
         denominator = torch.sqrt(self._second, out=self._buffer).add_(self._epsilon * correction)
-        self._weights.addcdiv_(
-            self._first, denominator, value=-learning_rate * correction / (1.0 - beta_1**t)
-        )
+        ratio = torch.div(self._first, denominator, out=self._buffer)
+        ratio.clamp_(-self._most, self._most)
+        self._weights.add_(ratio, alpha=-learning_rate * correction / (1.0 - beta_1**t))
 
 
 class _WeightDecay:

@@ -39,7 +39,7 @@ class Remembered:
         return self.steps
 
     def prioritize(self, places: np.ndarray, errors: np.ndarray) -> None:
-        assert places is self.steps.places
+        assert np.array_equal(places, self.steps.places)
         self.errors.append(np.array(errors))
 
     def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
@@ -194,9 +194,24 @@ def test_it_draws_uniformly_without_an_exponent_and_waits_for_enough_steps() -> 
     learner = make_learner(model.experiment.algorithm, model)
     rollout = rollout_of(model, replay, torch.zeros(model.trainable))
     assert len(list(learner.losses(rollout, torch.Generator()))) == 1
-    assert replay.asked[0]["correction"] is None
+    assert "correction" not in replay.asked[0]
     late = msgspec.structs.replace(model.experiment.algorithm, start_steps=101)
     assert list(make_learner(late, model).losses(rollout, torch.Generator())) == []
+
+
+def test_uniform_samples_of_all_updates_are_drawn_together_and_each_is_used_once() -> None:
+    model = model_of(Network(hidden=(4,)), batch_updates=3, minibatch_size=5)
+    replay = Remembered(steps_of(np.random.default_rng(0), 15))
+    seen: list[int] = []
+    replay.prioritize = lambda places, errors: seen.extend(places)  # type: ignore[method-assign]
+    rollout = rollout_of(model, replay, torch.zeros(model.trainable))
+    learner = make_learner(model.experiment.algorithm, model)
+    for found in (gradients(learner, model, rollout, torch.Generator()), learner.losses):
+        seen.clear()
+        updates = found(rollout, torch.Generator()) if callable(found) else found
+        assert len(list(updates)) == 3
+        assert seen == list(range(15))
+    assert replay.asked == [{"count": 15, "steps": 1}] * 2
 
 
 def test_theta_minus_is_read_where_it_lies() -> None:

@@ -132,6 +132,16 @@ def test_cores_that_share_state_go_one_way_together(settings: Settings) -> None:
     assert torch.equal(*results)
 
 
+def test_adams_step_stays_short_where_a_sibling_has_changed_one_moment_alone() -> None:
+    """It is stopped between the two, and this core's gradient says nothing there."""
+    weights = torch.zeros(N)
+    state = torch.zeros(2, N)
+    optimizer = make_optimizer(Settings(name="adam"), weights, state, np.ones(1))
+    state[0] = torch.logspace(-6, 3, N)
+    optimizer.step(torch.zeros(N), 1e-3)
+    assert (weights < 0.0).all() and weights.abs().max() <= 2e-3
+
+
 def test_only_the_trainable_part_is_touched() -> None:
     vector = torch.ones(N + 5)
     for name in STATE_ROWS:
