@@ -66,6 +66,8 @@ class Contender:
     #: More arguments for the peer.
     peer: tuple[str, ...] = ()
     goal: float = 0.0
+    #: Episodes that each snapshot is judged by to find the best; 0 takes the best training mean.
+    choose: int = 0
     #: The peer's script, in `benchmarks/peers/`.
     script: str = "sb3.py"
 
@@ -92,16 +94,18 @@ CONTENDERS = {
     "dqn": Contender(
         "lunarlander/dqn.toml",
         (200,),
-        every=1.0,
+        every=2.0,
         arguments=("--children", "1"),
+        choose=20,
         task="lunarlander",
         script="sb3_dqn.py",
     ),
     "dqn-cartpole": Contender(
         "cartpole/dqn.toml",
         (475,),
-        every=0.5,
+        every=1.0,
         arguments=("--children", "1"),
+        choose=20,
         task="cartpole",
         script="sb3_dqn.py",
     ),
@@ -131,7 +135,8 @@ def ours(contender: Contender, seed: int) -> Row:
         joined = next(event["time"] for event in history if event["event"] == "join")
         snapshot = run.snapshot
         final = genkidama.evaluate(run.final, episodes=500, seed=seed)
-        best = genkidama.evaluate(run.best or run.final, episodes=500, seed=seed)
+        weights = run if contender.choose else run.best or run.final
+        best = genkidama.evaluate(weights, episodes=500, seed=seed, choose=contender.choose)
         row: Row = {
             "seconds": total,
             "start_up": joined - launched,
