@@ -28,6 +28,7 @@ PPO: dict[str, Any] = {"name": "ppo", "minibatch_size": 64, "batch_size": 128}
             },
             ACTOR_CRITIC | ALWAYS | {"approximate_kl", "clip_fraction"},
             id="ppo beside the parent",
+            marks=pytest.mark.slow,  # tests/test_experience_end_to_end.py looks at some of it
         ),
         pytest.param(
             {
