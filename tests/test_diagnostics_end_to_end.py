@@ -40,6 +40,12 @@ PPO: dict[str, Any] = {"name": "ppo", "minibatch_size": 64, "batch_size": 128}
             marks=pytest.mark.slow,
         ),
         pytest.param(
+            {"algorithm": {"name": "vtrace", "start_steps": 50}, "replay": {"steps": 500}},
+            ACTOR_CRITIC | ALWAYS | {"approximate_kl"},
+            id="vtrace",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             {
                 "algorithm": PPO,
                 "child": {"backend": "ga3c"},

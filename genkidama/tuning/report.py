@@ -105,13 +105,15 @@ def _overview(findings: Findings) -> str:
         f"Search time {clock(findings.search_time)} on {nodes}",
     ]
     if findings.timeline:
-        lines.append(
+        lines += wrapped(
             f"Occupancy   {percent(findings.occupancy)} of the nodes' time, "
-            "of each from its first phase to the newest report"
+            "of each from its first phase to the newest report",
+            indent=12,
         )
-    lines.append(
+    lines += wrapped(
         f"Completion  {percent(findings.completion_rate)} of the phases "
-        "that the ended trials would have run if nobody had been stopped"
+        "that the ended trials would have run if nobody had been stopped",
+        indent=12,
     )
     if settings.method == "hypertrick":
         lines.append(f"            {_expectation(findings)}")
@@ -289,7 +291,7 @@ def _phases(findings: Findings) -> str:
         [
             "phase",
             "reports",
-            "passed early",
+            "early",
             "selected",
             "stopped",
             "failed",
@@ -301,7 +303,7 @@ def _phases(findings: Findings) -> str:
     )
     if findings.settings.method == "hypertrick":
         lines += wrapped(
-            "Passed early: in data collection, whatever the score. Selected: compared with the "
+            "Early: passed in data collection, whatever the score. Selected: compared with the "
             "reports before it, and good enough. Undecided: nothing is decided after that phase."
         )
     return section("Phase by phase", lines)
