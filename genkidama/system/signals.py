@@ -29,7 +29,7 @@ def deferred() -> Iterator[None]:
     heard = {number: handler for number, handler in before.items() if callable(handler)}
     try:
         for number in heard:
-            signal.signal(number, lambda number, frame: came.append(number))
+            signal.signal(number, lambda which, frame: came.append(which))
         yield
     finally:
         for number, handler in heard.items():
