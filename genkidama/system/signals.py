@@ -34,5 +34,5 @@ def deferred() -> Iterator[None]:
     finally:
         for number, handler in heard.items():
             signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for which in came:
+            signal.raise_signal(which)
