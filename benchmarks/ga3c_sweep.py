@@ -62,13 +62,9 @@ def measure(window: dict[str, Any], options: argparse.Namespace) -> dict[str, An
         ga3c__max_agents=max(64, window["agents"]),
         ga3c__training_batch=window["training_batch"],
     )
+    measured = drive(settings, options.seconds)
     t_max = settings.algorithm.batch_size
-    return {
-        **window,
-        "t_max": t_max,
-        "seconds": options.seconds,
-        **drive(settings, options.seconds),
-    }
+    return {**measured, **window, "t_max": t_max, "seconds": options.seconds}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -16,11 +16,12 @@ at any point, also by `kill -9`, and start it again: a search that was cut off g
 line to measure it again.
 
     python -m benchmarks.search plan                       what is missing, and how long it takes
-    python -m benchmarks.search run                        five methods, three seeds, 2.5 hours
+    python -m benchmarks.search run                        five methods, three seeds, under 3 hours
     python -m benchmarks.search run --sampler tpe          the same with one sampler for all
     python -m benchmarks.search run --methods asha random --seeds 1 --minutes 1 \\
         --results /tmp/search.jsonl --set search.phase_steps=2000 --episodes 5
-    python -m benchmarks.search report                     writes docs/results/search.md
+    python -m benchmarks.search report                     writes docs/results/search.md, of the
+                                                           searches with the same --set
     python -m benchmarks.search train                      the best configuration as a plain run
 """
 
@@ -128,7 +129,8 @@ def main(arguments: list[str] | None = None) -> int:
             case "report":
                 from benchmarks.search.document import text
 
-                options.document.write_text(text(rows), encoding="utf-8")
+                alike = [row for row in rows if row["changes"] == sorted(options.set)]
+                options.document.write_text(text(alike), encoding="utf-8")
                 print(options.document)
             case "train":
                 from benchmarks.search.measure import train

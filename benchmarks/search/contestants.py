@@ -58,7 +58,7 @@ class Wanted:
     changes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{CONTESTANTS[self.name].label} with {self.sampler}, seed {self.seed}"
+        return f"{CONTESTANTS[self.name].label} ({self.sampler}), seed {self.seed}"
 
     @property
     def folder(self) -> str:

@@ -146,4 +146,4 @@ def _configurations(groups: Groups) -> Iterator[str]:
 
 
 def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
