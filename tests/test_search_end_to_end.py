@@ -180,6 +180,7 @@ def test_the_report_can_be_had_again(searched: Searched, genkidama: Callable[...
     assert genkidama(searched.folder, "report", "run").strip() == searched.said.out.strip()
 
 
+@pytest.mark.slow  # tests/local/test_weights.py has which weights are meant
 def test_a_trial_can_be_evaluated_and_trained_on(
     searched: Searched, tmp_path: Path, genkidama: Callable[..., str]
 ) -> None:
@@ -275,7 +276,7 @@ def test_a_search_that_does_not_fit_its_study_is_one_line(
     shutil.copytree(searched.path, tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    options = ["--set", "search.phases=7", "--nodes", "1", "--cores", "1"]
+    options = ["--set", "search.phases=7", "--nodes", "0", "--listen", "127.0.0.1:0"]
     assert main(["search", "--resume", "run", *options]) == 2
     said = capsys.readouterr().err
     assert [line for line in said.splitlines() if line.startswith("error: ")] == [

@@ -147,7 +147,7 @@ METHODS: dict[str, Method] = {
         "The first reports of each phase pass whatever they say, and later ones are compared only "
         "with those before them. So trials that start early or run fast have an advantage.",
         {Mode.COLLECTION},
-        "Passed early: in data collection, whatever the score. Selected: compared with the "
+        "Early: passed in data collection, whatever the score. Selected: compared with the "
         "reports before it, and good enough. Undecided: nothing is decided after that phase.",
     ),
     "hyperband": _halving_method("Hyperband", brackets=True, factor=3),

@@ -106,13 +106,15 @@ def _overview(findings: Findings) -> str:
         f"Search time {clock(findings.search_time)} on {nodes}",
     ]
     if findings.timeline:
-        lines.append(
+        lines += wrapped(
             f"Occupancy   {percent(findings.occupancy)} of the nodes' time, "
-            "of each from its first phase to the newest report"
+            "of each from its first phase to the newest report",
+            indent=12,
         )
-    lines.append(
+    lines += wrapped(
         f"Completion  {percent(findings.completion_rate)} of the phases "
-        "that the ended trials would have run if nobody had been stopped"
+        "that the ended trials would have run if nobody had been stopped",
+        indent=12,
     )
     method = METHODS[settings.method]
     expectation = method.expectation(settings, findings.expected_completion_rate)
@@ -274,7 +276,7 @@ def _phases(findings: Findings) -> str:
         [
             "phase",
             "reports",
-            "passed early",
+            "early",
             "selected",
             "stopped",
             "failed",

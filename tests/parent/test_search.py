@@ -385,7 +385,7 @@ async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Pat
 async def test_a_parent_that_is_started_again_goes_on_while_the_nodes_keep_running(
     tmp_path: Path,
 ) -> None:
-    settings = searching(trials=10, phase_steps=100)
+    settings = searching(trials=8, phase_steps=50)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
         address = url(parent.address)

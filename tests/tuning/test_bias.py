@@ -35,7 +35,7 @@ def test_order_bias_by_hand() -> None:
     bias = order_bias(findings)
     assert bias.lucky == ((0, 0),) and bias.unlucky == ((2, 0), (3, 0)) and bias.trials == 5
     assert bias.correlation == pytest.approx(spearmanr([0, 1, 2, 3, 4], [2, 2, 1, 1, 1]).statistic)
-    told = report.text(findings)
+    told = " ".join(report.text(findings).split())
     assert (
         "Completed, but passed at least one phase only because they were early: trial 0 (phase 0)."
         in told
