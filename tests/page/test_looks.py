@@ -206,6 +206,7 @@ def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
         trials = parent.document["search"]["trials"]
         best = parent.document["search"]["best"]
         phases = sum(len(trial["phases"]) for trial in trials)
+        assert page.text_content("#search-title") == "Trials, phase by phase: HyperTrick"
         assert page.locator("#timeline .phase").count() == phases
         running = [trial for trial in trials if trial["state"] == "running"]
         assert page.locator("#timeline [data-running]").count() == len(running) > 1

@@ -85,6 +85,43 @@ def test_order_bias_is_what_its_sentences_say(cohort: int | None) -> None:
     assert unlucky_ones
 
 
+@pytest.mark.parametrize("method", ["asha", "hyperband"])
+def test_halving_is_judged_again_by_the_best_of_a_bracket(method: str) -> None:
+    """As the sentences say it: with η = 2, the better half of all reports of a rung goes on."""
+    seen = 0
+    for seed in range(6):
+        findings = read(
+            make_study(
+                trials=40,
+                phases=8,
+                seed=seed,
+                method=method,
+                settings={"reduction_factor": 2},
+                score=lambda p, n, rng: float(rng.normal()),
+            )
+        )
+        # Of 8 phases with η = 2: 8, ⌈4/3·4⌉, ⌈4/2·2⌉ and 4 trials.
+        bracket = {"asha": [0], "hyperband": [0] * 8 + [1] * 6 + [2] * 4 + [3] * 4}[method]
+        lucky, unlucky = [], []
+        for rung in (0, 1, 3):
+            for trial, report_ in sorted(
+                findings.reports_of(rung), key=lambda found: found[0].number
+            ):
+                mine = bracket[trial.number % len(bracket)]
+                scores = [
+                    -math.inf if math.isnan(p.score) else p.score
+                    for other, p in findings.reports_of(rung)
+                    if bracket[other.number % len(bracket)] == mine
+                ]
+                good = report_.score >= sorted(scores)[-max(1, len(scores) // 2)]
+                if report_.mode == "selection" and good == (report_.verdict == "stop"):
+                    (unlucky if good else lucky).append((trial.number, rung))
+        bias = order_bias(findings)
+        assert (list(bias.lucky), list(bias.unlucky)) == (lucky, unlucky)
+        seen += len(lucky) * len(unlucky)
+    assert seen
+
+
 def test_equal_metrics_are_neither_lucky_nor_below() -> None:
     bias = order_bias(
         read(make_study(failing=(), not_a_number=(), score=lambda params, n, rng: 1.0))
