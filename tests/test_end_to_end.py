@@ -192,7 +192,8 @@ def test_a_resumed_run_goes_on_where_it_was(trained: Trained, tmp_path: Path) ->
         "14 updates done",
     ]
     assert after.snapshot.version > before.snapshot.version
-    assert found["episodes"] > before.snapshot.episodes and found["steps"] > before.snapshot.steps
+    assert found["steps"] > before.snapshot.steps
+    assert found["episodes"] >= before.snapshot.episodes  # six batches need not end one
     assert after.snapshot.seconds > before.snapshot.seconds
     assert found["steps_per_second"] == pytest.approx(
         (after.snapshot.steps - before.snapshot.steps)

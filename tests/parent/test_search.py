@@ -741,7 +741,7 @@ async def test_postgresql(tmp_path: Path) -> None:
             location = url(parent.address)
             tasks = [
                 asyncio.create_task(Child(location, name=name).serve())
-                for name in ("a", "b", "slow")
+                for name in ("slow", "slower")
             ]
             await eventually(lambda: len(history(out, "trial_end")) >= 2, "trials")
         async with running(settings, out, location.removeprefix("ws://")) as parent:
