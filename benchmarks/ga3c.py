@@ -102,8 +102,10 @@ async def _drive(backend: Backend, seconds: float) -> dict[str, float]:
         result = {
             "steps": told / (reports[-1][0] - reports[0][0]) if len(reports) > 1 else math.nan
         }
-        for name in windows[0]:
-            values = [window[name] for window in windows if window[name] == window[name]]
+        for name in dict.fromkeys(name for window in windows for name in window):
+            # A window without an update has no losses, and NaN is no figure.
+            found = [window.get(name, math.nan) for window in windows]
+            values = [value for value in found if not math.isnan(value)]
             result[name] = sum(values) / max(1, len(values))
         for name, spent in cpu_seconds(backend).items():
             result[f"{name} µs"] = (spent - before[name]) / (now - began) / result["pps"] * 1e6

@@ -118,11 +118,9 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
         name = unknown[1] if unknown[1].isprintable() else ascii(unknown[1])
         full = f"{path}.{name}" if path else name
         near = difflib.get_close_matches(unknown[1], known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
         found = value.get(unknown[1]) if isinstance(value, dict) else None
-        return (
-            f"{source}: {full} = {found!r}: no such setting; {hint}known here: {', '.join(known)}"
-        )
+        return f"{source}: {full} = {found!r}: no such setting; {hint}"
     if way := _way_to_name(value):
         return f"{source}: {path} = {value.__name__}: {way}"
     return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"

@@ -17,8 +17,9 @@ __all__ = ["SearchSettings", "check_search"]
 class SearchSettings(Section, frozen=True):
     """`[search]`: makes the run a search, in which each child trains one trial after another."""
 
-    method: Literal["hypertrick", "random"] = "hypertrick"
-    """`"hypertrick"` stops the trials that do worse; `"random"` lets every trial run to its end."""
+    method: Literal["hypertrick", "hyperband", "asha", "random"] = "hypertrick"
+    """`"hypertrick"`, `"hyperband"` and `"asha"` stop the trials that do worse, each by its rule;
+    `"random"` lets every trial run to its end."""
     trials: Natural = 16
     """W₀: trials to start in all."""
     phases: Natural = 10
@@ -42,6 +43,10 @@ class SearchSettings(Section, frozen=True):
     follow the rule stops √r."""
     adaptive: bool = False
     """Whether the rule stops more trials when it has stopped fewer than expected so far."""
+    reduction_factor: Annotated[int, Meta(ge=2)] | None = None
+    """η of Hyperband and ASHA: one trial of η goes on; 3 for Hyperband and 4 for ASHA if absent."""
+    least_phases: Natural = 1
+    """r of Hyperband and ASHA: phases of a trial before its first decision."""
     sampler: Annotated[str, plug("random", "tpe")] = "random"
     """Where new trials' settings come from: `"random"`, `"tpe"`, or `"module:Class"`, a sampler
     of Optuna's."""
@@ -74,13 +79,22 @@ class SearchSettings(Section, frozen=True):
 
     @property
     def decide_after(self) -> tuple[int, ...]:
-        """The phases, from 0, after which trials may be stopped."""
+        """The phases, from 0, after which HyperTrick may stop trials."""
         return (
             geometric_phases(self.phases, self.factor)
             if self.decisions == "geometric"
             else tuple(range(self.phases - 1))
         )
 
+
+#: The methods that have a setting; all have the others. Random search ignores HyperTrick's, so that
+#: the method alone can be changed.
+_METHODS_OF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("eviction_rate", "decisions", "factor", "cohort", "adaptive"), ("hypertrick", "random")
+    ),
+    **dict.fromkeys(("reduction_factor", "least_phases"), ("hyperband", "asha")),
+}
 
 #: A trial cannot have its own value of these: they belong to the run, or to all trials.
 _NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
@@ -104,6 +118,7 @@ def check_search(
     Raises:
         ConfigurationError: it has no length, or a value of its space is not allowed.
     """
+    _check_method(search, source)
     lengths = {
         key: value
         for key in ("phase_steps", "phase_episodes", "phase_seconds")
@@ -142,3 +157,21 @@ def check_search(
                 # If another dimension is named, one of its values may make this one fit.
                 if not any(f" {other} = " in problem for other in space if other != key):
                     raise
+
+
+def _check_method(search: SearchSettings, source: str) -> None:
+    """Checks that no setting belongs to another method, and that trials last to a decision."""
+    plain = SearchSettings()
+    for key, methods in _METHODS_OF.items():
+        value = getattr(search, key)
+        if search.method not in methods and value != getattr(plain, key):
+            having = " or ".join(repr(method) for method in methods if method != "random")
+            raise ConfigurationError(
+                f"{source}: search.{key} = {value!r}: search.method = {having} is needed for this, "
+                f"and it is {search.method!r}; take one of them out"
+            )
+    if search.least_phases > search.phases:
+        raise ConfigurationError(
+            f"{source}: search.least_phases = {search.least_phases}: "
+            f"at most search.phases = {search.phases} is allowed"
+        )

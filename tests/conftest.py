@@ -7,6 +7,7 @@ Ctrl-C is heard, wherever the tests were started.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 
@@ -15,7 +16,10 @@ from hypothesis import settings
 
 from genkidama.system.console import configure_logging
 
-settings.register_profile("ci", derandomize=True, deadline=None, max_examples=100)
+#: How many examples a property is tried on, where its test does not say: EXAMPLES=1000 tries more.
+EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
+
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=EXAMPLES)
 settings.load_profile("ci")
 
 # A shell without job control starts what runs in its background deaf to Ctrl-C, and a test's

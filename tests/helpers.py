@@ -172,11 +172,16 @@ class Started:
 
     def vanish(self, seconds: float) -> None:
         """Waits until the process and all that it started are gone."""
-        until(
-            lambda: self.popen.poll() is not None and not self.family(),
-            f"{self.family()} gone",
-            seconds,
-        )
+        left: list[psutil.Process] = []
+
+        def gone() -> bool:
+            left[:] = self.family()
+            return self.popen.poll() is not None and not left
+
+        try:
+            until(gone, "all gone", seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}, but {[member.cmdline() for member in left]}") from None
 
     def end(self) -> None:
         for process in self.family():

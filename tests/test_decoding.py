@@ -80,14 +80,14 @@ def test_a_wrong_value_is_told_with_its_place_and_what_is_allowed(
     assert wrong(**settings) == f"shed.toml: {line}"
 
 
-def test_an_unknown_key_is_told_with_the_nearest_and_all_that_there_are() -> None:
+def test_an_unknown_key_is_told_with_the_nearest_or_all_that_there_are() -> None:
     known = "brake, colour, gears, load, notes, plate, spare, wheels"
     assert wrong(color="red") == (
-        f"shed.toml: color = 'red': no such setting; did you mean 'colour'? known here: {known}"
+        "shed.toml: color = 'red': no such setting; did you mean 'colour'?"
     )
     assert wrong(xyz=1) == f"shed.toml: xyz = 1: no such setting; known here: {known}"
     assert wrong(spare={"siz": 3}) == (
-        "shed.toml: spare.siz = 3: no such setting; did you mean 'size'? known here: size"
+        "shed.toml: spare.siz = 3: no such setting; did you mean 'size'?"
     )
 
 

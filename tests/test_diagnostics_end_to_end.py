@@ -28,6 +28,7 @@ PPO: dict[str, Any] = {"name": "ppo", "minibatch_size": 64, "batch_size": 128}
             },
             ACTOR_CRITIC | ALWAYS | {"approximate_kl", "clip_fraction"},
             id="ppo beside the parent",
+            marks=pytest.mark.slow,  # tests/test_experience_end_to_end.py looks at some of it
         ),
         pytest.param(
             {
@@ -36,6 +37,12 @@ PPO: dict[str, Any] = {"name": "ppo", "minibatch_size": 64, "batch_size": 128}
             },
             ALWAYS | {"loss", "td_error", "q_mean", "epsilon"},
             id="dqn",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"algorithm": {"name": "vtrace", "start_steps": 50}, "replay": {"steps": 500}},
+            ACTOR_CRITIC | ALWAYS | {"approximate_kl"},
+            id="vtrace",
             marks=pytest.mark.slow,
         ),
         pytest.param(

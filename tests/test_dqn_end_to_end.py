@@ -48,7 +48,8 @@ def settings(**changes: Any) -> Experiment:
     "changes",
     [
         pytest.param({"algorithm.dueling": True}, id="blend", marks=pytest.mark.slow),
-        pytest.param(GRADIENTS, id="gradient"),
+        # The same way, with an engine between the cores: tests/test_global_replay_end_to_end.py
+        pytest.param(GRADIENTS, id="gradient", marks=pytest.mark.slow),
         pytest.param({"child.exchange": "episode"}, id="episode", marks=pytest.mark.slow),
         pytest.param({"environment.lanes": 4}, id="lanes", marks=pytest.mark.slow),
         pytest.param(

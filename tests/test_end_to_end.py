@@ -192,7 +192,8 @@ def test_a_resumed_run_goes_on_where_it_was(trained: Trained, tmp_path: Path) ->
         "14 updates done",
     ]
     assert after.snapshot.version > before.snapshot.version
-    assert found["episodes"] > before.snapshot.episodes and found["steps"] > before.snapshot.steps
+    assert found["steps"] > before.snapshot.steps
+    assert found["episodes"] >= before.snapshot.episodes  # six batches need not end one
     assert after.snapshot.seconds > before.snapshot.seconds
     assert found["steps_per_second"] == pytest.approx(
         (after.snapshot.steps - before.snapshot.steps)
@@ -264,6 +265,9 @@ def test_ppo_with_episodes_trains_continuous_actions(
 
 # The end, early.
 
+#: Children have three seconds to end, their parent two more, and a busy machine as much again.
+ENDING = 10.0
+
 
 @pytest.mark.parametrize(
     "number",
@@ -289,7 +293,7 @@ def test_interrupted_it_leaves_a_checkpoint_and_nothing_else(
     family = process.family()
     assert len(family) >= 7  # this one, parent, nursery, and a child and a core twice
     process.signal(number)
-    process.vanish(5.0)
+    process.vanish(ENDING)
     assert process.wait() == 128 + number
     assert "Traceback" not in process.err and process.out == ""
     for log in (run / "logs").glob("*.log"):
@@ -317,9 +321,47 @@ def test_stopped_while_it_starts_it_leaves_no_process(
     elif moment == "with a child":
         until(lambda: any("genkidama.child" in member.cmdline() for member in process.family()))
     process.signal(signal.SIGTERM)
-    process.vanish(5.0)
+    process.vanish(ENDING)
     assert process.wait() in (-signal.SIGTERM, 128 + signal.SIGTERM)
     assert "Traceback" not in process.err
+
+
+#: `python -m genkidama`, which gets a signal as soon as it has forked its first process.
+AS_IT_FORKS = """
+import os
+import subprocess
+import sys
+
+number = int(sys.argv.pop(1))
+fork = subprocess._fork_exec
+
+def forked(*arguments):
+    subprocess._fork_exec = fork
+    pid = fork(*arguments)
+    os.kill(os.getpid(), number)
+    return pid
+
+subprocess._fork_exec = forked
+from genkidama.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+def test_a_nursery_that_has_just_been_forked_does_not_outlive_it(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    (tmp_path / "cart.toml").write_text(small().to_toml())
+    (tmp_path / "as_it_forks.py").write_text(AS_IT_FORKS)
+    (tmp_path / "torch.py").write_text("import time; time.sleep(60)")  # only a nursery imports it
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    process = start("as_it_forks", int(number), "train", "cart.toml", "--children", 1, "--cores", 1)
+    process.wait()
+    process.vanish(ENDING)
+    if number == signal.SIGTERM:
+        assert (process.wait(), process.err) == (128 + number, "")
+        assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_killed_it_takes_everybody_along(tmp_path: Path, start: Start) -> None:

@@ -52,6 +52,8 @@ def test_two_children_learn_through_one_learner(tmp_path: Path) -> None:
     learned = [line for line in history(run, "measures") if line["backend"] == "learner"]
     assert all(line["child"] == "parent" for line in learned)
     assert learned[-1]["batches"] == len(learned)
+    noted = {name for line in learned for name in line}
+    assert {"loss", "entropy", "gradient_norm", "learning_rate", "approximate_kl"} <= noted
     assert not history(run, "refused")
 
 

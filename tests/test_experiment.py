@@ -349,7 +349,6 @@ def test_an_experiment_is_frozen() -> None:
 
 # What is wrong, and the one line that says so.
 
-ALGORITHM = ", ".join(sorted(msgspec.structs.asdict(Algorithm())))
 CHILD = (
     "backend, beta, cores, exchange, exchange_seconds, exchange_steps, hang_seconds, push, roles"
 )
@@ -363,13 +362,12 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         # keys
         (
             {"algorithm": {"gama": 0.9}},
-            f"algorithm.gama = 0.9: no such setting; did you mean 'gamma'? known here: {ALGORITHM}",
+            "algorithm.gama = 0.9: no such setting; did you mean 'gamma'?",
         ),
         ({"child": {"zzz": True}}, f"child.zzz = True: no such setting; known here: {CHILD}"),
         (
             {"enviroment": {"id": "x"}},
-            "enviroment = {'id': 'x'}: no such setting; did you mean 'environment'? "
-            f"known here: {SECTIONS}",
+            "enviroment = {'id': 'x'}: no such setting; did you mean 'environment'?",
         ),
         ({"a\nb": 1}, f"'a\\nb' = 1: no such setting; known here: {SECTIONS}"),
         ({"alpha": 0.5}, f"alpha = 0.5: no such setting; known here: {SECTIONS}"),
@@ -611,7 +609,7 @@ def test_any_value_is_taken_or_told_in_one_line(key: str, value: Any) -> None:
     [
         (
             "child.exchnge",
-            f"child.exchnge = 1: no such setting; did you mean 'exchange'? known here: {CHILD}",
+            "child.exchnge = 1: no such setting; did you mean 'exchange'?",
         ),
         ("nope", f"nope = 1: no such setting; known here: {SECTIONS}"),
         ("nope.deeper", f"nope = {{'deeper': 1}}: no such setting; known here: {SECTIONS}"),

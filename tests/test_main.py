@@ -54,7 +54,7 @@ def experiment(path: Path, text: str = "") -> Path:
         ("gama = 0.9", "cart.toml: gama = 0.9: no such setting; "),
         (
             "[algorithm]\ngama = 0.9",
-            "cart.toml: algorithm.gama = 0.9: no such setting; did you mean 'gamma'? known here: ",
+            "cart.toml: algorithm.gama = 0.9: no such setting; did you mean 'gamma'?\n",
         ),
         ("[algorithm]\ngamma = 2", "cart.toml: algorithm.gamma = 2: expected float <= 1.0"),
         (
@@ -201,7 +201,10 @@ def test_a_run_is_not_resumed_with_another_network(
             ["nowhere"],
             "error: nowhere: no such checkpoint; name a .safetensors file or a run's directory",
         ),
-        (["."], "error: .: holds no run (no experiment.toml)"),
+        (
+            ["."],
+            "error: .: holds no run (no experiment.toml); give a run's directory, as runs/NAME",
+        ),
         (["run", "--episodes", "0"], "error: episodes = 0: at least 1 is needed"),
         (["run", "--seed", "-1"], "error: seed = -1: 0 to 4294967295 is allowed"),
     ],
@@ -244,7 +247,7 @@ def test_an_evaluation_of_nothing_is_one_line(
         (["report", "nowhere"], "nowhere: holds no run"),
         (
             ["report", "run/trials/0000"],
-            "run/trials/0000: is no search; see `genkidama evaluate run/trials/0000`",
+            "run/trials/0000: is no search; `genkidama plot run/trials/0000` draws it",
         ),
     ],
 )

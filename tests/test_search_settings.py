@@ -25,6 +25,9 @@ positive = st.floats(0.0, 1e30, exclude_min=True)
 #: Every setting but the lengths of a phase, with values that are allowed whatever the others are.
 CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "method": st.sampled_from(["hypertrick", "random"]),
+    # Other values are for other methods: `test_the_settings_of_other_methods_arrive`.
+    "reduction_factor": st.none(),
+    "least_phases": st.just(1),
     "trials": naturals,
     "phases": st.integers(1, 1000),
     "eviction_rate": st.floats(0.0, 1.0, exclude_min=True, exclude_max=True),
@@ -87,6 +90,15 @@ def test_every_allowed_value_arrives_and_survives(
     )
 
 
+@pytest.mark.parametrize("method", ["hyperband", "asha"])
+def test_the_settings_of_other_methods_arrive(method: str) -> None:
+    chosen = {"method": method, "reduction_factor": 2, "least_phases": 3}
+    experiment = of(**LEAST, **chosen)
+    assert {key: getattr(experiment.search, key) for key in chosen} == chosen
+    assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
+    assert of(**LEAST, method=method).search.reduction_factor is None  # type: ignore[union-attr]
+
+
 def test_a_plain_experiment_has_no_search() -> None:
     assert Experiment().search is None
     assert "search" not in Experiment().to_dict()
@@ -127,8 +139,29 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"search": {"eviction_rate": float("nan")}}, "search.eviction_rate = nan: expected float"),
     ({"search": {"factor": 1}}, "search.factor = 1: expected int >= 2"),
     (
-        {"search": {"method": "asha"}},
-        "search.method = 'asha': expected one of 'hypertrick', 'random'",
+        {"search": {"method": "ashes"}},
+        "search.method = 'ashes': expected one of 'hypertrick', 'hyperband', 'asha', 'random'",
+    ),
+    *(
+        (
+            {"search": {"method": method, **own}},
+            f"search.{key} = {value!r}: search.method = {needed} is needed for this, "
+            f"and it is {method!r}; take one of them out",
+        )
+        for own, needed, methods in (
+            ({"cohort": 16}, "'hypertrick'", ("hyperband", "asha")),
+            ({"eviction_rate": 0.5}, "'hypertrick'", ("hyperband", "asha")),
+            ({"decisions": "geometric"}, "'hypertrick'", ("hyperband", "asha")),
+            ({"reduction_factor": 3}, "'hyperband' or 'asha'", ("hypertrick", "random")),
+            ({"least_phases": 2}, "'hyperband' or 'asha'", ("hypertrick", "random")),
+        )
+        for method in methods
+        for key, value in own.items()
+    ),
+    ({"search": {"reduction_factor": 1}}, "search.reduction_factor = 1: expected int >= 2"),
+    (
+        {"search": {"method": "asha", "least_phases": 11}},
+        "search.least_phases = 11: at most search.phases = 10 is allowed",
     ),
     (
         {"search": {"decisions": "none"}},

@@ -97,6 +97,7 @@ class Conversation:
             GenkidamaError: as `begin`.
         """
         self.session.cores = cores or self.session.cores
+        self.joined = False  # of an earlier trial, whose connection goes on
         join = self.session.join(signature)
         wait, longest = uplink.BACKOFF_SECONDS
         while True:

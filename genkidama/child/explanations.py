@@ -106,6 +106,11 @@ def explain(error: BaseException, uplink: Uplink) -> str:
             return (
                 f"nobody listens at {parent}: is the parent started, and are host and port right?"
             )
+        case TimeoutError():
+            return (
+                f"{parent} does not answer: does that machine run, is the address right, "
+                "and does a firewall let this child through?"
+            )
         case socket.gaierror():
             return (
                 f"{uplink.host} is no known name: {error.strerror}; "

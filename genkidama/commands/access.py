@@ -16,6 +16,7 @@ from genkidama.invitation import Invitation
 from genkidama.overrides import parse_settings
 from genkidama.system.address import parse_listen, reachable_host
 from genkidama.system.certificate import default_folder, fingerprint_of, make_certificate
+from genkidama.system.examples import experiment_file
 from genkidama.system.files import make_folder, way_out, write_atomically
 from genkidama.tokens import ANY, is_name, link_cookie, link_token, parse_tokens, rotated, written
 
@@ -29,6 +30,8 @@ def parent(options: argparse.Namespace) -> int:
     """A parent for other machines: with a certificate, and with tokens."""
     from genkidama.parent.__main__ import main
 
+    # What is wrong with it is said before a token is made that nobody will use.
+    _experiment(options)
     place = _Credentials(options.credentials)
     make_certificate(place.certificate, place.key)
     told = f"{place.option} --listen {options.listen}"
@@ -109,7 +112,7 @@ def signature(options: argparse.Namespace) -> int:
     from genkidama.learning.environments import make_environment
     from genkidama.learning.model import Model
 
-    experiment = Experiment.load(options.file).with_settings(parse_settings(options.set))
+    experiment = _experiment(options)
     environment = make_environment(experiment.environment)
     found = Model(experiment, environment).signature
     environment.close()
@@ -117,6 +120,10 @@ def signature(options: argparse.Namespace) -> int:
         print(f"# {name} {list(shape)}", file=sys.stderr)
     print(found.digest)
     return 0
+
+
+def _experiment(options: argparse.Namespace) -> Experiment:
+    return Experiment.load(experiment_file(options.file)).with_settings(parse_settings(options.set))
 
 
 class _Credentials:

@@ -21,7 +21,7 @@ ACCESS = {
         "Holds the weights for children on other machines, with TLS and tokens. "
         "At its first start it makes both, and prints what to type on each of those machines.",
         (
-            path("file", "the experiment", metavar="FILE.toml"),
+            path("file", "the experiment", metavar="FILE.toml|EXAMPLE"),
             LISTEN,
             HOST,
             CREDENTIALS,
@@ -142,7 +142,10 @@ ACCESS = {
     "signature": Verb(
         "which network an experiment has",
         "Prints the digest of an experiment's network, for parent.signature, and its parts.",
-        (path("file", "the experiment", metavar="FILE.toml"), setting("network.hidden=[32]")),
+        (
+            path("file", "the experiment", metavar="FILE.toml|EXAMPLE"),
+            setting("network.hidden=[32]"),
+        ),
         (("genkidama signature mine.toml", "what parent.signature may be set to"),),
     ),
 }

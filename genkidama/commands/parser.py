@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from pathlib import Path
 
 import genkidama
@@ -25,6 +26,9 @@ from genkidama.commands.playing import PLAY
 from genkidama.doctor.arguments import add_arguments
 
 __all__ = ["DOCTOR", "OVER", "VERBS", "make_parser"]
+
+#: Help fits a terminal of 80 columns. `argparse` breaks what it says of options, and nothing else.
+_WIDTH = 79
 
 #: The axes of `genkidama.curves`, which imports NumPy.
 OVER = ("steps", "seconds", "episodes", "updates")
@@ -137,8 +141,7 @@ VERBS = {
             ("genkidama search lunarlander/search", "an example, by its name"),
             (
                 "genkidama parent mine.toml --out runs/search",
-                "the nodes are other machines, each with genkidama join; genkidama report then "
-                "tells what it found",
+                "on other machines, each with genkidama join; then genkidama report",
             ),
             ("genkidama search --resume runs/search", "go on with it"),
         ),
@@ -304,7 +307,7 @@ def make_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name,
             help=verb.help,
-            description=verb.description,
+            description=textwrap.fill(verb.description, _WIDTH),
             epilog=verb.epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

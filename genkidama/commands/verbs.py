@@ -320,7 +320,7 @@ def _findings(run: Run, figures: Path | None) -> str:
 
     settings = run.experiment.search
     if settings is None:
-        raise ConfigurationError(f"{run.path}: is no search; see `genkidama evaluate {run.path}`")
+        raise ConfigurationError(f"{run.path}: is no search; `genkidama plot {run.path}` draws it")
     url = storage_url(settings.storage, run.path)
     return report(url, run.path.absolute().name, figures, str(run.path))
 

@@ -1,6 +1,7 @@
 """Rules of a search that know no experiment stand here, and what brings them to other libraries.
 
     rule.py        which trials go on after a phase; pure
+    halving.py     its rivals ASHA and Hyperband, which halve without waiting; pure
     equations.py   the paper's numbers; pure
     space.py       what is searched, as TOML says it; pure
     pruner.py      HyperTrickPruner: the rule for Optuna

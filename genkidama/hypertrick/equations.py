@@ -126,14 +126,16 @@ def eviction_rate_for(target: float, phases: int) -> float:
     return (low + high) / 2
 
 
-def geometric_phases(phases: int, factor: int = 3) -> tuple[int, ...]:
-    """The phases after which 1, `factor`, `factor`², … phases are done, without the last phase.
+def geometric_phases(phases: int, factor: int = 3, first: int = 1) -> tuple[int, ...]:
+    """The phases after which 1, `factor`, `factor`², … times `first` phases are done.
 
-    `geometric_phases(27)` is `(0, 2, 8)`: decisions after 1, 3 and 9 phases of 27.
+    The last phase is none of them. `geometric_phases(27)` is `(0, 2, 8)`: decisions after 1, 3 and
+    9 phases of 27.
     """
     check_natural("phases", phases)
     check_natural("factor", factor, least=2)
-    done, chosen = 1, []
+    check_natural("first", first)
+    done, chosen = first, []
     while done < phases:
         chosen.append(done - 1)
         done *= factor

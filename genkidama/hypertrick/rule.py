@@ -60,7 +60,7 @@ from genkidama.hypertrick.equations import (
     workers_before_selection,
 )
 
-__all__ = ["Decision", "HyperTrick", "Mode", "Verdict"]
+__all__ = ["Decision", "HyperTrick", "Mode", "Verdict", "checked_metric"]
 
 #: Orders the reports of a phase: whether it is a number, the metric, the hash of its trial.
 _Key: TypeAlias = tuple[float, float, int]
@@ -99,6 +99,22 @@ class Decision:
     worse: int
     mode: Mode
     verdict: Verdict
+
+
+def checked_metric(trial: int, phase: int, metric: float, phases: int) -> float:
+    """A report's metric as a float.
+
+    Raises:
+        ConfigurationError: no such phase, or a metric that is no number.
+    """
+    if not is_number(metric):
+        raise ConfigurationError(
+            f"trial {trial}, phase {phase}: metric = {metric!r}: "
+            "expected a number; NaN for a trial that failed"
+        )
+    if not is_whole(phase) or not 0 <= phase < phases:
+        raise ConfigurationError(f"trial {trial}: phase = {phase!r}: expected 0 to {phases - 1}")
+    return float(metric)
 
 
 class HyperTrick:
@@ -173,16 +189,7 @@ class HyperTrick:
 
     def decide(self, trial: int, phase: int, metric: float) -> Decision:
         """As `report`, with the reason."""
-        if not is_number(metric):
-            raise ConfigurationError(
-                f"trial {trial}, phase {phase}: metric = {metric!r}: "
-                "expected a number; NaN for a trial that failed"
-            )
-        if not is_whole(phase) or not 0 <= phase < self.phases:
-            raise ConfigurationError(
-                f"trial {trial}: phase = {phase!r}: expected 0 to {self.phases - 1}"
-            )
-        metric = float(metric)
+        metric = checked_metric(trial, phase, metric, self.phases)
         found = self._decisions.get((trial, phase))
         if found is not None:
             return found
@@ -245,6 +252,20 @@ class HyperTrick:
         arrivals = max(expected, arrived) - reported
         places = expected_workers(self.workers, self.eviction_rate, index + 1) - passed
         return min(1.0, max(0.0, 1.0 - places / arrivals)) if arrivals > 0 else 1.0
+
+    def peers(self, trial: int) -> int:
+        """Which trials a trial is compared with: always all of them."""
+        return 0
+
+    def bar(self, phase: int, reports: int, arrived: int) -> float:
+        """How many of the other reports must be no better than one, for it to pass in hindsight.
+
+        Args:
+            phase: one after which something is decided.
+            reports: of that phase, by all trials that a trial is compared with.
+            arrived: as `threshold` has it.
+        """
+        return (reports - 1) * self.threshold(phase, arrived=arrived)
 
     @property
     def _collecting(self) -> int:

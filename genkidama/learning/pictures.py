@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import gymnasium
 import msgspec
@@ -96,7 +97,9 @@ def make_pictured(settings: Environment, name: str | None = None) -> gymnasium.E
     settings = _plain(played(settings, name))
     options = {**settings.options, "render_mode": "rgb_array"}
     try:
-        environment = make_environment(msgspec.structs.replace(settings, options=options))
+        with catch_warnings():  # Gymnasium's, of a mode that it does not know; the error says it
+            simplefilter("ignore")
+            environment = make_environment(msgspec.structs.replace(settings, options=options))
     except ConfigurationError:
         make_environment(settings).close()  # this may say what is wrong
         raise _draws_nothing(settings, "it does not take render_mode='rgb_array'") from None

@@ -34,6 +34,7 @@ from genkidama.system.address import parse_listen
 from genkidama.system.goal import with_goal
 from genkidama.system.plugs import check_environment
 from genkidama.system.run import CHILDREN, LOGS
+from genkidama.system.signals import deferred
 
 __all__ = ["search", "train"]
 
@@ -164,8 +165,7 @@ def search(
         progress: shows how it goes, on standard error or in a notebook's cell.
 
     Returns:
-        The run; its `trials` are runs of their own. `genkidama.tuning.report` tells what they
-        came to.
+        The run; its `trials` are runs. `genkidama.tuning.report` tells what they came to.
 
     Raises:
         ConfigurationError: a setting is wrong, or `out` holds a run already.
@@ -240,18 +240,21 @@ class _Cluster:
 
     def __enter__(self) -> _Cluster:
         try:
-            if self._names and self._experiment.child.backend == "hogwild":
-                log = self._path / LOGS / "nursery.log"
-                self._nursery = SharedNursery(self._experiment, log)
-            for parent in self._parents:
-                parent.start(self._parents_options())
-            for name in self._names:
-                log = self._path / LOGS / f"{name}.log"
-                self._children.append(Process(name, self._childs_command(name), log))
+            with deferred():  # no process may live that this object does not know
+                self._start()
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def _start(self) -> None:
+        if self._names and self._experiment.child.backend == "hogwild":
+            self._nursery = SharedNursery(self._experiment, self._path / LOGS / "nursery.log")
+        for parent in self._parents:
+            parent.start(self._parents_options())
+        for name in self._names:
+            log = self._path / LOGS / f"{name}.log"
+            self._children.append(Process(name, self._childs_command(name), log))
 
     def _parents_options(self) -> list[str]:
         options = self._nurserys_option() if self._experiment.sends_experience else []
@@ -260,8 +263,7 @@ class _Cluster:
     def _childs_command(self, name: str) -> list[str]:
         url = ",".join(f"ws://{parent.address}" for parent in self._parents)
         command = ["genkidama.child", "--parent", url, "--name", name]
-        command += ["--allow", "*", "--state", str(self._path / CHILDREN)]
-        command += self._nurserys_option()
+        command += ["--allow", "*", "--state", str(self._path / CHILDREN), *self._nurserys_option()]
         return command if self._cores is None else [*command, "--cores", str(self._cores)]
 
     def _nurserys_option(self) -> list[str]:

@@ -106,7 +106,7 @@ class Evaluation:
             where = f" of {self.environment}"
         if self.starts is not None:
             where += f" from {self.starts}"
-        weights = f" · {self.weights}" if self.weights else ""
+        weights = f"\n  {self.weights}" if self.weights else ""
         return (
             f"{self.mean:.1f} ± {self.std:.1f} over {plural(len(self.returns), 'episode')}{where}, "
             f"{actions}: {verdict[self.solved]}\n"

@@ -36,6 +36,9 @@ _WORDS = {name: name.replace("_", " ") for name in DIAGNOSTICS} | {
     "tps": "TPS",
     "approximate_kl": "KL",
     "learning_rate": "lr",
+    "kl": "KL of children",
+    "too_old": "too old",
+    "too_many": "too many",
 }
 
 #: Rows of diagnostics, at most.

@@ -60,10 +60,10 @@ def play(
         EnvironmentFailure: there is no screen, the file cannot be written, or a package is missing.
     """
     _check(episodes, seed, fps, every)
+    weights = weights_of(target, best=best)
     path = None if video is None else check_film(Path(video))
     if path is None:
         check_screen()
-    weights = weights_of(target, best=best)
     policy = Policy(weights.checkpoint)
     settings = policy.experiment.environment
     returns: list[float] = []

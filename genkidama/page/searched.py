@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from genkidama.events import Event, PhaseReported, TrialAssigned, TrialEnded
+from genkidama.tuning.methods import METHODS
 from genkidama.tuning.standing import SearchStanding
 
 __all__ = ["Searched"]
@@ -56,6 +57,7 @@ class Searched:
             shown.insert(0, best)
         settings = {name: None for number in shown for name in self._trials[number]["settings"]}
         return {
+            "method": METHODS[standing.search.method].title,
             "metric": "mean return",
             "nodes": list(standing.nodes),
             "phases": standing.search.phases,

@@ -67,6 +67,11 @@ def fingerprint_of(certificate: Path) -> str:
         begin = text.index("-----BEGIN CERTIFICATE-----")
         end = text.index("-----END CERTIFICATE-----") + len("-----END CERTIFICATE-----")
         found = ssl.PEM_cert_to_DER_cert(text[begin:end])
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{certificate}: no such file; `genkidama parent` makes it when it starts, "
+            "or give --certificate-file"
+        ) from None
     except OSError as error:
         raise ConfigurationError(
             f"{certificate}: cannot be read: {error.strerror}; give --certificate-file"

@@ -67,4 +67,9 @@ def experiment_file(path: Path) -> Path:
     Raises:
         ConfigurationError: there is neither.
     """
-    return path if path.exists() or path.suffix else example(path.as_posix())
+    if path.suffix and not path.exists():
+        raise ConfigurationError(
+            f"{path}: no such file; `genkidama init {path}` writes one, "
+            "and `genkidama examples` lists some"
+        )
+    return path if path.exists() else example(path.as_posix())

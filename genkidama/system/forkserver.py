@@ -33,15 +33,17 @@ __all__ = [
     "EXPERIMENT_VARIABLE",
     "FOLDER_VARIABLE",
     "PRELOAD_VARIABLE",
+    "STARTER_VARIABLE",
     "Nursery",
     "end",
     "spare_the_resource_tracker",
 ]
 
-#: The environment variables that tell a nursery which module it is there for, and with which
-#: experiment (JSON) to warm up. All that is forked from it inherits them.
+#: The environment variables that tell a nursery which module it is there for, with which experiment
+#: (JSON) to warm up, and which process has started it. All that is forked from it inherits them.
 PRELOAD_VARIABLE = "GENKIDAMA_NURSERY"
 EXPERIMENT_VARIABLE = "GENKIDAMA_NURSERY_EXPERIMENT"
+STARTER_VARIABLE = "GENKIDAMA_NURSERY_STARTER"
 
 #: And where the folder with its socket lies. Its starter removes that, or else the nursery.
 FOLDER_VARIABLE = "GENKIDAMA_NURSERY_FOLDER"
@@ -103,6 +105,7 @@ class Nursery:
             **self._variables(experiment),
             PRELOAD_VARIABLE: self._preload,
             EXPERIMENT_VARIABLE: msgspec.json.encode(experiment.to_dict()).decode(),
+            STARTER_VARIABLE: str(os.getpid()),
         }
 
     def start(self, entry: str, args: tuple[Any, ...], experiment: Experiment) -> ForkServerProcess:

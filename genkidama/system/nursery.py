@@ -19,7 +19,12 @@ from importlib import import_module
 from multiprocessing import forkserver
 
 from genkidama.experiment import Experiment
-from genkidama.system.forkserver import EXPERIMENT_VARIABLE, FOLDER_VARIABLE, PRELOAD_VARIABLE
+from genkidama.system.forkserver import (
+    EXPERIMENT_VARIABLE,
+    FOLDER_VARIABLE,
+    PRELOAD_VARIABLE,
+    STARTER_VARIABLE,
+)
 from genkidama.system.lifeline import end_with_parent, outlive_parent
 from genkidama.system.machine import unmap_libraries
 
@@ -36,8 +41,9 @@ def prepare() -> None:
         ImportError: it cannot be imported.
     """
     # Its starter waits for it now. Later a nursery finds out by itself that it is alone, but what
-    # it imports may hang.
-    end_with_parent()
+    # it imports takes seconds and may hang.
+    starter = os.environ.get(STARTER_VARIABLE)
+    end_with_parent(None if starter is None else int(starter))
     try:
         _warm_up()
     finally:

@@ -102,7 +102,9 @@ class Run:
         """
         run = cls(Path(path))
         if not (run.path / EXPERIMENT).is_file():
-            raise ConfigurationError(f"{path}: holds no run (no {EXPERIMENT})")
+            raise ConfigurationError(
+                f"{path}: holds no run (no {EXPERIMENT}); give a run's directory, as runs/NAME"
+            )
         return run
 
     @property

@@ -1,6 +1,7 @@
 """A search is led, kept and told here; only study and storage touch a database, figures a file.
 
     records.py      what is kept of a search, and the words for it; pure
+    methods.py      the methods: the rule of each, and the words for it; pure
     service.py      hands out trials and ends them; pure
     roster.py       which node trains which trial; pure
     study.py        the knowledge database: an Optuna study, in a thread of its own

@@ -1,22 +1,23 @@
 """What the order of the reports has done to the trials of a search.
 
-HyperTrick lets the first reports of a phase pass, and compares later ones only with those before
-them. So trials that start early or run fast have an advantage. Here each decision is compared with
-the one that all reports of its phase would have led to. Equal metrics count as equal: the rule's
-hash, which orders them, is no merit.
+A rule compares a report only with those before it, and HyperTrick lets the first of a phase pass.
+So trials that start early or run fast have an advantage. Here each decision is compared with the
+one that all reports of its phase would have led to (with Hyperband: those of its bracket). Equal
+metrics count as equal: the rule's hash, which orders them, is no merit.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from genkidama.formats import plural
 from genkidama.hypertrick.equations import ROUNDING
-from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
+from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.tuning.findings import Findings
+from genkidama.tuning.methods import METHODS, SearchRule
 from genkidama.tuning.records import PhaseRecord, TrialRecord
 from genkidama.tuning.wording import section, wrapped
 
@@ -27,7 +28,7 @@ __all__ = ["OrderBias", "order_bias", "order_section"]
 class OrderBias:
     """What the order did; (trial, phase) pairs, by phase."""
 
-    #: Passed in data collection although the metric is below the threshold.
+    #: Passed early (in HyperTrick: in data collection) although the metric is below the threshold.
     lucky: tuple[tuple[int, int], ...]
     #: Stopped although the metric is not below the threshold.
     unlucky: tuple[tuple[int, int], ...]
@@ -43,38 +44,46 @@ def order_bias(findings: Findings) -> OrderBias:
     """Judges every report again, against all reports of its phase.
 
     The threshold is the √r quantile of them. With `adaptive` it is the quantile that leaves as many
-    as equation 1 says: that of r, or a higher one if more trials than expected have come so far.
+    as equation 1 says: that of r, or a higher one if more trials than expected have come so far. Of
+    Hyperband and ASHA it is the lowest score of the best 1/η.
     """
     rule = findings.settings.rule()
+    early = METHODS[findings.settings.method].early
     reports = {phase: findings.reports_of(phase) for phase in rule.decide_after}
-    scores = {
-        phase: sorted(_or_worst(report.score) for _, report in found)
-        for phase, found in reports.items()
-    }
+    scores: dict[tuple[int, int], list[float]] = {}
+    for phase, found in reports.items():
+        for trial, report in found:
+            insort(
+                scores.setdefault((phase, rule.peers(trial.number)), []), _or_worst(report.score)
+            )
     arrived = {phase: _arrived(rule, findings, phase) for phase in rule.decide_after}
 
-    def below(report: PhaseRecord) -> bool:
-        known = scores[report.phase]
+    def below(trial: TrialRecord, report: PhaseRecord) -> bool:
+        known = scores[report.phase, rule.peers(trial.number)]
         not_better = bisect_right(known, _or_worst(report.score)) - 1
-        share = rule.threshold(report.phase, arrived=arrived[report.phase])
-        return not_better < (len(known) - 1) * share - ROUNDING
+        bar = rule.bar(report.phase, len(known), arrived[report.phase])
+        return not_better < bar - ROUNDING
 
-    def those(wanted: Callable[[PhaseRecord], bool]) -> tuple[tuple[int, int], ...]:
+    def those(wanted: Callable[[TrialRecord, PhaseRecord], bool]) -> tuple[tuple[int, int], ...]:
         return tuple(
             (trial.number, phase)
             for phase, found in reports.items()
             for trial, report in sorted(found, key=lambda item: item[0].number)
-            if wanted(report)
+            if wanted(trial, report)
         )
 
     ended = findings.of_state("completed", "stopped")
     return OrderBias(
-        lucky=those(lambda report: report.mode is Mode.COLLECTION and below(report)),
+        lucky=those(
+            lambda trial, report: (
+                report.mode in early and report.verdict is Verdict.CONTINUE and below(trial, report)
+            )
+        ),
         unlucky=those(
-            lambda report: (
+            lambda trial, report: (
                 report.mode is Mode.SELECTION
                 and report.verdict is Verdict.STOP
-                and not below(report)
+                and not below(trial, report)
             )
         ),
         correlation=_correlation(ended),
@@ -82,7 +91,7 @@ def order_bias(findings: Findings) -> OrderBias:
     )
 
 
-def _arrived(rule: HyperTrick, findings: Findings, phase: int) -> int:
+def _arrived(rule: SearchRule, findings: Findings, phase: int) -> int:
     """How many trials have passed the decision before that of `phase`."""
     index = rule.decide_after.index(phase)
     if not index:
@@ -110,17 +119,14 @@ def _or_worst(score: float) -> float:
 def order_section(findings: Findings) -> str:
     """The part of the report about it."""
     title = "What the order of the reports did"
-    if findings.settings.method == "random":
-        return section(title, ["Nothing: random search stops nobody."])
+    method = METHODS[findings.settings.method]
+    if not method.order:
+        return section(title, [f"Nothing: {method.title} stops nobody."])
     bias = order_bias(findings)
     states = {trial.number: trial.state for trial in findings.trials}
     completed = [item for item in bias.lucky if states[item[0]] == "completed"]
     others = len(bias.lucky) - len(completed)
-    lines = wrapped(
-        "The first reports of each phase pass whatever they say, and later ones are compared only "
-        "with those before them. So trials that start early or run fast have an advantage. "
-        "Judged again with all reports of each phase so far:"
-    )
+    lines = wrapped(f"{method.order} Judged again with all reports of each phase so far:")
     lines += wrapped(
         "Completed, but passed at least one phase only because they were early: "
         f"{_listed(completed)}."

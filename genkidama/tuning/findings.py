@@ -151,18 +151,8 @@ class Findings:
 
     @property
     def expected_completion_rate(self) -> float:
-        """E[α] of as many trials as have ended: equation 9, or what a cohort makes of it."""
+        """E[α] of as many trials as have ended, as the rule has it."""
         return self.settings.rule(len(self.ended)).expected_completion_rate
-
-    @property
-    def minimum_completion_rate(self) -> float:
-        """min[α] = (1−√r)·E[α]: equation 8 as printed, which no search can quite reach.
-
-        For searches without a cohort.
-        """
-        if self.settings.method == "random":
-            return 1.0
-        return (1.0 - math.sqrt(self.settings.eviction_rate)) * self.expected_completion_rate
 
     def reports_of(self, phase: int) -> list[tuple[TrialRecord, PhaseRecord]]:
         """The trials that reported after phase `phase`, in the order of their reports."""

@@ -29,8 +29,9 @@ import msgspec
 
 import genkidama
 from genkidama.experiment import Experiment
-from genkidama.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
+from genkidama.hypertrick.rule import Decision, Mode, Verdict
 from genkidama.hypertrick.space import parse_space
+from genkidama.tuning.methods import METHODS, SearchRule
 
 __all__ = [
     "OPTUNAS_STATES",
@@ -119,7 +120,7 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str = ""
     """Of the Genkidama that wrote this."""
-    method: Literal["hypertrick", "random"]
+    method: Literal["hypertrick", "hyperband", "asha", "random"]
     """Random search stops nobody."""
     workers: int
     """W₀: how many trials are started in all."""
@@ -128,11 +129,15 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
     eviction_rate: float
     """r: the share of trials that is meant to end after each decision; √r with a `cohort`."""
     decide_after: list[int]
-    """The phases, from 0, after which anything is decided."""
+    """The phases, from 0, after which HyperTrick decides anything."""
     cohort: int | None = None
     """W₀ of equation 2, if it is not `workers`: so many trials collect data for all that follow."""
     adaptive: bool = False
     """Whether the rule stops more when fewer than expected were stopped so far."""
+    reduction_factor: int | None = None
+    """η of Hyperband and ASHA; that of their papers if absent."""
+    least_phases: int = 1
+    """r of Hyperband and ASHA: phases before a trial's first decision."""
     sampler: str = ""
     """Where trials' settings come from."""
     phase_unit: str = "steps"
@@ -160,6 +165,8 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
             decide_after=list(settings.decide_after),
             cohort=settings.cohort or None,
             adaptive=settings.adaptive,
+            reduction_factor=settings.reduction_factor,
+            least_phases=settings.least_phases,
             sampler=settings.sampler,
             phase_unit=settings.unit,
             phase_length=settings.length,
@@ -167,7 +174,7 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
             experiment=plain,
         )
 
-    def rule(self, workers: int | None = None, seed: int = 0) -> HyperTrick:
+    def rule(self, workers: int | None = None, seed: int = 0) -> SearchRule:
         """The rule that decides in this search; random search decides nothing.
 
         Args:
@@ -177,15 +184,7 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ConfigurationError: there is no such rule.
         """
-        return HyperTrick(
-            workers=workers or self.workers,
-            phases=self.phases,
-            eviction_rate=self.eviction_rate,
-            decide_after=self.decide_after if self.method == "hypertrick" else (),
-            cohort=self.cohort,
-            adaptive=self.adaptive,
-            seed=seed,
-        )
+        return METHODS[self.method].rule(self, workers or self.workers, seed)
 
 
 def end_of(phases: list[PhaseRecord], count: int) -> State | None:

@@ -25,6 +25,7 @@ from genkidama.system.run import trial_folder
 from genkidama.tuning.bias import order_section
 from genkidama.tuning.findings import Findings, read
 from genkidama.tuning.importance import Importances, importances
+from genkidama.tuning.methods import METHODS
 from genkidama.tuning.records import SearchRecord, State, TrialRecord
 from genkidama.tuning.storage import open_study
 from genkidama.tuning.timeline import timeline_section
@@ -105,49 +106,35 @@ def _overview(findings: Findings) -> str:
         f"Search time {clock(findings.search_time)} on {nodes}",
     ]
     if findings.timeline:
-        lines.append(
+        lines += wrapped(
             f"Occupancy   {percent(findings.occupancy)} of the nodes' time, "
-            "of each from its first phase to the newest report"
+            "of each from its first phase to the newest report",
+            indent=12,
         )
-    lines.append(
+    lines += wrapped(
         f"Completion  {percent(findings.completion_rate)} of the phases "
-        "that the ended trials would have run if nobody had been stopped"
+        "that the ended trials would have run if nobody had been stopped",
+        indent=12,
     )
-    if settings.method == "hypertrick":
-        lines.append(f"            {_expectation(findings)}")
+    method = METHODS[settings.method]
+    expectation = method.expectation(settings, findings.expected_completion_rate)
+    if expectation:
+        lines.append(f"            {expectation}")
     length = (
         f" of {settings.phase_length:,g} {settings.phase_unit}" if settings.phase_length else ""
     )
     return section(
-        f"{findings.name}: {_method(settings)}, {plural(settings.workers, 'trial')} "
+        f"{findings.name}: {_headline(settings)}, {plural(settings.workers, 'trial')} "
         f"of at most {plural(settings.phases, 'phase')}{length}",
         lines,
     )
 
 
-def _expectation(findings: Findings) -> str:
-    """What the completion rate should be if metrics said nothing about the next ones."""
-    expected = percent(findings.expected_completion_rate)
-    settings = findings.settings
-    if settings.cohort is not None and not settings.adaptive:
-        root = percent(math.sqrt(settings.eviction_rate), 0)
-        return (
-            f"expected {expected}: after the data collection of a cohort of {settings.cohort}, "
-            f"√r = {root} are stopped"
-        )
-    least = percent(findings.minimum_completion_rate)
-    return f"expected {expected}, minimum {least} (eqs. 9 and 8 of HyperTrick's paper)"
-
-
-def _method(settings: SearchRecord) -> str:
-    if settings.method == "random":
-        return "random search"
-    options = [f"eviction rate {settings.eviction_rate:.4g}"]
-    if settings.cohort is not None:
-        options.append(f"a cohort of {settings.cohort} collects data")
-    if settings.adaptive:
-        options.append("adaptive")
-    return f"HyperTrick ({', '.join(options)})"
+def _headline(settings: SearchRecord) -> str:
+    """The method with its options, as `HyperTrick (eviction rate 0.25)`."""
+    method = METHODS[settings.method]
+    options = method.options(settings)
+    return f"{method.title} ({', '.join(options)})" if options else method.title
 
 
 def _best(findings: Findings, directory: str) -> str:
@@ -289,7 +276,7 @@ def _phases(findings: Findings) -> str:
         [
             "phase",
             "reports",
-            "passed early",
+            "early",
             "selected",
             "stopped",
             "failed",
@@ -299,9 +286,5 @@ def _phases(findings: Findings) -> str:
         ],
         rows,
     )
-    if findings.settings.method == "hypertrick":
-        lines += wrapped(
-            "Passed early: in data collection, whatever the score. Selected: compared with the "
-            "reports before it, and good enough. Undecided: nothing is decided after that phase."
-        )
+    lines += wrapped(METHODS[findings.settings.method].columns)
     return section("Phase by phase", lines)

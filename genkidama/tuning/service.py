@@ -323,8 +323,8 @@ class Search:
         if decision.mode is Mode.FAILURE:
             self._end(trial, "failed", f"no metric after phase {phase}", now)
         elif decision.verdict is Verdict.STOP:
-            place = f"in the lower part of {decision.order} reports"
-            self._end(trial, "stopped", f"{metric:.1f} after phase {phase} is {place}", now)
+            place = f"is too low among {plural(decision.order, 'report')}"
+            self._end(trial, "stopped", f"{metric:.1f} after phase {phase} {place}", now)
         elif phase == self.settings.phases - 1:
             self._end(trial, "completed", "all phases are done", now)
 

@@ -60,7 +60,7 @@ class SearchStanding:
         #: Why the search is over; empty while it goes on.
         self.reason = ""
         rule = SearchRecord.of(experiment).rule()
-        #: How many reports to expect in all: equation 9, or what a cohort makes of it.
+        #: How many reports to expect in all, as the rule has it.
         self._expected = rule.expected_completion_rate * rule.workers * rule.phases
         #: By trial, its state.
         self.states: dict[int, str] = {}

@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 
 from genkidama.tuning.findings import Findings, Span
-from genkidama.tuning.wording import clock, section, wrapped
+from genkidama.tuning.wording import WIDTH, clock, section, wrapped
 
 __all__ = ["gantt", "timeline_section"]
 
-#: Columns of the chart, and how many nodes get a line.
-_COLUMNS, _MOST_NODES = 72, 24
+#: So many nodes get a line.
+_MOST_NODES = 24
+
+#: Columns of a line beside the node's name and the chart.
+_OTHERS = len("  123 ended")
 
 #: A phase's sign; from the 37th on it is "+".
 _SIGNS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -23,14 +26,15 @@ def timeline_section(findings: Findings) -> str:
     """The part of the report that shows what each node ran when."""
     timeline, end = findings.timeline, findings.search_time
     width = min(16, max(map(len, timeline)))
+    columns = WIDTH - width - _OTHERS
     lines = []
     for node, spans in list(timeline.items())[:_MOST_NODES]:
         ended = sum(bool(span.ending) for span in spans)
-        lines.append(f"{node[:width]:<{width}} {gantt(spans, end, _COLUMNS)} {ended:>3} ended")
+        lines.append(f"{node[:width]:<{width}} {gantt(spans, end, columns)} {ended:>3} ended")
     if len(timeline) > _MOST_NODES:
         lines.append(f"… and {len(timeline) - _MOST_NODES} more nodes")
     last = clock(end)
-    lines.append(f"{'':<{width}} 0{last:>{_COLUMNS - 1}}")
+    lines.append(f"{'':<{width}} 0{last:>{columns - 1}}")
     letters = " (a for 10, b for 11, …)" if findings.settings.phases > 10 else ""
     lines += wrapped(
         f"A digit is the phase that the node's trial runs{letters}. "

@@ -13,6 +13,7 @@ from typing import Any
 from genkidama.formats import duration
 
 __all__ = [
+    "WIDTH",
     "clock",
     "counted",
     "percent",
@@ -23,8 +24,8 @@ __all__ = [
     "wrapped",
 ]
 
-#: Columns of a paragraph.
-_WIDTH = 100
+#: Columns of a report: those of the smallest terminal.
+WIDTH = 80
 
 
 def show(value: Any) -> str:
@@ -62,12 +63,13 @@ def counted(counts: dict[str, int]) -> str:
 
 def section(title: str, lines: Iterable[str]) -> str:
     """A part of a report: its title, underlined, and its lines."""
-    return "\n".join([title, "─" * len(title), *lines])
+    titles = wrapped(title)
+    return "\n".join([*titles, "─" * max(map(len, titles)), *lines])
 
 
-def wrapped(sentence: str) -> list[str]:
-    """A paragraph's lines."""
-    return textwrap.wrap(sentence, _WIDTH)
+def wrapped(sentence: str, indent: int = 0) -> list[str]:
+    """A paragraph's lines, all but the first one indented."""
+    return textwrap.wrap(sentence, WIDTH, subsequent_indent=" " * indent)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:

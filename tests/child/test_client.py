@@ -25,7 +25,7 @@ from genkidama.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, We
 from genkidama.role import Role
 from genkidama.weights import DTYPE, Signature
 from tests.child.talking import Said, Scripted, child_of
-from tests.helpers import Serving, constant, eventually, history, running, url
+from tests.helpers import PATIENCE, Serving, constant, eventually, history, running, url
 from tests.parent.fake_child import FakeChild
 
 
@@ -103,6 +103,24 @@ async def test_a_parent_that_is_lost_while_the_network_is_built_is_found_again(
     async with running(constant(), tmp_path, address.removeprefix("ws://")) as parent:
         await eventually(lambda: parent.server.trial.version >= 2)
         await serving.__aexit__(None, None, None)
+
+
+async def test_a_parent_that_is_lost_between_two_trials_is_found_again() -> None:
+    def trial(number: int) -> Welcome:
+        return Welcome(protocol=PROTOCOL, experiment=constant().to_dict(), trial=number)
+
+    async with Scripted(
+        hello=[trial(0), trial(1), trial(1)],
+        join=[Weights(version=0), None],  # the second trial's join has no answer
+        push=[
+            Weights(version=1, stop="all phases are done", next=True),
+            Weights(version=1, stop="all trials are done"),
+        ],
+    ) as parent:
+        async with asyncio.timeout(PATIENCE):
+            await Child(parent.url, name="pi").serve()
+    assert len(parent.connections) == 2
+    assert len(parent.of(Join)()) == 3
 
 
 # Refusals.

@@ -173,7 +173,15 @@ def test_an_end_without_a_word_speaks_of_the_certificate_only_where_one_is_expec
     )
 
 
+def test_a_parent_that_does_not_answer_is_named() -> None:
+    for error in (TimeoutError("timed out during opening handshake"), OSError(110, "timed out")):
+        assert explain(error, Uplink("ws://10.0.0.1:8765")) == (
+            "ws://10.0.0.1:8765 does not answer: does that machine run, is the address right, "
+            "and does a firewall let this child through?"
+        )
+
+
 def test_errors_without_words_have_a_name() -> None:
     there = Uplink("ws://127.0.0.1:1")
-    assert explain(TimeoutError(), there) == "TimeoutError"
+    assert explain(BlockingIOError(), there) == "BlockingIOError"
     assert explain(OSError(5, "no such luck"), there) == "[Errno 5] no such luck"

@@ -94,7 +94,13 @@ async def turns(backend: Backend, episodes: int) -> None:
 
 
 @pytest.fixture(
-    params=["hogwild-episode", "hogwild-free", "ga3c-episode", "ga3c-free", f"{CONSTANT}-free"]
+    params=[
+        "hogwild-episode",
+        "hogwild-free",
+        pytest.param("ga3c-episode", marks=pytest.mark.slow),  # ga3c/test_backend.py has a pause
+        "ga3c-free",
+        f"{CONSTANT}-free",
+    ]
 )
 def plugged(request: pytest.FixtureRequest) -> Experiment:
     """An experiment for each backend that there is."""

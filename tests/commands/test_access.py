@@ -52,6 +52,19 @@ def test_two_commands_and_another_token_without_a_stop(
             assert "Traceback" not in process.err and invitation.token not in process.err
 
 
+@pytest.mark.parametrize("words", [["mine.toml"], ["cartpole", "--set", "seed=-1"]])
+def test_a_wrong_experiment_makes_no_token(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+) -> None:
+    assert run(monkeypatch, "parent", *words, "--credentials", str(tmp_path / "keys")) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
+    assert not (tmp_path / "keys").exists()
+
+
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["genkidama", *words])
     return main(words)
@@ -95,6 +108,8 @@ def test_the_signature_is_that_of_the_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "e.toml").write_text(small().to_toml())
+    assert run(monkeypatch, "signature", "cartpole", "--set", "network.hidden=[8]") == 0
+    assert "[8, 4]" in capsys.readouterr().err
     assert run(monkeypatch, "signature", str(tmp_path / "e.toml")) == 0
     said = capsys.readouterr()
     assert re.fullmatch(r"[0-9a-f]{64}\n", said.out)

@@ -37,6 +37,18 @@ def test_every_verb_has_examples_that_can_be_typed(verb: str) -> None:
         make_parser().parse_args(words[1:])
 
 
+@pytest.mark.parametrize("words", [[], *([verb] for verb in (*VERBS, "doctor"))], ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        parsed(*words, "--help")
+    said = capsys.readouterr().out
+    assert said.startswith("usage: genkidama") and "options:" in said
+    assert [line for line in said.splitlines() if len(line) > 80] == []
+
+
 def test_curves_can_be_drawn_over_each_of_their_axes() -> None:
     assert tuple(AXES) == OVER
 

@@ -68,7 +68,8 @@ def storage(address: str) -> Iterator[optuna.storages.BaseStorage]:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")  # which has imported this once for all
+    context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(
         PROCESSES, context, _start, (context.Barrier(PROCESSES, timeout=60),)
     ) as processes:

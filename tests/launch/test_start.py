@@ -56,7 +56,11 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
             ["search.toml", "--json"],
             "error: --json: small has a [search], which ends with a report; leave --json out",
         ),
-        (["cart.toml", "--resume", "nowhere"], "error: nowhere: holds no run (no experiment.toml)"),
+        (
+            ["cart.toml", "--resume", "nowhere"],
+            "error: nowhere: holds no run (no experiment.toml); "
+            "give a run's directory, as runs/NAME",
+        ),
     ],
 )
 def test_a_wrong_command_is_one_line(

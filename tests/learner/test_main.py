@@ -18,9 +18,10 @@ import pytest
 
 from genkidama.experience import Columns
 from genkidama.experiment import Experiment
+from genkidama.learner.__main__ import main
 from genkidama.learner.memory import LearnerLayout, LearnerMemory
 from genkidama.weights import Signature
-from tests.helpers import ROOT
+from tests.helpers import PATIENCE, ROOT
 from tests.learning.blocks import GOES_ON, block
 
 
@@ -90,7 +91,7 @@ def test_it_learns_from_batches_in_turns_and_ends_with_its_parent(tmp_path: Path
         control.send((len(rows), 0.5))
         assert control.recv()[0] == "learned"
         control.close()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
     assert (tmp_path / "log").read_text() == ""
 
 
@@ -102,18 +103,23 @@ def test_it_ends_in_the_middle_of_a_batch_too(tmp_path: Path) -> None:
         memory.rows[: len(rows)] = rows
         control.send((len(rows), 0.5))
         control.close()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
         np.testing.assert_array_equal(memory.weights, initial)
 
 
-def test_a_mistake_of_the_users_is_told_in_one_line(tmp_path: Path) -> None:
-    with learner(tmp_path / "log") as (process, control):
+def test_a_mistake_of_the_users_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)  # it is this process
+    control, theirs = Pipe()
+    with control, theirs:
         control.send(settings(network={"name": "tests.tiny:Nothing"}).to_dict())
-        kind, reason = control.recv()
-        assert kind == "error"
-        assert reason == "network.name = 'tests.tiny:Nothing': module 'tests.tiny' has no 'Nothing'"
-        assert process.wait(10) == 1
-    assert (tmp_path / "log").read_text() == ""
+        assert main(theirs) == 1
+        assert control.recv() == (
+            "error",
+            "network.name = 'tests.tiny:Nothing': module 'tests.tiny' has no 'Nothing'",
+        )
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.slow
@@ -123,6 +129,7 @@ def test_what_a_learner_of_the_users_raises_is_told(tmp_path: Path) -> None:
         memory, _, columns = attached(process, control, experiment)
         memory.rows[:3] = block([[(0, GOES_ON), (1, GOES_ON)]], columns)
         control.send((3, 0.0))
-        assert control.recv() == ("failed", "ValueError: no idea")
-        assert process.wait(10) == 1
+        words = "ValueError: no idea (tests/learner/raising.py:16, in losses)"
+        assert control.recv() == ("failed", words)
+        assert process.wait(PATIENCE) == 1
     assert "Traceback" in (tmp_path / "log").read_text()

@@ -234,10 +234,11 @@ def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
             "playing episodes fails: ValueError: the cable is loose (tests/tiny.py:60, in _meet); "
             "the whole traceback is in {log}",
         ),
-        (
+        pytest.param(  # tests/local/test_players.py has it without torch
             "kill",
             "a process that plays evaluation episodes ended: killed (SIGKILL), perhaps for want of "
             "memory: it said nothing",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -53,7 +53,7 @@ def search(nodes: int = 2) -> SearchStanding:
 
 
 def test_a_run_on_the_smallest_terminal() -> None:
-    standing = run(2, pps=2950.0, lag=1.25)
+    standing = run(2, pps=2950.0, lag=1.25, kl=0.5, too_old=3.0)
     standing.take(Left(time=41.5, child="child-2", reason="closed with 1006 " + "very " * 40))
     rows = drawn(standing, 42.0, 80, 24)
     assert rows[0] == "CartPole-v1 · a3c · run small-20261122-120000"
@@ -61,7 +61,7 @@ def test_a_run_on_the_smallest_terminal() -> None:
     assert len(rows[1]) == 80
     assert rows[2].startswith("return   120.0 of 195  ▁") and rows[2].endswith("█")
     assert rows[3] == "speed    1,000 steps/s · 40,000 steps · 360 episodes · update 40"
-    assert rows[4] == "measures PPS 2,950 · lag 1.25"
+    assert rows[4] == "measures PPS 2,950 · lag 1.25 · KL of children 0.5 · too old 3"
     assert rows[5] == ""
     assert rows[6].split() == ["child", "state", "exchanged", "staleness", "steps/s"]
     assert rows[7].split() == ["child-1", "training", "1.0", "s", "ago", "0", "500"]

@@ -82,6 +82,13 @@ def test_what_makes_no_sense_is_said_before_anything_is_written(
     assert not any(tmp_path.iterdir())
 
 
+def test_a_wrong_run_is_named_before_a_missing_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigurationError, match=r"^nowhere: no such checkpoint; name a"):
+        play("nowhere")
+
+
 def test_a_search_is_played_by_its_best_trial(tmp_path: Path, run: Run) -> None:
     from genkidama.events import as_lines
     from tests.stories import PLAN, assigned, report

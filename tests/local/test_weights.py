@@ -51,7 +51,7 @@ def test_all_mean_the_best_weights_and_say_so(tmp_path: Path, asked: list[Path])
     assert not run.load().vector.any()
     assert run.policy().checkpoint == path
     assert repr(run.policy()) == f"<Policy for CartPole-v1: {path}, version 2>"
-    assert str(evaluation).endswith(" · best weights, version 2")
+    assert str(evaluation).endswith("\n  best weights, version 2")
 
 
 def test_all_mean_the_newest_weights_if_they_are_asked_for_or_no_others_are_known(

@@ -196,6 +196,7 @@ def search(elapsed: float = 400.0, trials: int = 24, nodes: int = 4) -> dict[str
         update=sum(len(trial["phases"]) for trial in found),
     )
     whole["search"] = {
+        "method": "HyperTrick",
         "metric": "mean return",
         "nodes": [f"child-{node + 1}" for node in range(nodes)],
         "phases": 4,

@@ -85,12 +85,12 @@ DOCUMENTS = {
 
 #: As docs/diagnostics.md orders them, whatever the order in which they came; counters are last.
 DIAGNOSTICS = [
-    "policy loss −0.00743",
-    "value loss 4.02",
-    "entropy 0.42 nats",
-    "KL 0.00205",
-    "clipped 5.94%",
-    "explained variance 0.941",
+    "policy loss −0.00259",
+    "value loss 12.9",
+    "entropy 0.429 nats",
+    "KL 0.0054",
+    "clipped 10.6%",
+    "explained variance 0.942",
     "my own 1",
     "updates 1",
 ]
@@ -206,6 +206,7 @@ def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
         trials = parent.document["search"]["trials"]
         best = parent.document["search"]["best"]
         phases = sum(len(trial["phases"]) for trial in trials)
+        assert page.text_content("#search-title") == "Trials, phase by phase: HyperTrick"
         assert page.locator("#timeline .phase").count() == phases
         running = [trial for trial in trials if trial["state"] == "running"]
         assert page.locator("#timeline [data-running]").count() == len(running) > 1

@@ -55,6 +55,7 @@ def test_trials_with_their_phases_nodes_and_scores() -> None:
     document.catch_up()
     found = as_json(document.whole(BEGAN + 10))
     search = found["search"]
+    assert search["method"] == "HyperTrick"
     assert search["best"] == {"trial": 1, "score": 8.0, "settings": _settings(1)}
     assert search["settings"] == ["optimizer.learning_rate"] and search["nodes"] == ["n", "m"]
     one, two, three = search["trials"]

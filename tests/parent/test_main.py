@@ -263,7 +263,11 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[i
 
 
 def test_mistakes_in_the_experiment(toml: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fails(capsys, "nowhere.toml") == (2, "error: nowhere.toml: no such file")
+    assert fails(capsys, "nowhere.toml") == (
+        2,
+        "error: nowhere.toml: no such file; `genkidama init nowhere.toml` writes one, "
+        "and `genkidama examples` lists some",
+    )
     code, line = fails(capsys, toml, "--set", "parent.alpha=2")
     assert code == 2
     assert "--set: parent.alpha = 2: expected float <= 1.0" in line

@@ -21,7 +21,6 @@ from genkidama.child.client import Child
 from genkidama.child.conversation import Conversation
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.hypertrick.rule import HyperTrick
 from genkidama.parent import Parent
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.run import Run
@@ -36,6 +35,7 @@ from tests.helpers import (
     url,
 )
 from tests.hypertrick.postgresql import running_postgresql
+from tests.tuning.studies import rule_of
 
 SPACE: dict[str, Any] = {
     "network.options.score": {"low": 0.0, "high": 100.0},
@@ -138,12 +138,7 @@ def check(out: Path, trials: list[FrozenTrial], experiment: Experiment) -> None:
     plan = experiment.search
     assert plan is not None
     assert len(trials) == plan.trials and all(trial.state.is_finished() for trial in trials)
-    rule = HyperTrick(
-        workers=plan.trials,
-        phases=plan.phases,
-        eviction_rate=plan.eviction_rate,
-        decide_after=plan.decide_after if plan.method == "hypertrick" else (),
-    )
+    rule = rule_of(plan)
     reports = sorted(
         (
             (record["report"], trial, record)
@@ -390,7 +385,7 @@ async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Pat
 async def test_a_parent_that_is_started_again_goes_on_while_the_nodes_keep_running(
     tmp_path: Path,
 ) -> None:
-    settings = searching(trials=10, phase_steps=100)
+    settings = searching(trials=8, phase_steps=50)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
         address = url(parent.address)
@@ -653,8 +648,10 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
             "sampler_options": {"seed": 5, "warn_independent_sampling": False},
         },
         {"method": "random"},
+        {"method": "asha", "eviction_rate": 0.25},
+        {"method": "hyperband", "eviction_rate": 0.25, "reduction_factor": 2, "sampler": "tpe"},
     ],
-    ids=["tpe", "import string", "random search"],
+    ids=["tpe", "import string", "random search", "asha", "hyperband"],
 )
 async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> None:
     settings = searching(trials=8, **search)
@@ -665,8 +662,8 @@ async def test_samplers_and_methods(tmp_path: Path, search: dict[str, Any]) -> N
     trials = trials_of(tmp_path / "run")
     check(tmp_path / "run", trials, settings)
     assert len({trial.params["optimizer.learning_rate"] for trial in trials}) == 8
-    if search.get("method") == "random":
-        assert {trial.state for trial in trials} == {TrialState.COMPLETE}
+    completed = {trial.state for trial in trials} == {TrialState.COMPLETE}
+    assert completed == (search.get("method") == "random")
 
 
 class MoodySampler(optuna.samplers.RandomSampler):
@@ -744,7 +741,7 @@ async def test_postgresql(tmp_path: Path) -> None:
             location = url(parent.address)
             tasks = [
                 asyncio.create_task(Child(location, name=name).serve())
-                for name in ("a", "b", "slow")
+                for name in ("slow", "slower")
             ]
             await eventually(lambda: len(history(out, "trial_end")) >= 2, "trials")
         async with running(settings, out, location.removeprefix("ws://")) as parent:

@@ -42,6 +42,9 @@ def test_another_name_is_the_users_mistake(name: str, words: str) -> None:
 def test_a_file_goes_before_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert experiment_file(Path("cartpole")).is_absolute()
-    assert experiment_file(Path("cartpole.toml")) == Path("cartpole.toml")  # which may be missing
+    with pytest.raises(
+        ConfigurationError, match=r"^mine\.toml: no such file; `genkidama init mine"
+    ):
+        experiment_file(Path("mine.toml"))
     Path("cartpole").write_text("")
     assert experiment_file(Path("cartpole")) == Path("cartpole")

@@ -19,8 +19,12 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState, create_trial
 
+from genkidama.hypertrick.halving import Halving
 from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
+from genkidama.search_settings import SearchSettings
 from genkidama.tuning.findings import Findings, read
+from genkidama.tuning.methods import SearchRule
+from genkidama.tuning.records import SearchRecord
 
 COMPLETE = TrialState.COMPLETE
 PRUNED = TrialState.PRUNED
@@ -34,6 +38,27 @@ SPACE: dict[str, dict[str, Any]] = {
     "algorithm.gamma": {"choices": [0.9, 0.95, 0.99, 0.995, 0.999]},
     "optimizer.name": {"choices": ["adam", "rmsprop", "sgd"]},
 }
+
+
+def rule_of(plan: SearchSettings, seed: int = 0) -> HyperTrick | Halving:
+    """The rule that shall decide in such a search, made by hand."""
+    if plan.method in ("hyperband", "asha"):
+        return Halving(
+            workers=plan.trials,
+            phases=plan.phases,
+            factor=plan.reduction_factor or {"hyperband": 3, "asha": 4}[plan.method],
+            least=plan.least_phases,
+            brackets=plan.method == "hyperband",
+        )
+    return HyperTrick(
+        workers=plan.trials,
+        phases=plan.phases,
+        eviction_rate=plan.eviction_rate,
+        decide_after=() if plan.method == "random" else plan.decide_after,
+        cohort=plan.cohort or None,
+        adaptive=plan.adaptive,
+        seed=seed,
+    )
 
 
 def lander(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
@@ -117,7 +142,7 @@ def make_study(
         "experiment": {"name": "lander", "environment": {"id": "LunarLander-v3"}},
     } | (settings or {})
     study.set_user_attr("genkidama", about)
-    rule = HyperTrick(
+    rule: SearchRule = HyperTrick(
         workers=trials,
         phases=phases,
         eviction_rate=eviction_rate,
@@ -125,6 +150,8 @@ def make_study(
         cohort=about["cohort"],
         adaptive=about.get("adaptive", False),
     )
+    if method in ("asha", "hyperband"):
+        rule = msgspec.convert(about, SearchRecord).rule()
     distributions = {key: distribution(dimension) for key, dimension in space.items()}
     study.sampler = optuna.samplers.RandomSampler(seed=seed)
     speeds = rng.uniform(0.7, 1.4, nodes)

@@ -35,7 +35,7 @@ def test_order_bias_by_hand() -> None:
     bias = order_bias(findings)
     assert bias.lucky == ((0, 0),) and bias.unlucky == ((2, 0), (3, 0)) and bias.trials == 5
     assert bias.correlation == pytest.approx(spearmanr([0, 1, 2, 3, 4], [2, 2, 1, 1, 1]).statistic)
-    told = report.text(findings)
+    told = " ".join(report.text(findings).split())
     assert (
         "Completed, but passed at least one phase only because they were early: trial 0 (phase 0)."
         in told
@@ -83,6 +83,43 @@ def test_order_bias_is_what_its_sentences_say(cohort: int | None) -> None:
         assert bias.lucky
         unlucky_ones += len(bias.unlucky)
     assert unlucky_ones
+
+
+@pytest.mark.parametrize("method", ["asha", "hyperband"])
+def test_halving_is_judged_again_by_the_best_of_a_bracket(method: str) -> None:
+    """As the sentences say it: with η = 2, the better half of all reports of a rung goes on."""
+    seen = 0
+    for seed in range(6):
+        findings = read(
+            make_study(
+                trials=40,
+                phases=8,
+                seed=seed,
+                method=method,
+                settings={"reduction_factor": 2},
+                score=lambda p, n, rng: float(rng.normal()),
+            )
+        )
+        # Of 8 phases with η = 2: 8, ⌈4/3·4⌉, ⌈4/2·2⌉ and 4 trials.
+        bracket = {"asha": [0], "hyperband": [0] * 8 + [1] * 6 + [2] * 4 + [3] * 4}[method]
+        lucky, unlucky = [], []
+        for rung in (0, 1, 3):
+            for trial, report_ in sorted(
+                findings.reports_of(rung), key=lambda found: found[0].number
+            ):
+                mine = bracket[trial.number % len(bracket)]
+                scores = [
+                    -math.inf if math.isnan(p.score) else p.score
+                    for other, p in findings.reports_of(rung)
+                    if bracket[other.number % len(bracket)] == mine
+                ]
+                good = report_.score >= sorted(scores)[-max(1, len(scores) // 2)]
+                if report_.mode == "selection" and good == (report_.verdict == "stop"):
+                    (unlucky if good else lucky).append((trial.number, rung))
+        bias = order_bias(findings)
+        assert (list(bias.lucky), list(bias.unlucky)) == (lucky, unlucky)
+        seen += len(lucky) * len(unlucky)
+    assert seen
 
 
 def test_equal_metrics_are_neither_lucky_nor_below() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optuna.trial import create_trial
 
 from genkidama.errors import ConfigurationError
-from genkidama.hypertrick.equations import completion_rate, minimum_completion_rate
+from genkidama.hypertrick.equations import completion_rate
 from genkidama.tuning.findings import Findings, Improvement, read
 from tests.tuning.studies import (
     COMPLETE,
@@ -96,7 +96,6 @@ def test_the_expected_rates_are_the_papers_if_every_phase_decides(rate: float, p
     )
     findings = Findings("x", settings, {}, ())
     assert findings.expected_completion_rate == pytest.approx(completion_rate(rate, phases))
-    assert findings.minimum_completion_rate == pytest.approx(minimum_completion_rate(rate, phases))
 
 
 def test_the_expected_rate_with_fewer_decisions() -> None:

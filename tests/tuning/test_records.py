@@ -63,6 +63,8 @@ def test_the_settings_of_a_search_are_written_as_ever() -> None:
         "decide_after": [0, 2],
         "cohort": 16,
         "adaptive": False,
+        "reduction_factor": None,
+        "least_phases": 1,
         "sampler": "tpe",
         "phase_unit": "steps",
         "phase_length": 50,
@@ -78,6 +80,12 @@ def test_random_search_has_a_rule_that_decides_nothing() -> None:
     record = SearchRecord.of(Experiment.from_dict({"search": {**SEARCH, "method": "random"}}))
     assert record.decide_after == [0, 2] and record.rule().decide_after == ()
     assert record.rule().expected_completion_rate == 1.0
+
+
+def test_what_an_older_version_wrote_can_be_read() -> None:
+    known = msgspec.to_builtins(SearchRecord.of(Experiment.from_dict({"search": SEARCH})))
+    older = {key: value for key, value in known.items() if key not in ("least_phases", "adaptive")}
+    assert msgspec.convert(older, SearchRecord).rule().decide_after == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from genkidama.events import PhaseReported
 from genkidama.experiment import Experiment
-from genkidama.hypertrick.rule import HyperTrick, Mode, Verdict
+from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.messages import (
     PROTOCOL,
     Goodbye,
@@ -28,6 +28,7 @@ from genkidama.messages import (
 from genkidama.parameter_server import ParameterServer, Snapshot
 from genkidama.tuning.service import PhaseRecord, Search
 from tests.test_parameter_server import ENTRIES, heard, lines, vector
+from tests.tuning.studies import rule_of
 
 NAN = float("nan")
 SPACE: dict[str, Any] = {
@@ -237,19 +238,15 @@ def test_a_whole_search_of_one_node_by_values() -> None:
         {"eviction_rate": 0.5, "cohort": 4},
         {"eviction_rate": 0.4, "adaptive": True},
         {"method": "random"},
+        {"method": "asha"},
+        {"method": "asha", "reduction_factor": 2, "least_phases": 2},
+        {"method": "hyperband", "phases": 9},
     ],
 )
 def test_verdicts_are_the_rules(search: dict[str, Any]) -> None:
     server = make(trials=12, window=1, **{"phases": 4, **search})
     plan = searching(server).settings
-    rule = HyperTrick(
-        workers=12,
-        phases=plan.phases,
-        eviction_rate=plan.eviction_rate,
-        decide_after=() if plan.method == "random" else plan.decide_after,
-        cohort=plan.cohort or None,
-        adaptive=plan.adaptive,
-    )
+    rule = rule_of(plan)
     nodes = [Node(server, name) for name in "abc"]
     phases: Counter[int] = Counter()
     turn = 0
@@ -270,7 +267,7 @@ def test_verdicts_are_the_rules(search: dict[str, Any]) -> None:
     assert searching(server).judge.decisions == rule.decisions
     states = Counter(trial.state for trial in searching(server).trials.values())
     assert states["completed"] + states["stopped"] == 12
-    assert (states["stopped"] > 0) == (plan.method == "hypertrick")
+    assert (states["stopped"] > 0) == (plan.method != "random")
 
 
 def test_equal_metrics_fall_as_the_seed_says() -> None:
@@ -861,12 +858,14 @@ NAMES = "abc"
 class World:
     """A search, its nodes, and a sampler that is always quick. `restart` replaces the parent."""
 
-    def __init__(self, **search: Any) -> None:
+    def __init__(self, method: str = "hypertrick", **search: Any) -> None:
+        halving = method in ("hyperband", "asha")
         self.plan = {
+            "method": method,
             "trials": 5,
             "phases": 3,
             "return_seconds": 10.0,
-            "eviction_rate": 0.5,
+            **({"reduction_factor": 2} if halving else {"eviction_rate": 0.5}),
             **search,
         }
         self.server = make(window=1, **self.plan)
@@ -947,14 +946,7 @@ class World:
             (r.report, trial.number, r) for trial in search.trials.values() for r in trial.phases
         )
         assert [report for report, *_ in records] == list(range(search.reports))
-        plan = search.settings
-        decide_after = plan.decide_after if plan.method == "hypertrick" else ()
-        rule = HyperTrick(
-            workers=plan.trials,
-            phases=plan.phases,
-            eviction_rate=plan.eviction_rate,
-            decide_after=decide_after,
-        )
+        rule = rule_of(search.settings)
         for _, number, record in records:
             assert number is not None
             metric = math.nan if record.metric is None else record.metric
@@ -983,9 +975,10 @@ DEEDS = ["work"] * 6 + ["cut", "crash", "leave", "fail", "nan", "lost", "away", 
 def test_whatever_happens_no_trial_is_lost_or_trained_twice_and_all_end(seed: int) -> None:
     """By hundreds of random courses: hypothesis' lists are too alike to meet the rare ones."""
     rng = random.Random(seed)
-    for _ in range(150):
+    for _ in range(75):
         world = World(
-            method=rng.choice(["hypertrick", "hypertrick", "random"]), retries=rng.randrange(3)
+            method=rng.choice(["hypertrick", "hyperband", "asha", "random"]),
+            retries=rng.randrange(3),
         )
         for _ in range(80):
             if world.server.stop:
@@ -1008,7 +1001,8 @@ def compare(rng: random.Random) -> None:
         for _ in range(60)
     ]
     moment = rng.randrange(40)
-    worlds = World(), World()
+    method = rng.choice(["hypertrick", "hyperband", "asha"])
+    worlds = World(method=method), World(method=method)
     for world in worlds:
         for number, (name, deed, metric) in enumerate(deeds):
             if number == moment:

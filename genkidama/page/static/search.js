@@ -178,6 +178,7 @@ function drawScatter(name, { trials, best }) {
 export function show({ search, run, time }, now) {
   reveal(find("search"), search !== null);
   if (search === null) return;
+  say(find("search-title"), `Trials, phase by phase: ${search.method}`);
   const end = run.elapsed + (run.state === "training" ? now - time : 0);
   timeline.show(
     search.trials,
