@@ -77,6 +77,8 @@ class Roles:
 
     def pushing(self, joined: Collection[str]) -> int:
         """How many of these children bring something to learn from; at least 1."""
+        if not self._of:  # asked with each push, and roles are rare
+            return len(joined) or 1
         return max(1, sum(self._of.get(name) != "act" for name in joined))
 
     def _next(self, name: str, connected: Collection[str]) -> str:

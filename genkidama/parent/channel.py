@@ -314,11 +314,10 @@ class Channel(ServerConnection):
         self.transport.write(frame)
 
     def send_data(self) -> None:
-        # All that websockets itself sends comes by here.
-        self.protocol.writes, writes = [], self.protocol.writes
-        self.sent += sum(map(len, writes))
-        self.protocol.writes = writes
-        super().send_data()
+        # All that websockets itself sends comes by here. Mostly that is nothing.
+        if self.protocol.writes:
+            self.sent += sum(map(len, self.protocol.writes))
+            super().send_data()
 
 
 def _nothing() -> None:
