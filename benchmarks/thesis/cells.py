@@ -141,10 +141,12 @@ def _sizes() -> list[Cell]:
 def _ours() -> list[Cell]:
     settings: dict[str, object] = {
         "child.exchange": "episode",
-        "stop.episodes": 1_000_000,  # the updates decide
-        "stop.mean_return": 1_000_000,
+        "stop.steps": 1_000_000_000,  # the updates decide
     }
-    return [Cell("ours", "our own A3C settings (`a3c.toml`)", "ours", settings, file=OURS)]
+    # An update is an episode of each core's 16 lanes, so there are as many episodes as elsewhere.
+    updates = EPISODES // (2 * 4 * 16)
+    label = "our own A3C settings (`a3c.toml`)"
+    return [Cell("ours", label, "ours", settings, updates=updates, file=OURS)]
 
 
 LEVELS = (0.1, 0.5, 0.9)
