@@ -141,9 +141,10 @@ def _sizes() -> list[Cell]:
 def _ours() -> list[Cell]:
     settings: dict[str, object] = {
         "child.exchange": "episode",
-        "stop.steps": 1_000_000_000,  # the updates decide
+        "stop.steps": 1_000_000_000,
+        "stop.episodes": EPISODES,  # they decide
     }
-    # An update is an episode of each core's 16 lanes, so there are as many episodes as elsewhere.
+    # An update is an episode of each of a core's 16 lanes, or more of the lanes that are faster.
     updates = EPISODES // (2 * 4 * 16)
     label = "our own A3C settings (`a3c.toml`)"
     return [Cell("ours", label, "ours", settings, updates=updates, file=OURS)]

@@ -36,7 +36,7 @@ def test_every_cell_is_an_experiment_of_as_many_episodes_as_the_thesis() -> None
         assert experiment.parent.checkpoint_updates * cells.CHECKPOINTS >= cell.updates
         assert experiment.parent.checkpoint_keep > cells.CHECKPOINTS
         assert experiment.child.exchange == "episode"
-        episodes = cell.children * cell.cores * cell.updates
+        episodes = cell.children * cell.cores * experiment.environment.lanes * cell.updates
         halved = cell.name == "a3c-4-0.999-120"  # as in the thesis
         assert episodes == (8_000 if halved else 15_992 if cell.name == "why-empty" else 16_000)
         if cell.group == "a3c":
