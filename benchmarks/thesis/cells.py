@@ -42,7 +42,7 @@ class Cell:
     @property
     def every(self) -> int:
         """Updates between two checkpoints."""
-        return max(1, round(self.updates / CHECKPOINTS))
+        return -(-self.updates // CHECKPOINTS)
 
     @property
     def overrides(self) -> list[str]:
