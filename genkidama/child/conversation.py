@@ -292,4 +292,6 @@ class Conversation:
 
 
 def _in_words(error: Exception) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no answer within {uplink.REPLY_SECONDS:g} s"
     return str(error) or type(error).__name__
