@@ -135,7 +135,8 @@ class RowLearner:
             "steps": float(len(rollout.rewards)),
             "updates": float(count),
         }
-        if not is_finite(model.numbers):
+        # With moments that are infinite, Adam would never make a step again.
+        if not (is_finite(model.numbers) and is_finite(self.state.ravel())):
             # Training diverged: the batch is forgotten, and the optimizer begins anew.
             model.numbers[:] = before
             self.state[:] = 0.0

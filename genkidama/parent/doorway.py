@@ -71,7 +71,9 @@ class Doorway:
             }
         self._make: Callable[[], Channel]
         self._taking: list[asyncio.Task[None]] = []
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[asyncio.Task[None], tuple[socket.socket, Visit]] = {}
+        #: Of these, those that are being opened already.
+        self._begun: set[Visit] = set()
 
     def stand_in(self, server: Server, make: Callable[[], Channel]) -> None:
         """Takes the place of asyncio's server in this one, which does not serve yet.
@@ -130,11 +132,19 @@ class Doorway:
             self._refused(f"{host}:{port}" if host else "unknown", error)
             return
         task = asyncio.create_task(self._open(taken, visit))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        self._opening[task] = taken, visit
+        task.add_done_callback(self._opened)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        taken, visit = self._opening.pop(task)
+        if visit not in self._begun:  # cancelled before its first step
+            taken.close()
+            self._doors.leave(visit)
+        self._begun.discard(visit)
 
     async def _open(self, taken: socket.socket, visit: Visit) -> None:
         """Makes a connection of it. From then on the connection says when it is gone."""
+        self._begun.add(visit)
         with suppress(OSError):  # a socket of another family has no such option
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channel = self._make()

@@ -72,6 +72,20 @@ async def test_connections_that_say_nothing_leave_room_for_those_that_do(
             await late.enter()
 
 
+async def test_what_has_just_been_accepted_is_closed_with_the_door(tmp_path: Path) -> None:
+    """Its task is cancelled before its first step."""
+    async with running(experiment(), tmp_path) as parent:
+        door = parent._websockets.server
+        ours, theirs = socket.socketpair()
+        with theirs:
+            door._receive(ours, ("127.0.0.1", 1))
+            assert len(parent._connections.doors) == 1
+            door.close()
+            await door.wait_closed()
+            assert ours.fileno() < 0 and theirs.recv(1) == b""
+            assert not len(parent._connections.doors)
+
+
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority") / "it")
