@@ -87,10 +87,10 @@ class PlainRun:
         trial, tally = self.trial, self.tally
         if not trial.part.is_first:
             return ""
-        mean = trial.mean_return if len(trial.returns) == self._stop.window else None
-        return reached(
-            self._stop, mean, tally.updates, trial.episodes, trial.steps, tally.seconds(now)
-        )
+        stop = self._stop
+        wanted = stop.mean_return is not None and len(trial.returns) == stop.window
+        mean = trial.mean_return if wanted else None
+        return reached(stop, mean, tally.updates, trial.episodes, trial.steps, tally.seconds(now))
 
     def describe(self, connected: int, now: float) -> str:
         """As `3 children, version 1234, mean return 201.3, 41 %`."""

@@ -28,6 +28,8 @@ class Arrivals:
 
     def note(self, child: str, steps: int, seconds: float) -> None:
         """A push of so many steps has come, at this time."""
+        if not self._steps:
+            return
         before = self._last.get(child, seconds)
         self._last[child] = seconds
         if steps and seconds > before:
