@@ -184,7 +184,8 @@ def test_a_thousand_children_by_keyboard_alone(look: Look) -> None:
         speeds = [float(row[4].replace(",", "")) for row in rows(page, "children-table")]
         assert speeds == sorted(speeds) and speeds[0] < 8110
         page.fill("#find-text", "CHILD-77")
-        assert len(rows(page, "children-table")) == 11  # 77, and 770 to 779
+        # 77, and 770 to 779. What has just been scrolled is drawn anew a moment later.
+        until(lambda: len(rows(page, "children-table")) == 11, "eleven rows")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -91,6 +91,7 @@ const COLUMNS = [
     hint: "there and back on the network",
     value: alive(plain("round_trip")),
     text: words.milliseconds,
+    wide: "head",
     from: "l",
   },
   {

@@ -53,7 +53,9 @@ export function bytes(value) {
     [1e6, "MB"],
     [1e3, "kB"],
   ]) {
-    if (value >= size) return `${figure(value / size)} ${unit}`;
+    // Two figures at least, and no more than a narrow column has room for.
+    if (value >= 10 * size) return `${Math.round(value / size)} ${unit}`;
+    if (value >= size) return `${(value / size).toFixed(1)} ${unit}`;
   }
   return `${value} B`;
 }
