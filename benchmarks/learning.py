@@ -21,8 +21,8 @@ the goal (within 30), which can only make a first passage later.
 Every run is a line in the results file, and is not repeated once it is there. Stop and go on at
 will.
 
-    python benchmarks/learning.py compare [--seeds 201 202 203 204 205] [--results FILE]
-    python benchmarks/learning.py lunarlander | continuous | a3c | thesis | … | report
+    python -m benchmarks.learning compare [--seeds 201 202 203 204 205] [--results FILE]
+    python -m benchmarks.learning lunarlander | continuous | a3c | thesis | … | report
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from statistics import median
 from typing import Any
 
 import genkidama
+from benchmarks.scaling import figures
+from benchmarks.scaling.judging import Judge
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.run import Run
 
@@ -146,8 +148,11 @@ def ours(contender: Contender, seed: int) -> Row:
             "final": [final.mean, final.std],
             "best": [best.mean, best.std],
         }
-        for goal in contender.goals:
-            row[f"to_{goal}"] = _first(run, joined - launched, goal, seed)
+        if contender.goals:
+            snapshots = _snapshots(run, joined - launched)
+            with Judge(run.experiment, seed) as judge:
+                for goal in contender.goals:
+                    row[f"to_{goal}"] = _first(snapshots, goal, judge)
         if contender.goal:
             passed = (
                 event["time"] - launched
@@ -165,17 +170,26 @@ def _judged(path: Path, seed: int) -> tuple[float, float, float]:
     return checkpoints.load(path).snapshot.updates, evaluation.mean, evaluation.std
 
 
-def _first(run: Run, start_up: float, goal: float, seed: int) -> float | None:
-    """Seconds from the command's start to the first checkpoint with a mean of at least `goal`."""
+def _first(snapshots: list[figures.Snapshot], goal: float, judge: Judge) -> float | None:
+    """Seconds from the command's start to the first snapshot with a mean of at least `goal`."""
     near = NEAR if goal <= 200 else NEAR / 2
+    worth = [one for one in snapshots if (one.training_mean or -1e9) >= goal - near]
+    reached = figures.first(worth, goal, judge)
+    return None if reached is None else float(reached["seconds"])
+
+
+def _snapshots(run: Run, start_up: float) -> list[figures.Snapshot]:
+    """The checkpoints, oldest first, with seconds from the command's start."""
+    found = []
     for path in run.checkpoints:
-        snapshot = checkpoints.load(path).snapshot
-        if snapshot.mean_return is not None and snapshot.mean_return >= goal - near:
-            if genkidama.evaluate(path, episodes=100, seed=seed + 1).mean < goal - NEAR / 2:
-                continue  # a short look saves a long one; it may miss a passage, not invent one
-            if genkidama.evaluate(path, episodes=500, seed=seed).mean >= goal:
-                return snapshot.seconds + start_up
-    return None
+        loaded = checkpoints.load(path)
+        state = loaded.snapshot
+        found.append(
+            figures.Snapshot(
+                state.seconds + start_up, state.steps, state.mean_return, loaded.vector
+            )
+        )
+    return found
 
 
 def peer(contender: Contender, seed: int) -> Row:

@@ -18,7 +18,7 @@ __all__ = ["Judge"]
 class Judge:
     """Plays the snapshots of one experiment. Used in a `with` statement.
 
-    All contenders are judged in Gymnasium's own environment, whatever they learn in.
+    All contenders are judged in Gymnasium's own environment, also if they learn in EnvPool's.
 
     Args:
         experiment: whose network the vectors are of.
@@ -26,8 +26,8 @@ class Judge:
     """
 
     def __init__(self, experiment: Experiment, seed: int) -> None:
-        plain = Experiment.from_dict({"environment": {"id": experiment.environment.id}})
-        self._settings = {**experiment.to_dict(), "environment": plain.to_dict()["environment"]}
+        name = experiment.environment.envpool or experiment.environment.id
+        self._settings = experiment.with_settings({"environment.id": name}).to_dict()
         self._seed = seed
         self._cores = available_cores()
         self._last: Snapshot | None = None
