@@ -249,14 +249,23 @@ class ParameterServer:
         # A push whose reply got lost is answered again and counted once. The result of a run that
         # is over stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
-            left_out = self._apply(child, message, vector, trial, now)
+            children = self.roles.pushing(self.joined)
+            left_out = self._apply(child, message, vector, trial, children, now)
+            if left_out != "":
+                self._tally.count(children)
             self._count(child, record, trial, message, left_out, now)
             self.trials.pushed(trial, now, child, message.steps)
             self._check_stop(now)
         return record.answer(self._weights(child, trial, now, answer=True), message)
 
     def _apply(
-        self, child: str, message: Push, vector: Vector, trial: Trial, now: float
+        self,
+        child: str,
+        message: Push,
+        vector: Vector,
+        trial: Trial,
+        children: int,
+        now: float,
     ) -> str | None:
         """As `Trial.take`."""
         push = Contribution(
@@ -265,7 +274,7 @@ class ParameterServer:
             trial.version - message.version,
             message.steps,
             child,
-            self.roles.pushing(self.joined),
+            children,
             now,
             self.trials.progress(trial, now),
             message.measures.get("loss"),
@@ -286,9 +295,8 @@ class ParameterServer:
         trial.episodes += len(message.returns)
         trial.steps += message.steps
         trial.add_returns(message.returns)
-        tally = self._tally
-        tally.count(self.roles.pushing(self.joined) if left_out != "" else 0)
         record.count(message, left_out=bool(left_out))
+        tally = self._tally
         every = self.experiment.parent.history_every
         if left_out or not tally.exchanges % every:
             staleness = version - message.version

@@ -39,7 +39,8 @@ class PlainRun:
         self.events: list[Event] = []
         self._stop = experiment.stop
         told = experiment.child
-        self._arrivals = Arrivals(told.exchange_steps if told.exchange == "free" else 0)
+        steps = told.exchange_steps if told.exchange == "free" else 0
+        self._arrivals = Arrivals(steps) if steps else None
 
     @property
     def version(self) -> int:
@@ -55,10 +56,12 @@ class PlainRun:
         pass
 
     def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
-        self._arrivals.note(child, steps, now)
+        if self._arrivals is not None:
+            self._arrivals.note(child, steps, now)
 
     def share(self, child: str, children: int) -> int:
-        return self.rule.share(child, children) or self._arrivals.share(child)
+        told = self.rule.share(child, children)
+        return told if told or self._arrivals is None else self._arrivals.share(child)
 
     def diverged(self, trial: Trial, now: float) -> None:
         pass
@@ -67,7 +70,8 @@ class PlainRun:
         pass
 
     def vanished(self, child: str, now: float) -> None:
-        self._arrivals.forget(child)
+        if self._arrivals is not None:
+            self._arrivals.forget(child)
 
     def progress(self, trial: Trial, now: float) -> float:
         """How much of the strictest countable stop condition is used up."""
@@ -84,11 +88,12 @@ class PlainRun:
         return min(1.0, used)
 
     def over(self, now: float) -> str:
-        trial, tally = self.trial, self.tally
+        trial, tally, stop = self.trial, self.tally, self._stop
+        wanted = stop.mean_return is not None and len(trial.returns) == stop.window
+        if not wanted and self.progress(trial, now) < 1.0:
+            return ""  # asked after each push
         if not trial.part.is_first:
             return ""
-        stop = self._stop
-        wanted = stop.mean_return is not None and len(trial.returns) == stop.window
         mean = trial.mean_return if wanted else None
         return reached(stop, mean, tally.updates, trial.episodes, trial.steps, tally.seconds(now))
 

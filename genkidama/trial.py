@@ -63,7 +63,7 @@ class Trial:
     def held(self) -> Signature:
         """What the numbers that this parent holds mean; a child must have joined."""
         assert self.signature is not None
-        return self.part.of(self.signature)
+        return self.signature if self.part is WHOLE else self.part.of(self.signature)
 
     def add_returns(self, returns: list[float]) -> None:
         kept = self.returns
@@ -245,12 +245,7 @@ class Tally:
         self._began: float | None = None
 
     def count(self, children: int) -> None:
-        """Counts an exchange while so many children take part, including the one that pushes.
-
-        With 0 children it is none: nothing was pushed.
-        """
-        if not children:
-            return
+        """Counts an exchange while so many children take part, including the one that pushes."""
         if children != self._children:
             self._divide_by(children)
         self.exchanges += 1

@@ -27,7 +27,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from websockets.asyncio.server import ServerConnection
 from websockets.frames import CloseCode, Frame, Opcode
@@ -50,6 +50,10 @@ Answer: TypeAlias = Callable[[bytes], bytes | None]
 
 #: The software that answers: the header `Server` of every HTTP answer.
 SERVER = f"genkidama/{genkidama.__version__} protocol/{PROTOCOL}"
+
+# In Python 3.11 it takes long to look these up in their enumerations, and each frame does.
+_BINARY, _CLOSE = Opcode.BINARY, Opcode.CLOSE
+_OPEN = State.OPEN
 
 #: RFC 6455 §5.2: a whole binary message, not masked, with its length in 7, 16 or 64 bits.
 _FINAL_BINARY = 0x82
@@ -110,8 +114,7 @@ class Channel(ServerConnection):
         self.fault: ProtocolError | None = None
         #: Whether a viewer of the page is at the other end, and no child.
         self.watching = False
-        #: Bytes of this connection, in and out, beneath TLS.
-        self.received = 0
+        #: Bytes of what was sent.
         self.sent = 0
         self._send_response = self.protocol.send_response
         # It also answers what the protocol's parser refuses.
@@ -126,9 +129,10 @@ class Channel(ServerConnection):
         pushes, size = settings.max_pushes_per_second, settings.max_bytes_per_second
         self._pushes = Budget(pushes, pushes, now)
         self._bytes = Budget(size, size, now)
-        #: Messages and their bytes since `account` was called.
+        #: Messages and their bytes since `account` was called, and the bytes before.
         self._said = 0
         self._size = 0
+        self._counted = 0
         #: With more than this it is called at once.
         self._many, self._much = pushes / 4, size / 4
         #: When the first fragment of a message came, and the bytes of it so far.
@@ -165,8 +169,12 @@ class Channel(ServerConnection):
         self.recv_messages.pause = self.recv_messages.resume = _nothing
         self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)
 
+    @property
+    def received(self) -> int:
+        """Bytes of the messages that have come."""
+        return self._counted + self._size
+
     def data_received(self, data: bytes) -> None:
-        self.received += len(data)
         super().data_received(data)
         if self.paused and len(self.protocol.reader.buffer) > _AHEAD_BYTES:
             self._hold("reply")
@@ -190,6 +198,7 @@ class Channel(ServerConnection):
             now: seconds of the loop's clock.
         """
         pause = max(self._pushes.spend(self._said, now), self._bytes.spend(self._size, now))
+        self._counted += self._size
         self._said = self._size = 0
         if pause and "budget" not in self._holds:
             self._hold("budget")
@@ -207,7 +216,7 @@ class Channel(ServerConnection):
     @property
     def free(self) -> bool:
         """Whether the connection is open, and the child reads what it is sent."""
-        return not self.paused and self.protocol.state is State.OPEN
+        return not self.paused and self.protocol.state is _OPEN
 
     @property
     def ending(self) -> str:
@@ -223,16 +232,18 @@ class Channel(ServerConnection):
         if not isinstance(event, Frame):
             super().process_event(event)
             return
+        opcode = event.opcode
         # Control frames have higher opcodes, and no answer of ours.
-        if event.opcode < Opcode.CLOSE:
+        if opcode < _CLOSE:
+            data: Any = event.data
             self._said += event.fin
-            self._size += len(event.data)
+            self._size += len(data)
             if self._said > self._many or self._size > self._much:
                 self.account(self.loop.time())
             answer = self.answer
             if answer is not None:
-                if event.opcode is Opcode.BINARY and event.fin and self.free:
-                    reply = answer(cast(bytes, event.data))
+                if opcode is _BINARY and event.fin and self.free:
+                    reply = answer(data)
                     if reply is not None:
                         event.data = b""  # the parser keeps the frame until the next one
                         if reply:
@@ -244,9 +255,9 @@ class Channel(ServerConnection):
 
     def _check_frame(self, frame: Frame) -> None:
         """Each frame comes by here as it is parsed, with many more behind it perhaps."""
-        if frame.opcode is not Opcode.BINARY or not frame.fin:  # nearly all are whole messages
+        if frame.opcode is not _BINARY or not frame.fin:  # nearly all are whole messages
             now = self.loop.time()
-            if frame.opcode >= Opcode.CLOSE:
+            if frame.opcode >= _CLOSE:
                 if self._controls.spend(1, now):
                     self._give_up("flood", "pings without end")
                     return

@@ -133,11 +133,12 @@ class Checkpointer:
             mean_return=server.trial.mean_return,
         )
 
-    def pushed(self, now: float) -> None:
-        """To be called after each push, before the next is handled."""
+    def pushed(self, now: float) -> bool:
+        """To be called after each push, before the next is handled. As `due` afterwards."""
         if self._server.updates >= self._next_update:
             self._plan_update()
             self._due.append(self._copy(now))
+        return bool(self._due)
 
     def lost(self) -> None:
         """What was written is gone: `keep` writes it anew."""

@@ -256,11 +256,12 @@ class Connections:
             message = decode_request(frame)
         except ProtocolError:
             return None
-        if type(message) not in (Push, Pull) or self.children.get(name) is not connection:
+        kind = type(message)
+        if not (kind is Push or kind is Pull) or self.children.get(name) is not connection:
             return None
-        if waited := self._let_go(name):
-            connection.write(waited)
-        if type(message) is Pull:
+        if name in self._waiting:
+            connection.write(self._let_go(name))
+        if isinstance(message, Pull):
             reply = self._pulled(name, message)
             if not reply:
                 self._waiting[name] = connection

@@ -45,8 +45,8 @@ class Keeper(Protocol):
     def restore(self, now: float) -> Resumed | None:
         """Lets the server go on from what is there; None if nothing is. Raises as `Records`."""
 
-    def pushed(self, now: float) -> None:
-        """To be called after each push, before the next is handled."""
+    def pushed(self, now: float) -> bool:
+        """To be called after each push, before the next is handled. As `due` afterwards."""
 
     def lost(self) -> None:
         """What was written is gone: `keep` writes it anew."""
@@ -118,14 +118,13 @@ class Records:
         name = server.run or out.name
         self.note(resumed or Started(time=now(), run=name, software=genkidama.__version__))
 
-    @property
-    def urgent(self) -> bool:
-        """Whether `keep` has something to do at once."""
-        return self._keeper.due
+    def pushed(self, now: float) -> bool:
+        """To be called after each push, before the next is handled.
 
-    def pushed(self, now: float) -> None:
-        """To be called after each push, before the next is handled."""
-        self._keeper.pushed(now)
+        Returns:
+            Whether `keep` has something to do at once.
+        """
+        return self._keeper.pushed(now)
 
     def note(self, event: Event) -> None:
         """Adds an event of the parent's own to the history and the log, with the time as it is now.

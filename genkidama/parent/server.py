@@ -337,8 +337,7 @@ class Parent:
             return  # shutting down: the final checkpoint will have it
         if self._learner is not None:
             self._learner.feed()
-        self._records.pushed(now)
-        if self._records.urgent:
+        if self._records.pushed(now):
             self._wake.set()
 
     def _fail(self, error: GenkidamaError) -> None:

@@ -133,14 +133,15 @@ class TrialKeeper:
             self._wanted and self._sampling is None
         )
 
-    def pushed(self, now: float) -> None:
-        """To be called after each push, before the next is handled.
+    def pushed(self, now: float) -> bool:
+        """To be called after each push, before the next is handled. As `due` afterwards.
 
         Copies the weights of a trial that has ended a phase.
         """
         for trial in self._search.take_changed():
             self._reported[trial.index] = trial
             self._copy(trial, phase_end=True)
+        return self.due
 
     async def keep(self, now: float) -> None:
         """Writes what is due and fetches configurations.
@@ -219,17 +220,22 @@ class TrialKeeper:
         """Tells the study what has been reported until now. All of its weights are written."""
         reported, self._reported = self._reported, {}
         paths = [(trial, self._path(number)) for number, trial in reported.items()]
-        return self._told(reported, self._study.write(paths))
+        # A trial may go on, and end, while this is being written.
+        ended = [number for number, trial in reported.items() if trial.ended]
+        return self._told(reported, ended, self._study.write(paths))
 
-    async def _told(self, reported: dict[int, SearchTrial], writing: Awaitable[None]) -> None:
+    async def _told(
+        self, reported: dict[int, SearchTrial], ended: list[int], writing: Awaitable[None]
+    ) -> None:
         try:
             await writing
         except EnvironmentFailure:
             self._reported = reported | self._reported
             raise
-        for number, trial in reported.items():
-            if trial.ended and number not in self._copies and number not in self._reported:
-                trial.vector = None  # it is on the disk, and nobody asks for it any more
+        for number in ended:
+            if number not in self._copies and number not in self._reported:
+                # It is on the disk, and nobody asks for it any more.
+                reported[number].vector = None
 
     async def _report_later(self, telling: Awaitable[None]) -> None:
         try:

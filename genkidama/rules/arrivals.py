@@ -17,7 +17,7 @@ class Arrivals:
     """How fast the children are.
 
     Args:
-        steps: that a child of mean speed should bring; 0 says nothing to anybody.
+        steps: that a child of mean speed should bring.
     """
 
     def __init__(self, steps: int) -> None:
@@ -28,8 +28,6 @@ class Arrivals:
 
     def note(self, child: str, steps: int, seconds: float) -> None:
         """A push of so many steps has come, at this time."""
-        if not self._steps:
-            return
         before = self._last.get(child, seconds)
         self._last[child] = seconds
         if steps and seconds > before:
@@ -45,7 +43,7 @@ class Arrivals:
     def share(self, child: str) -> int:
         """How many steps its next push should bring; 0 leaves it to the child."""
         speed = self._speeds.get(child)
-        if not self._steps or speed is None:
+        if speed is None:
             return 0
         mean = sum(self._speeds.values()) / len(self._speeds)
         return max(1, round(self._steps * speed / mean))

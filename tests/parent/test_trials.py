@@ -130,6 +130,22 @@ async def test_a_report_in_the_study_has_its_weights_on_the_disk(
     await world.keeper.finish(101.0)
 
 
+async def test_weights_that_come_while_a_report_is_written_and_the_parent_ends_are_kept(
+    world: World,
+) -> None:
+    trial = await world.enter()
+    world.push(trial, 5.0)
+    await world.keeper.keep(1.0)  # the study is being told of the first phase
+    assert world.keeper._reporting is not None
+    told = world.keeper.pushed
+    world.keeper.pushed = lambda now: False  # type: ignore[method-assign]  # it shuts down
+    assert world.push(trial, 7.0).next
+    await asyncio.wait((world.keeper._reporting,))
+    world.keeper.pushed = told  # type: ignore[method-assign]
+    await world.keeper.finish(2.0)
+    assert world.latest(trial).vector.tolist() == [7.0]
+
+
 async def test_the_best_is_that_of_the_best_phase_and_an_ended_trial_frees_its_vector(
     world: World,
 ) -> None:
