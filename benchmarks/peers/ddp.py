@@ -68,13 +68,16 @@ def main() -> None:
     dist.barrier()
     print("ready", flush=True)
     sys.stdin.readline()
-    due, kept = 0.0, 0
+    due, kept, steps = 0.0, 0, 0
+    # ε falls with the run's progress; a rate is constant here.
+    whole = core.experiment.stop.steps if core.algorithm.name == "dqn" else None
     while True:
         if number == 0 and time.monotonic() >= due:
             set_aside(folder, kept, worker.memory.weights)
             kept += 1
             due = time.monotonic() + every
-        worker.one_batch()
+        # All play equally many steps.
+        steps += workers * worker.one_batch(min(1.0, steps / whole) if whole else 0.0)
 
 
 if __name__ == "__main__":

@@ -55,12 +55,16 @@ class Worker:
         # As `SingleCore.run` begins.
         self.core.collector.reset(self.core._first_seed)
 
-    def one_batch(self) -> int:
+    def one_batch(self, progress: float = 0.0) -> int:
         """Plays a batch with the weights in `memory`, and learns from it there.
+
+        Args:
+            progress: of the run, in [0, 1], for what is annealed.
 
         Returns:
             The steps that it played.
         """
+        self.memory.progress[0] = progress
         self.core.pull()
         batch = self.core.collector.collect()
         self.core.learn(batch)

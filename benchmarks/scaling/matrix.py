@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 __all__ = [
+    "BUNDLES",
     "CONTENDERS",
     "DISTURBANCES",
     "LINKS",
@@ -17,6 +18,7 @@ __all__ = [
     "Disturbance",
     "Link",
     "Row",
+    "contender_of",
     "cuts",
     "makes_sense",
     "missing",
@@ -53,8 +55,8 @@ class Contender:
 
     #: Who runs it: `ours`, `ddp`, `flower` or `sb3`.
     kind: str
-    #: The experiment below `examples/lunarlander/`, and its settings that differ.
-    experiment: str = "lunarlander.toml"
+    #: The experiment below `examples/`, and its settings that differ.
+    experiment: str = "lunarlander/lunarlander.toml"
     settings: Mapping[str, Any] | None = None
     #: Whether one machine has the shares of all n: no network, the upper bound.
     together: bool = False
@@ -132,6 +134,40 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 
+_GORILA = {
+    "parent.rule": "gradient",
+    "child.exchange": "update",
+    "algorithm.target_updates": 0,
+    "algorithm.target_versions": 40,
+}
+
+#: Those of `python -m benchmarks.gorila`: bundles that act, remember and learn.
+BUNDLES: dict[str, Contender] = {
+    "gorila": Contender(
+        "ours", "cartpole/dqn.toml", _GORILA, machines=(1, 2, 4, 8), title="Gorila"
+    ),
+    "gorila-discards": Contender(
+        "ours",
+        "cartpole/dqn.toml",
+        {**_GORILA, "parent.rule_options": {"max_staleness": 24, "outlier_sigmas": 4.0}},
+        machines=(8,),
+        title="Gorila that discards",
+    ),
+    "synchronous": Contender(
+        "ddp",
+        "cartpole/dqn.toml",
+        {"algorithm.target_updates": 40},
+        machines=(1, 2, 4, 8),
+        title="the same in step, torch.distributed",
+    ),
+}
+
+
+def contender_of(name: str) -> Contender:
+    """The contender of this name."""
+    return CONTENDERS[name] if name in CONTENDERS else BUNDLES[name]
+
+
 @dataclass(frozen=True)
 class Disturbance:
     """What goes wrong."""
@@ -197,7 +233,7 @@ class Condition:
 
 def shares(condition: Condition) -> list[float]:
     """The share of each control group, in cores: one a machine, or one for all together."""
-    if CONTENDERS[condition.contender].together:
+    if contender_of(condition.contender).together:
         return [condition.share * condition.machines]
     slow = DISTURBANCES[condition.disturbance].slow
     return [condition.share * slow] + [condition.share] * (condition.machines - 1)
@@ -227,7 +263,7 @@ def problem(condition: Condition, cores: int) -> str | None:
 
 def makes_sense(condition: Condition) -> bool:
     """Whether the row would say anything: what is not disturbed needs no second measurement."""
-    contender = CONTENDERS[condition.contender]
+    contender = contender_of(condition.contender)
     disturbance = DISTURBANCES[condition.disturbance]
     if contender.machines == (1,) and condition.machines > 1:
         return False
@@ -252,14 +288,14 @@ def plan(
     backwards, so that a machine that grows slower with the hours favours nobody.
 
     Args:
-        contenders: keys of `CONTENDERS`.
+        contenders: keys of `CONTENDERS` or `BUNDLES`.
         machines: how many; None takes each contender's own numbers.
         seeds: of the runs.
         disturbances: keys of `DISTURBANCES`.
         links: keys of `LINKS`.
         share: of a core, for each machine.
     """
-    own = {name: CONTENDERS[name].machines for name in contenders}
+    own = {name: contender_of(name).machines for name in contenders}
     wanted = own if machines is None else dict.fromkeys(contenders, tuple(machines))
     sizes = sorted({n for numbers in wanted.values() for n in numbers})
     turns: list[int] = []

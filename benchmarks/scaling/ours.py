@@ -11,6 +11,7 @@ import math
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from benchmarks.processes import free_port
 from benchmarks.scaling.figures import Snapshot, staleness
 from benchmarks.scaling.machines import ROOT, Machines
-from benchmarks.scaling.matrix import CONTENDERS, DISTURBANCES, Condition, Row
+from benchmarks.scaling.matrix import DISTURBANCES, Condition, Row, contender_of
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.system import checkpoint as checkpoints
@@ -39,8 +40,8 @@ _JOINING_SECONDS, _TRAINING_SECONDS = 0.01, 0.2
 
 def experiment_of(condition: Condition) -> Experiment:
     """The experiment that a contender learns, with its seed."""
-    contender = CONTENDERS[condition.contender]
-    file = ROOT / "examples/lunarlander" / contender.experiment
+    contender = contender_of(condition.contender)
+    file = ROOT / "examples" / contender.experiment
     settings = {**contender.overrides(), "seed": condition.seed}
     if contender.together:
         settings["child.cores"] = math.ceil(condition.machines * condition.share)
@@ -118,6 +119,9 @@ class Ours:
             **{key: last.get(key) for key in ("steps", "episodes", "version")},
             "training_mean": last.get("mean_return"),
             "refused": self._refused,
+            "left_out": dict(
+                Counter(line["left_out"] for line in self._exchanges if line.get("left_out"))
+            ),
             "staleness": staleness([line["staleness"] for line in self._exchanges]),
         }
 

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.processes import PEERS, free_port
 from benchmarks.scaling.figures import Snapshot, training_means
 from benchmarks.scaling.machines import ROOT, Machines
-from benchmarks.scaling.matrix import CONTENDERS, Row
+from benchmarks.scaling.matrix import Row, contender_of
 from benchmarks.scaling.ours import experiment_of
 from genkidama.errors import EnvironmentFailure
 
@@ -44,7 +44,7 @@ def rival(machines: Machines, folder: Path, goal: float, every: float) -> DDP | 
     if not PEERS.exists():
         raise EnvironmentFailure(f"{PEERS}: the peers are not installed; make peers")
     kinds: dict[str, type[DDP | Flower | SB3]] = {"ddp": DDP, "flower": Flower, "sb3": SB3}
-    kind = kinds[CONTENDERS[machines.condition.contender].kind]
+    kind = kinds[contender_of(machines.condition.contender).kind]
     return kind(machines, folder, goal, every)
 
 
@@ -59,7 +59,7 @@ class _OurLearner:
         self._begin = 0.0
         condition = machines.condition
         experiment = experiment_of(condition)
-        if CONTENDERS[condition.contender].divided:
+        if contender_of(condition.contender).divided:
             n, algorithm = condition.machines, experiment.algorithm
             experiment = experiment.with_settings(
                 {
@@ -190,7 +190,7 @@ class Flower(_OurLearner):
             node += ["--node-config", f"partition-id={number} num-partitions={n}"]
             self._machines.start(number, node, f"supernode-{number}")
         app = [str(programs / "flwr"), "run", str(_SCRIPTS / "flower_app"), "here"]
-        batches = CONTENDERS[self._machines.condition.contender].batches
+        batches = contender_of(self._machines.condition.contender).batches
         app += ["--run-config", f"folder='{self._folder}' workers={n} batches={batches}"]
         self._machines.start_beside(app, "run")
         _until((self._folder / "ready").exists, lambda: self._machines.log("superlink"))
