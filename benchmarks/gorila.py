@@ -32,6 +32,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
@@ -67,8 +68,9 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
         in_time = [one for one in snapshots if one.seconds <= options.seconds]
         in_steps = [one for one in snapshots if one.steps <= options.steps]
         with Judge(experiment_of(condition), condition.seed) as judge:
-            row["in_time"] = [in_time[-1].steps, *judge(in_time[-1], 100)]
-            if snapshots[-1].steps >= 0.9 * options.steps:
+            if in_time:
+                row["in_time"] = [in_time[-1].steps, *judge(in_time[-1], 100)]
+            if in_steps and snapshots[-1].steps >= 0.9 * options.steps:
                 row["in_steps"] = [in_steps[-1].seconds, *judge(in_steps[-1], 100)]
             row["reached"] = figures.first(snapshots, GOAL, judge)
     finally:
@@ -96,6 +98,7 @@ def report(rows: list[Row]) -> None:
         these = [
             row for row in rows if (row["contender"], row["machines"], row["disturbance"]) == key
         ]
+        in_time = [row["in_time"] for row in these if row.get("in_time")]
         in_steps = [row["in_steps"] for row in these if row.get("in_steps")]
         reached = [row["reached"]["seconds"] for row in these if row["reached"]]
         stale = [row["staleness"]["mean"] for row in these if row.get("staleness")]
@@ -106,16 +109,21 @@ def report(rows: list[Row]) -> None:
         ]
         cells = [
             f"{key[0]:>16} {key[1]:>2} {key[2]:>9} {len(these):>5}",
-            f"{median(row['in_time'][1] for row in these):>8.1f}",
-            f"{median(row['in_time'][0] for row in these):>8,.0f}",
-            f"{median(one[1] for one in in_steps) if in_steps else float('nan'):>8.1f}",
-            f"{median(one[0] for one in in_steps) if in_steps else float('nan'):>8.1f}",
+            f"{_median(one[1] for one in in_time):>8}",
+            f"{_median(one[0] for one in in_time):>8}",
+            f"{_median(one[1] for one in in_steps):>8}",
+            f"{_median(one[0] for one in in_steps):>8}",
             f"{f'{median(reached):.0f} ({len(reached)})' if reached else '–':>10}",
-            f"{f'{median(stale):.1f}' if stale else '–':>6}",
+            f"{_median(stale):>6}",
             f"{f'{median(left_out):.1%}' if left_out else '–':>8}",
             f"{min(min(row['use']) for row in these):>5.2f}",
         ]
         print(" ".join(cells))
+
+
+def _median(values: Iterable[float]) -> str:
+    found = list(values)
+    return f"{median(found):.1f}" if found else "–"
 
 
 def main() -> int:
