@@ -7,7 +7,8 @@ as in `benchmarks.scaling`. `synchronous` is our learner in torch.distributed: e
 one gradient of every machine, and all wait for the slowest.
 
 Each bundle makes an update a step. So n bundles make as many updates a step as one, and in step
-they make 1/n of that, each from n times as many samples.
+they make 1/n of that, each from n times as many samples. They begin to learn after 512 steps of all
+together.
 
 `slow10` holds the first bundle to a hundredth of a core. `gorila-discards` leaves out gradients
 that are older than 24 versions, or whose loss lies 4 standard deviations above the running mean.

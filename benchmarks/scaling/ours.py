@@ -19,7 +19,7 @@ import msgspec
 from benchmarks.processes import free_port
 from benchmarks.scaling.figures import Snapshot, staleness
 from benchmarks.scaling.machines import ROOT, Machines
-from benchmarks.scaling.matrix import DISTURBANCES, Condition, Row, contender_of
+from benchmarks.scaling.matrix import BUNDLES, DISTURBANCES, Condition, Row, contender_of
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.system import checkpoint as checkpoints
@@ -43,6 +43,8 @@ def experiment_of(condition: Condition) -> Experiment:
     contender = contender_of(condition.contender)
     file = ROOT / "examples" / contender.experiment
     settings = {**contender.overrides(), "seed": condition.seed}
+    if condition.contender in BUNDLES:  # they begin to learn after as many steps of all together
+        settings["algorithm.start_steps"] = 512 // condition.machines
     if contender.together:
         settings["child.cores"] = math.ceil(condition.machines * condition.share)
     return Experiment.load(file).with_settings(settings)
