@@ -28,6 +28,24 @@ def exchange(run: PlainRun, *returns: float, children: int = 1) -> None:
     run.trial.add_returns(list(returns))
 
 
+@pytest.mark.parametrize(
+    ("steps", "exchange", "told"), [(100, "free", 100), (0, "free", 0), (100, "episode", 0)]
+)
+def test_children_are_told_how_much_to_bring_where_exchange_steps_says_so(
+    steps: int, exchange: str, told: int
+) -> None:
+    subject = PlainRun(
+        Experiment.from_dict(
+            {"child": {"exchange": exchange, "exchange_steps": steps, "exchange_seconds": 1.0}}
+        )
+    )
+    for second in (1.0, 2.0):
+        subject.pushed(subject.trial, second, "a", 50)
+    assert subject.share("a", 1) == told
+    subject.vanished("a", 3.0)
+    assert subject.share("a", 1) == 0
+
+
 def test_all_children_train_the_one_trial_by_the_documented_rule() -> None:
     subject = PlainRun(Experiment.from_dict({"parent": {"alpha": 0.25}}))
     assert isinstance(subject.rule, Blend)
