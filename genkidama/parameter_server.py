@@ -250,37 +250,26 @@ class ParameterServer:
         # is over stays as it is.
         if message.sequence > record.sequence and not (self.stop or trial.stop):
             children = self.roles.pushing(self.joined)
-            left_out = self._apply(child, message, vector, trial, children, now)
+            contribution = Contribution(
+                vector,
+                message.version,
+                trial.version - message.version,
+                message.steps,
+                child,
+                children,
+                now,
+                self.trials.progress(trial, now),
+                message.measures.get("loss"),
+                trial.held.statistics,
+            )
+            average = self.experiment.parent.average
+            left_out = trial.take(contribution, message.kind, self.trials.rule, average)
             if left_out != "":
                 self._tally.count(children)
             self._count(child, record, trial, message, left_out, now)
             self.trials.pushed(trial, now, child, message.steps)
             self._check_stop(now)
         return record.answer(self._weights(child, trial, now, answer=True), message)
-
-    def _apply(
-        self,
-        child: str,
-        message: Push,
-        vector: Vector,
-        trial: Trial,
-        children: int,
-        now: float,
-    ) -> str | None:
-        """As `Trial.take`."""
-        push = Contribution(
-            vector,
-            message.version,
-            trial.version - message.version,
-            message.steps,
-            child,
-            children,
-            now,
-            self.trials.progress(trial, now),
-            message.measures.get("loss"),
-            trial.held.statistics,
-        )
-        return trial.take(push, message.kind, self.trials.rule, self.experiment.parent.average)
 
     def _count(
         self,

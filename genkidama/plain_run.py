@@ -88,13 +88,14 @@ class PlainRun:
         return min(1.0, used)
 
     def over(self, now: float) -> str:
-        trial, tally, stop = self.trial, self.tally, self._stop
+        trial, stop = self.trial, self._stop
         wanted = stop.mean_return is not None and len(trial.returns) == stop.window
         if not wanted and self.progress(trial, now) < 1.0:
             return ""  # asked after each push
         if not trial.part.is_first:
             return ""
         mean = trial.mean_return if wanted else None
+        tally = self.tally
         return reached(stop, mean, tally.updates, trial.episodes, trial.steps, tally.seconds(now))
 
     def describe(self, connected: int, now: float) -> str:
