@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import store
 from benchmarks.ga3c import WARM, drive, experiment
-from benchmarks.thesis import store
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -27,9 +27,7 @@ takes root (control groups), Linux, and `make peers`.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -37,13 +35,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
+from benchmarks import store
+from benchmarks.processes import command
 from benchmarks.scaling import figures, matrix
 from benchmarks.scaling.judging import Judge
 from benchmarks.scaling.machines import ROOT, Machines, folder_for, sweep
 from benchmarks.scaling.matrix import BUNDLES, Condition, Row
 from benchmarks.scaling.ours import Ours, experiment_of
 from benchmarks.scaling.rivals import rival
-from genkidama.errors import GenkidamaError
 
 GOAL = 475.0
 
@@ -127,7 +126,8 @@ def _median(values: Iterable[float]) -> str:
     return f"{median(found):.1f}" if found else "–"
 
 
-def main() -> int:
+@command
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gorila",
         description=__doc__,
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--contenders", nargs="+", choices=BUNDLES, default=list(BUNDLES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--seconds", type=float, default=60.0, help="of learning (default 60)")
-    parser.add_argument("--steps", type=int, default=20_000, help="of all bundles (default 20000)")
+    parser.add_argument("--steps", type=int, default=10_000, help="of all bundles (default 10000)")
     parser.add_argument(
         "--limit",
         type=float,
@@ -145,28 +145,18 @@ def main() -> int:
         help="seconds of one machine alone; n end after an n-th of it (default 240)",
     )
     parser.add_argument("--results", type=Path, default=ROOT / "docs/results/gorila.jsonl")
-    options = parser.parse_args()
-    rows: list[Row] = []
-    if options.results.exists():
-        rows = [json.loads(line) for line in options.results.read_text().splitlines()]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what it has started
-    try:
-        if options.what == "run":
-            sweep()
-            wanted = planned(options)
-            for condition in matrix.missing(wanted, rows):
-                words = " ".join(str(value) for value in condition.as_row().values())
-                print(f"[{len(rows) + 1}] {words} …", flush=True)
-                row = measure(condition, options)
-                rows.append(row)
-                with options.results.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-        report(rows)
-    except GenkidamaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+    options = parser.parse_args(arguments)
+    rows = store.read(options.results)
+    if options.what == "run":
+        sweep()
+        wanted = planned(options)
+        for condition in matrix.missing(wanted, rows):
+            words = " ".join(str(value) for value in condition.as_row().values())
+            print(f"[{len(rows) + 1}] {words} …", flush=True)
+            row = measure(condition, options)
+            rows.append(row)
+            store.append(options.results, row)
+    report(rows)
     return 0
 
 

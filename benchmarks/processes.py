@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ParamSpec
 
-__all__ = ["PEERS", "cpu_seconds", "free_port", "start", "start_parent", "stop", "wait_for_port"]
+from genkidama.errors import GenkidamaError
+from genkidama.system.console import fail
+
+__all__ = [
+    "PEERS",
+    "command",
+    "cpu_seconds",
+    "free_port",
+    "start",
+    "start_parent",
+    "stop",
+    "wait_for_port",
+]
 
 #: The interpreter of the peers' own environment.
 PEERS = Path(__file__).parent / ".venv" / "bin" / "python"
 
+P = ParamSpec("P")
+
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def command(main: Callable[P, int]) -> Callable[P, int]:
+    """Decorates a benchmark's `main`: a user's error is one line, and Ctrl-C and SIGTERM end it.
+
+    SIGTERM ends what it has started, too.
+    """
+
+    @functools.wraps(main)
+    def run(*arguments: P.args, **named: P.kwargs) -> int:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        try:
+            return main(*arguments, **named)
+        except GenkidamaError as error:
+            return fail(error)
+        except KeyboardInterrupt:
+            return 130
+
+    return run
 
 
 def start(command: Sequence[str], log: Path, cpu: int | None = None) -> subprocess.Popen[bytes]:

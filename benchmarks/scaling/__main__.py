@@ -42,20 +42,20 @@ It takes root (control groups, namespaces), Linux, and for peers `make peers`.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks import store
+from benchmarks.processes import command
 from benchmarks.scaling import figures, matrix, picture
 from benchmarks.scaling.judging import Judge
 from benchmarks.scaling.machines import ROOT, Machines, folder_for, sweep
 from benchmarks.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, Condition, Row
 from benchmarks.scaling.ours import Ours, experiment_of
-from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.errors import EnvironmentFailure
 from genkidama.system.machine import available_cores
 
 #: Training goes on until its own mean is so far above the goal, since that mean looks back.
@@ -102,7 +102,6 @@ def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -
             sys.exit(f"error: {reason}")
     sweep()
     left = matrix.missing(wanted, rows)
-    options.results.parent.mkdir(parents=True, exist_ok=True)
     well = True
     while left:
         condition = left[0]
@@ -116,8 +115,7 @@ def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -
             print(f"    failed: {error}", flush=True)
             well = False
             continue
-        with options.results.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        store.append(options.results, row)
         rows.append(row)
         print(f"    {_outcome(row)}", flush=True)
     return well
@@ -203,11 +201,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@command
 def main() -> int:
     options = parse()
-    rows: list[Row] = []
-    if options.results.exists():
-        rows = [json.loads(line) for line in options.results.read_text().splitlines()]
+    rows = store.read(options.results)
     wanted = matrix.plan(
         options.contenders,
         options.machines,
@@ -216,28 +213,21 @@ def main() -> int:
         options.links,
         options.share,
     )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what it has started
-    try:
-        match options.what:
-            case "plan":
-                left = matrix.missing(wanted, rows)
-                for condition in left:
-                    print(_words(condition))
-                hours = figures.remaining(left, rows, options.limit) / 3600.0
-                print(f"{len(left)} of {len(wanted)} runs are left, about {hours:.1f} h")
-            case "run":
-                well = run(wanted, rows, options)
-                report(rows)
-                picture.save(options.picture, figures.scaling(rows))
-                return 0 if well else EnvironmentFailure.exit_code
-            case "report":
-                report(rows)
-                picture.save(options.picture, figures.scaling(rows))
-    except GenkidamaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+    match options.what:
+        case "plan":
+            left = matrix.missing(wanted, rows)
+            for condition in left:
+                print(_words(condition))
+            hours = figures.remaining(left, rows, options.limit) / 3600.0
+            print(f"{len(left)} of {len(wanted)} runs are left, about {hours:.1f} h")
+        case "run":
+            well = run(wanted, rows, options)
+            report(rows)
+            picture.save(options.picture, figures.scaling(rows))
+            return 0 if well else EnvironmentFailure.exit_code
+        case "report":
+            report(rows)
+            picture.save(options.picture, figures.scaling(rows))
     return 0
 
 

@@ -28,13 +28,13 @@ line to measure it again.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 
+from benchmarks import store
+from benchmarks.processes import command
 from benchmarks.search.contestants import CONTESTANTS, Row, Wanted, bound, missing, plan
-from benchmarks.thesis import store
-from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.errors import EnvironmentFailure
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -110,40 +110,34 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what it has started
-    try:
-        rows = store.read(options.results)
-        wanted = plan(options.methods, options.seeds, options.sampler, options.set)
-        match options.what:
-            case "plan":
-                left = missing(wanted, rows)
-                for one in left:
-                    print(f"{one}: at most {bound(one, rows, 60.0 * options.minutes):.0f} s")
-                minutes = seconds_left(left, rows, options) / 60.0
-                print(f"{len(left)} of {len(wanted)} are left, at most about {minutes:.0f} min")
-            case "run":
-                with store.only_one(options.work):
-                    return 0 if run(wanted, rows, options) else EnvironmentFailure.exit_code
-            case "report":
-                from benchmarks.search.document import text
+    rows = store.read(options.results)
+    wanted = plan(options.methods, options.seeds, options.sampler, options.set)
+    match options.what:
+        case "plan":
+            left = missing(wanted, rows)
+            for one in left:
+                print(f"{one}: at most {bound(one, rows, 60.0 * options.minutes):.0f} s")
+            minutes = seconds_left(left, rows, options) / 60.0
+            print(f"{len(left)} of {len(wanted)} are left, at most about {minutes:.0f} min")
+        case "run":
+            with store.only_one(options.work):
+                return 0 if run(wanted, rows, options) else EnvironmentFailure.exit_code
+        case "report":
+            from benchmarks.search.document import text
 
-                alike = [row for row in rows if row["changes"] == sorted(options.set)]
-                options.document.write_text(text(alike), encoding="utf-8")
-                print(options.document)
-            case "train":
-                from benchmarks.search.measure import train
+            alike = [row for row in rows if row["changes"] == sorted(options.set)]
+            options.document.write_text(text(alike), encoding="utf-8")
+            print(options.document)
+        case "train":
+            from benchmarks.search.measure import train
 
-                if not rows:
-                    print(f"error: {options.results}: no search is done yet", file=sys.stderr)
-                    return 2
-                train(rows, options.seeds, options.seconds, options.work)
-    except GenkidamaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+            if not rows:
+                print(f"error: {options.results}: no search is done yet", file=sys.stderr)
+                return 2
+            train(rows, options.seeds, options.seconds, options.work)
     return 0
 
 

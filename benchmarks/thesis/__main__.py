@@ -24,16 +24,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 from statistics import median
 
-from benchmarks.thesis import cells, store
+from benchmarks import store
+from benchmarks.processes import command
+from benchmarks.thesis import cells
 from benchmarks.thesis.cells import CELLS, GROUPS, Condition, Row
 from benchmarks.thesis.measure import ROOT, measure
-from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.errors import EnvironmentFailure
 
 #: What a run takes on two idle cores, until the first row tells.
 _GUESS = 360.0
@@ -125,35 +126,29 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     path = os.environ.get("PYTHONPATH")  # of the cores, which import plugs from here
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), path] if path else [str(ROOT)])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what it has started
-    try:
-        rows = store.read(options.results)
-        wanted = cells.plan(options.cells, options.seeds)
-        match options.what:
-            case "plan":
-                left = cells.missing(wanted, rows)
-                for condition in left:
-                    print(f"{condition}: {CELLS[condition.cell].label}")
-                time_left = duration(seconds_left(left, rows))
-                print(f"{len(left)} of {len(wanted)} runs are left, about {time_left}")
-            case "run":
-                with store.only_one(options.work):
-                    well = run(wanted, rows, options)
-                return 0 if well else EnvironmentFailure.exit_code
-            case "report":
-                from benchmarks.thesis.document import write
+    rows = store.read(options.results)
+    wanted = cells.plan(options.cells, options.seeds)
+    match options.what:
+        case "plan":
+            left = cells.missing(wanted, rows)
+            for condition in left:
+                print(f"{condition}: {CELLS[condition.cell].label}")
+            time_left = duration(seconds_left(left, rows))
+            print(f"{len(left)} of {len(wanted)} runs are left, about {time_left}")
+        case "run":
+            with store.only_one(options.work):
+                well = run(wanted, rows, options)
+            return 0 if well else EnvironmentFailure.exit_code
+        case "report":
+            from benchmarks.thesis.document import write
 
-                for file in write(rows, options.document):
-                    print(file)
-    except GenkidamaError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+            for file in write(rows, options.document):
+                print(file)
     return 0
 
 

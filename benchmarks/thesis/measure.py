@@ -26,7 +26,7 @@ import numpy as np
 import safetensors.numpy
 
 import genkidama
-from benchmarks.thesis import store
+from benchmarks import store
 from benchmarks.thesis.cells import CELLS, Cell, Condition, Row
 from genkidama.errors import EnvironmentFailure
 from genkidama.system import checkpoint as checkpoints

@@ -14,8 +14,9 @@ from gymnasium.envs.box2d.lunar_lander import LunarLander
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import store
 from benchmarks.thesis import __main__ as command
-from benchmarks.thesis import cells, document, measure, store
+from benchmarks.thesis import cells, document, measure
 from benchmarks.thesis.cells import BEST, CELLS, GRID, Condition, missing, plan, selected
 from benchmarks.thesis.lander_v2 import LunarLanderV2, make
 from benchmarks.thesis.published import FINAL, PATHS

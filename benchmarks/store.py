@@ -8,11 +8,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from benchmarks.thesis.cells import Row
 from genkidama.errors import ConfigurationError
 
-__all__ = ["append", "only_one", "read"]
+__all__ = ["Row", "append", "only_one", "read"]
+
+#: What one run has found.
+Row = dict[str, Any]
 
 
 def read(path: Path) -> list[Row]:
