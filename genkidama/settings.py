@@ -89,13 +89,15 @@ class Network(Section, frozen=True):
     """`[network]`: what acts and values."""
 
     name: Annotated[str, plug("actor-critic", "convolutional")] = "actor-critic"
-    """`"actor-critic"` (for vectors), `"convolutional"` (for images, channels first), or
-    `"module:Class"`, a subclass of `Network`."""
+    """`"actor-critic"` (for vectors), `"convolutional"` (for images), or `"module:Class"`, a
+    subclass of `Network`."""
     convolutions: Annotated[tuple[tuple[Natural, Natural, Natural], ...], Meta(min_length=1)] = (
         (16, 8, 4),
         (32, 4, 2),
     )
     """`convolutional`: channels, kernel and stride of each convolution."""
+    channels: Literal["first", "last"] = "first"
+    """`convolutional`: where the axis of channels stands in the environment's images."""
     hidden: Annotated[tuple[Natural, ...], Meta(min_length=1)] = (128,)
     """Width of each hidden layer."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"

@@ -232,7 +232,7 @@ def test_the_built_in_network_takes_vectors_only(observations: gymnasium.Space[A
 
 
 def pictures(shape: tuple[int, ...], dtype: type = np.uint8) -> Box:
-    return Box(0, 255, shape, dtype)
+    return Box(0, 1 if dtype is np.bool_ else 255, shape, dtype)
 
 
 def convolutional(
@@ -522,8 +522,8 @@ def test_the_convolutional_network_takes_images_only(observations: gymnasium.Spa
     with pytest.raises(ConfigurationError) as caught:
         Model(Experiment(network=Settings(name="convolutional")), Stage(observations, Discrete(2)))
     assert str(caught.value) == (
-        "network.name = 'convolutional': takes images of uint8 or floats, channels first, "
-        f"but the environment's observation space is {observations}"
+        "network.name = 'convolutional': takes images of uint8, bool or floats, but the "
+        f"environment's observation space is {observations}"
     )
 
 
@@ -548,8 +548,39 @@ def test_images_that_a_kernel_does_not_fit_into_are_refused(
     assert str(caught.value) == (
         f"network.convolutions = {convolutions}: the kernel {kernel} of convolution {number} is "
         f"larger than its images of {height} × {width}; "
-        f"{pictures(shape)} is taken as channels, height, width"
+        f"{pictures(shape)} is taken as channels, height, width (network.channels = 'first')"
     )
+
+
+def test_images_with_the_channels_last_have_height_and_width_before_them() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        convolutional((4, 84, 84), ((16, 8, 4),), channels="last")
+    assert str(caught.value) == (
+        "network.convolutions = ((16, 8, 4),): the kernel 8 of convolution 1 is larger than its "
+        f"images of 4 × 84; {pictures((4, 84, 84))} is taken as height, width, channels "
+        "(network.channels = 'last')"
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.bool_])
+def test_where_the_channels_stand_makes_no_difference(dtype: type) -> None:
+    """In outputs, values and gradients; bool is 0 and 1."""
+    convolutions = ((3, 3, 2), (2, 2, 1))
+    first = convolutional((4, 7, 5), convolutions, dtype, initialization="uniform")
+    last = convolutional((7, 5, 4), convolutions, dtype, initialization="uniform", channels="last")
+    last.vector.copy_(first.vector)
+    images = np.random.default_rng(0).integers(2, size=(6, 4, 7, 5)).astype(dtype)
+    turned = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
+    found = []
+    for model, batch in ((first, images), (last, turned)):
+        outputs, values = model.network(torch.from_numpy(model.seen(batch)))
+        (outputs.sum() + values.square().sum()).backward()
+        found.append((outputs.detach(), values.detach(), model.gradient))
+        acted = np.stack([model.network.acting()(one) for one in batch])
+        np.testing.assert_allclose(acted, outputs.detach().numpy(), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert found[0][1].std() > 0
 
 
 def test_networks_are_known_by_name() -> None:
