@@ -8,8 +8,11 @@ from statistics import fmean, pstdev
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from benchmarks.scaling.figures import Snapshot
 from genkidama.experiment import Experiment
+from genkidama.learning.environments import played
 from genkidama.system.machine import available_cores
 
 __all__ = ["Judge"]
@@ -26,8 +29,10 @@ class Judge:
     """
 
     def __init__(self, experiment: Experiment, seed: int) -> None:
-        name = experiment.environment.envpool or experiment.environment.id
-        self._settings = experiment.with_settings({"environment.id": name}).to_dict()
+        self._settings = {
+            **experiment.to_dict(),
+            "environment": msgspec.to_builtins(played(experiment.environment)),
+        }
         self._seed = seed
         self._cores = available_cores()
         self._last: Snapshot | None = None
