@@ -107,7 +107,7 @@ def _run(standing: Standing, now: float, width: int) -> tuple[list[Text], list[R
     for name, member in members:
         cells = [
             name,
-            _state(member),
+            _state(member, over=bool(standing.reason)),
             _ago(member.exchanged, now),
             "" if member.away else str(member.staleness),
             "" if member.away else f"{member.pace.rate(now):,.0f}",
@@ -241,9 +241,11 @@ def _number(value: float) -> str:
     return rate(value) if abs(value) >= _LARGE else f"{value:.3g}"
 
 
-def _state(member: Member | Node) -> str:
+def _state(member: Member | Node, over: bool = False) -> str:
     if member.away:
         return f"away: {member.away}"
+    if over:
+        return "done"
     return "joined" if member.exchanged is None else "training"
 
 

@@ -70,6 +70,13 @@ def test_a_run_on_the_smallest_terminal() -> None:
     assert len(rows) == 9
 
 
+def test_children_are_done_when_their_run_is() -> None:
+    standing = run(2)
+    standing.take(Left(time=41.5, child="child-2", reason="closed"))
+    standing.take(Stopped(time=42.0, reason="the goal is reached"))
+    assert [row.split()[1] for row in drawn(standing, 42.0, 80, 24)[-2:]] == ["done", "away:"]
+
+
 def test_a_wide_terminal_shows_what_each_child_measures() -> None:
     rows = drawn(run(2, loss=-0.0123, pps=2950.0), 42.0, 200, 60)
     assert rows[4:6] == ["learning loss -0.0123", "measures PPS 2,950"]

@@ -305,3 +305,5 @@ def test_it_speaks_seldom(look: Look) -> None:
         parent.say(change)
         page.wait_for_selector("#connection[data-state=finished]")
         assert page.inner_text("#spoken").startswith("The run is over: the mean return is 300.")
+        assert page.locator("#children-table [data-kind=done]").count() == 4
+        assert page.locator("#children-table [data-kind=training]").count() == 0

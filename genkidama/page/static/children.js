@@ -15,8 +15,10 @@ const alive = (value) => (child) => (away(child) ? null : value(child));
 
 const plain = (key) => (child) => child[key];
 
+const kind = (child) => (latest.over && !away(child) ? "done" : child.state);
+
 function state(child) {
-  return away(child) && child.why ? `away: ${child.why}` : child.state;
+  return away(child) && child.why ? `away: ${child.why}` : kind(child);
 }
 
 const COLUMNS = [
@@ -25,8 +27,8 @@ const COLUMNS = [
     label: "child",
     hint: "its name; all that is known of it opens here",
     value: plain("name"),
-    kind: plain("state"),
-    spoken: (child) => `${child.name}, ${child.state}`,
+    kind,
+    spoken: (child) => `${child.name}, ${kind(child)}`,
     left: true,
     wide: "name",
   },
@@ -146,7 +148,7 @@ const COLUMNS = [
 const order = (a, b) => away(a) - away(b) || collator.compare(a.name, b.name);
 
 let table = null;
-let latest = { children: [], now: 0 };
+let latest = { children: [], now: 0, over: false };
 
 function facts(child, now) {
   const pairs = [
@@ -216,8 +218,8 @@ export function begin() {
   find("find-text").addEventListener("input", draw);
 }
 
-export function show({ children }, now) {
-  latest = { children, now };
+export function show({ children, run }, now) {
+  latest = { children, now, over: run.state === "over" };
   reveal(find("children"), true);
   reveal(find("find"), children.length > MANY);
   draw();
