@@ -162,11 +162,11 @@ $(INSTALLED_SEARCH): $(INSTALLED)
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED)
-	@$(PIP_INSTALL) -e ".[uvloop,page,search,figures,video,onnx,postgresql,ray,atari,replay,dev]"
+	@$(PIP_INSTALL) -e ".[uvloop,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev]"
 	@touch $@
 
 $(INSTALLED_DEPLOY): $(INSTALLED_DEV)
-	@$(PIP_INSTALL) -e ".[uvloop,page,search,figures,video,onnx,postgresql,ray,atari,replay,dev,deploy]"
+	@$(PIP_INSTALL) -e ".[uvloop,page,search,figures,video,onnx,postgresql,ray,atari,minatar,replay,dev,deploy]"
 	@touch $@
 
 $(INSTALLED_TOOLS): constraints.txt

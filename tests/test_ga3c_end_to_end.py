@@ -100,3 +100,15 @@ def test_atari_trains_end_to_end(example: str) -> None:
     ]
     low, high = (-21.0, 21.0) if "pong" in example else (0.0, 900.0)
     assert all(low <= value <= high for value in returns) and returns
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_minatars_breakout_is_learned_from_its_pictures() -> None:
+    """A random player breaks 0.4 bricks an episode."""
+    experiment = Experiment.load(ROOT / "examples/minatar/breakout.toml")
+    changes = {"stop.mean_return": 3.0, "stop.seconds": 180.0}
+    run = train(
+        experiment.with_settings(changes), children=1, cores=2, out="runs/minatar", episodes=0
+    )
+    assert run.snapshot.mean_return is not None and run.snapshot.mean_return >= 3.0
