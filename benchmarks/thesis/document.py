@@ -111,8 +111,8 @@ def _grid(cells: Cells, pictures: Sequence[str]) -> Iterator[str]:
     yield from _against_thesis(cells, list(GRID.values()), "cell")
     if rows := cells.get(BEST):
         mean, deviation = FINAL[BEST]
-        within = "within" if abs(summary(rows).median - mean) <= deviation else "not within"
-        yield f"The median of the thesis' best cell lies {within} {mean} ± {deviation}, the thesis'"
+        lies = "lies" if abs(summary(rows).median - mean) <= deviation else "does not lie"
+        yield f"The median of the thesis' best cell {lies} within {mean} ± {deviation}, the thesis'"
         yield f"own spread of episodes (seeds: {len(rows)})."
         yield ""
     yield from _picture("thesis-grid", pictures)
