@@ -140,13 +140,17 @@ def _sizes() -> list[Cell]:
 
 def _ours() -> list[Cell]:
     settings: dict[str, object] = {
+        # Fewer lanes in smaller batches: more updates of 16,000 episodes, and more exchanges.
+        "environment.lanes": 4,
+        "algorithm.batch_size": 256,
+        "optimizer.learning_rate": 3e-3,
         "child.exchange": "episode",
         "stop.steps": 1_000_000_000,
         "stop.episodes": EPISODES,  # they decide
     }
-    # An update is an episode of each of a core's 16 lanes, or more of the lanes that are faster.
-    updates = EPISODES // (2 * 4 * 16)
-    label = "our own A3C settings (`a3c.toml`)"
+    # An update is an episode of each of a core's 4 lanes, or more of the lanes that are faster.
+    updates = EPISODES // (2 * 4 * 4)
+    label = "our own A3C settings (`a3c.toml`, 4 lanes, batches of 256)"
     return [Cell("ours", label, "ours", settings, updates=updates, file=OURS)]
 
 
