@@ -33,6 +33,7 @@ __all__ = ["ChildLine", "ParentLine", "agree", "as_known_to", "check_weights"]
 #: The settings that came with protocol 2. A child of protocol 1 refuses an experiment with them.
 _SINCE_2 = {
     "environment": ("lanes",),
+    "network": ("channels",),
     "algorithm": (
         "entropy_fraction",
         "epsilon_schedule",

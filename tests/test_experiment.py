@@ -58,6 +58,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "network.convolutions": st.lists(
         st.lists(naturals, min_size=3, max_size=3), min_size=1, max_size=3
     ),
+    "network.channels": st.sampled_from(["first", "last"]),
     "network.hidden": st.lists(naturals, min_size=1, max_size=3),
     "network.activation": st.sampled_from(["tanh", "relu", "elu", "silu"]),
     "network.shared": st.booleans(),

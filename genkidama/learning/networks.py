@@ -216,11 +216,12 @@ class Convolutional(Network):
                 f"environment's observation space is {observation_space}"
             )
         self._channels_last = settings.channels == "last"
+        shape = observation_space.shape or ()
         if self._channels_last:
-            height, width, channels = observation_space.shape
+            height, width, channels = shape
             order = "height, width, channels"
         else:
-            channels, height, width = observation_space.shape
+            channels, height, width = shape
             order = "channels, height, width"
         self.takes_bytes = observation_space.dtype == np.uint8
         layers: list[nn.Module] = []
