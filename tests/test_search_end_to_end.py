@@ -19,6 +19,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from genkidama.__main__ import main
+from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.system.run import Run
 from tests.helpers import ROOT, Ended, Started, command, history, small, starting, until
@@ -414,9 +415,17 @@ def test_interrupted_it_says_how_to_go_on(tmp_path: Path, start: Start, number: 
         "--set",
         "parent.checkpoint_seconds=0.2",
     )
+
+    def learning() -> bool:
+        found = Run(run).trials
+        try:
+            return len(found) == 2 and all(trial.snapshot.steps > 0 for trial in found)
+        except ConfigurationError:  # one has no checkpoint yet
+            return False
+
     until(
-        lambda: len(Run(run).trials) == 2 or process.popen.poll() is not None,
-        "two trials with weights",
+        lambda: learning() or process.popen.poll() is not None,
+        "two trials with weights that have made steps",
         LONG,
     )
     process.signal(number)
