@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks import store
 from benchmarks.ga3c import WARM, drive, experiment
+from benchmarks.processes import command
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -91,6 +92,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+@command
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.ga3c_sweep",

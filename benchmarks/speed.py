@@ -3,9 +3,10 @@
 Claims: a child trains on LunarLander-v3 with two cores, connected to a real parent. With `a3c.toml`
 it makes at least 0.75 of the steps of the bare environment loop with random actions on the same two
 cores, with `lunarlander.toml`, whose learner runs beside the parent, at least 0.6. With
-`lunarlander-envpool.toml` it makes at least 90,000 a second where that loop makes 80,000. It makes
-at least 2.5 times the steps per core of Stable-Baselines3's A2C with 8 environments and
-`render_mode=None`. EnvPool's environments are measured if it is installed.
+`lunarlander-envpool.toml` it makes at least 90,000 a second where that loop makes 80,000 (not
+reached: docs/results/lunarlander.md). It makes at least 2.5 times the steps per core of
+Stable-Baselines3's A2C with 8 environments and `render_mode=None`. EnvPool's environments are
+measured if it is installed.
 
 Method: one process tree after another is measured, in turn, for several rounds. A round's ratio
 compares neighbours in time, and the median of the rounds counts. The bare loop is two processes,

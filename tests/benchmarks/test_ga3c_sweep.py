@@ -29,8 +29,7 @@ def test_a_sweep_goes_on_where_it_was_and_tells_its_medians(
     file = tmp_path / "sweep.jsonl"
     options = ["--predictors", "1", "2", "--trainers", "1", "--agents", "8"]
     options += ["--rounds", "3", "--results", str(file)]
-    with pytest.raises(KeyboardInterrupt):
-        ga3c_sweep.main(["run", *options])
+    assert ga3c_sweep.main(["run", *options]) == 130
     assert [(each["round"], each["predictors"]) for each in measured] == [(0, 1), (0, 2), (1, 1)]
     measured.clear()
     assert ga3c_sweep.main(["run", *options]) == 0
@@ -42,3 +41,12 @@ def test_a_sweep_goes_on_where_it_was_and_tells_its_medians(
         "| 2 | 1 | 8 | 3 | 210 | 945 | 0.90 | 7.0 | 1.2 |",
         "| 1 | 1 | 8 | 3 | 110 | 495 | 0.90 | 7.0 | 1.2 |",
     ]
+
+
+def test_a_line_that_is_none_is_named_in_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "sweep.jsonl"
+    results.write_text("nonsense\n")
+    assert ga3c_sweep.main(["report", "--results", str(results)]) == 2
+    assert capsys.readouterr().err == f"error: {results}:1: is no JSON object; delete that line\n"
