@@ -15,7 +15,7 @@ from genkidama.experiment import Experiment
 from genkidama.learning.environments import played
 from genkidama.system.machine import available_cores
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "play_share"]
 
 
 class Judge:
@@ -59,7 +59,7 @@ class Judge:
         if snapshot is not self._last:
             self._last, self._returns = snapshot, []
         jobs = [
-            self._pool.submit(_share, self._settings, snapshot.vector, list(part), self._seed)
+            self._pool.submit(play_share, self._settings, snapshot.vector, list(part), self._seed)
             for core in range(self._cores)
             if (part := range(len(self._returns) + core, episodes, self._cores))
         ]
@@ -68,8 +68,17 @@ class Judge:
         return fmean(self._returns), pstdev(self._returns)
 
 
-def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int) -> list[float]:
-    """One process' share of the episodes."""
+def play_share(
+    settings: dict[str, Any], vector: Any, episodes: list[int], seed: int
+) -> list[float]:
+    """One process' share of the episodes, as `genkidama evaluate` plays them.
+
+    Args:
+        settings: of the experiment.
+        vector: θ, (parameters,).
+        episodes: their numbers, each of which has a seed of its own.
+        seed: of all episodes.
+    """
     import torch
 
     from genkidama.learning.environments import make_environment

@@ -27,6 +27,7 @@ import safetensors.numpy
 
 import genkidama
 from benchmarks import store
+from benchmarks.scaling.judging import play_share
 from benchmarks.thesis.cells import CELLS, Cell, Condition, Row
 from genkidama.errors import EnvironmentFailure
 from genkidama.system import checkpoint as checkpoints
@@ -166,21 +167,9 @@ def _judge(run: Run, seed: int, path: Path, episodes: int, say: Say) -> list[Row
 
 
 def _play(path: Path, episodes: list[int], seed: int) -> list[float]:
-    """One process' share of the episodes, as `genkidama evaluate` plays them."""
-    import torch
-
-    from genkidama.learning.environments import make_environment
-    from genkidama.learning.model import Model
-    from genkidama.learning.play import play
-
-    torch.set_num_threads(1)
+    """One process' share of a checkpoint's episodes."""
     checkpoint = checkpoints.load(path)
-    environment = make_environment(checkpoint.experiment.environment)
-    model = Model(checkpoint.experiment, environment)
-    model.vector.copy_(torch.from_numpy(checkpoint.vector))
-    returns = play(model, environment, episodes, seed, greedy=False)
-    environment.close()
-    return returns
+    return play_share(checkpoint.experiment.to_dict(), checkpoint.vector, episodes, seed)
 
 
 def _exchanges(run: Run) -> dict[str, Any]:
