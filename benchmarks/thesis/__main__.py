@@ -104,7 +104,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--seeds",
         type=int,
         nargs="+",
-        help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 11 to 15)",
+        help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 21 to 25)",
     )
     parser.add_argument("--results", type=Path, default=ROOT / "docs/results/thesis.jsonl")
     parser.add_argument(

@@ -144,6 +144,8 @@ def _ours() -> list[Cell]:
         # Fewer lanes: longer stretches of each in a batch, and more exchanges.
         "environment.lanes": 4,
         "optimizer.learning_rate": 4e-3,
+        # A crash has a large gradient, and must count where few landings crash.
+        "algorithm.max_gradient_norm": 2.0,
         "child.exchange": "episode",
         "stop.steps": 1_000_000_000,
         "stop.episodes": EPISODES,  # they decide
@@ -152,7 +154,7 @@ def _ours() -> list[Cell]:
     updates = EPISODES // (2 * 4 * 4)
     label = "our own A3C settings (`a3c.toml`, 4 lanes)"
     # The settings were chosen with lower seeds.
-    return [Cell("ours", label, "ours", settings, updates=updates, first_seed=11, file=OURS)]
+    return [Cell("ours", label, "ours", settings, updates=updates, first_seed=21, file=OURS)]
 
 
 LEVELS = (0.1, 0.5, 0.9)

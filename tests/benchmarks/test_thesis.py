@@ -54,7 +54,7 @@ def test_the_plan_takes_every_cell_with_a_seed_before_the_next_seed() -> None:
     turns = [one.seed - seed for one, seed in zip(order, first, strict=True)]
     assert turns == sorted(turns)
     assert {one.cell for one in order[: len(CELLS)]} == set(CELLS)
-    assert [one.seed for one in order if one.cell == "ours"] == [11, 12, 13, 14, 15]
+    assert [one.seed for one in order if one.cell == "ours"] == [21, 22, 23, 24, 25]
     assert len(set(order)) == len(order) == 9 * 5 + 6 * 3 + 5 + 8 * 5 + 9 * 5
     assert missing(order, [row(BEST, 1, 0.0)]) == order[1:]
     assert plan(selected(["ours", "a3c"]), [7])[0] == Condition("a3c-8-0.999-120", 7)
