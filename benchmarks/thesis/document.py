@@ -68,6 +68,7 @@ def text(rows: Sequence[Row], pictures: Sequence[str] = ()) -> str:
         *_against(cells),
         *_ours(cells),
         *_why(cells),
+        *_seeds(cells),
         *_sizes(cells, pictures),
         *_machine(rows),
     ]
@@ -274,6 +275,21 @@ def _why(cells: Cells) -> Iterator[str]:
     yield "restores v2's. The momentum is float32 in both programs, so only whose it is can be"
     yield "changed."
     yield ""
+
+
+def _seeds(cells: Cells) -> Iterator[str]:
+    yield "## Each seed"
+    yield ""
+    yield "Runs of a seed begin with the same weights, in every cell; in the thesis all runs do. If"
+    yield "the columns differed more than the lines, the weights at the start would decide."
+    yield ""
+    seeds = sorted({row["seed"] for name, rows in cells.items() if name != "ours" for row in rows})
+    lines = []
+    for name, rows in cells.items():
+        if name != "ours":
+            found = {row["seed"]: _number(row["curve"][-1][1]) for row in rows}
+            lines.append([CELLS[name].label, *(found.get(seed, NONE) for seed in seeds)])
+    yield from _table(["cell", *map(str, seeds)], lines)
 
 
 def _sizes(cells: Cells, pictures: Sequence[str]) -> Iterator[str]:

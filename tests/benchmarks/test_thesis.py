@@ -112,6 +112,8 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     assert "- Remains open: the program's truncation" in text
     assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text
     assert "| 2 | 260.0 ± 41.0 | 260.0 ± 41.0 | no |" in text
+    assert "| cell | 1 | 2 | 3 |" in text
+    assert "| 8 cores, γ 0.999, batch 120 | 221.0 | 221.0 | – |" in text
     assert "](thesis-grid.svg)" in text
     assert "](thesis-sizes.svg)" not in text
 
