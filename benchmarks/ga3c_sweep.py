@@ -89,6 +89,10 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"| {figures['tps']:.0f} | {figures['pps']:.0f} | {share:.2f} "
             f"| {figures['prediction_batch']:.1f} | {figures['lag']:.1f} |"
         )
+    shares = [row["pps"] / (row["tps"] * row["t_max"]) for row in rows]
+    if shares:
+        span = f"between {min(shares):.2f} and {max(shares):.2f} in {len(rows)} windows"
+        lines += ["", f"PPS ÷ (TPS · t_max) lies {span}."]
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from concurrent.futures import ProcessPoolExecutor
 from statistics import fmean, pstdev
 from types import TracebackType
@@ -13,9 +14,10 @@ import msgspec
 from benchmarks.scaling.figures import Snapshot
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import played
+from genkidama.system.lifeline import end_with_parent
 from genkidama.system.machine import available_cores
 
-__all__ = ["Judge", "play_share"]
+__all__ = ["Judge"]
 
 
 class Judge:
@@ -36,11 +38,12 @@ class Judge:
         self._seed = seed
         self._cores = available_cores()
         self._last: Snapshot | None = None
-        self._returns: list[float] = []
+        #: Of the episodes that the last snapshot has played.
+        self.returns: list[float] = []
 
     def __enter__(self) -> Judge:
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(self._cores, mp_context=context)
+        self._pool = ProcessPoolExecutor(self._cores, context, end_with_parent, (os.getpid(),))
         return self
 
     def __exit__(
@@ -57,20 +60,18 @@ class Judge:
         Those of the same snapshot that were played before are not played again.
         """
         if snapshot is not self._last:
-            self._last, self._returns = snapshot, []
+            self._last, self.returns = snapshot, []
         jobs = [
-            self._pool.submit(play_share, self._settings, snapshot.vector, list(part), self._seed)
+            self._pool.submit(_share, self._settings, snapshot.vector, list(part), self._seed)
             for core in range(self._cores)
-            if (part := range(len(self._returns) + core, episodes, self._cores))
+            if (part := range(len(self.returns) + core, episodes, self._cores))
         ]
         for job in jobs:
-            self._returns += job.result()
-        return fmean(self._returns), pstdev(self._returns)
+            self.returns += job.result()
+        return fmean(self.returns), pstdev(self.returns)
 
 
-def play_share(
-    settings: dict[str, Any], vector: Any, episodes: list[int], seed: int
-) -> list[float]:
+def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int) -> list[float]:
     """One process' share of the episodes, as `genkidama evaluate` plays them.
 
     Args:

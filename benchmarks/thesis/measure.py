@@ -10,16 +10,14 @@ A run's folder below `--work` has:
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,8 @@ import safetensors.numpy
 
 import genkidama
 from benchmarks import store
-from benchmarks.scaling.judging import play_share
+from benchmarks.scaling.figures import Snapshot
+from benchmarks.scaling.judging import Judge
 from benchmarks.thesis.cells import CELLS, Cell, Condition, Row
 from genkidama.errors import EnvironmentFailure
 from genkidama.system import checkpoint as checkpoints
@@ -142,34 +141,27 @@ def _judge(run: Run, seed: int, path: Path, episodes: int, say: Say) -> list[Row
     """A line for each checkpoint, in order of updates."""
     found = {row["checkpoint"]: row for row in store.read(path)}
     kept = run.checkpoints
-    cores = available_cores()
-    shares = [part for core in range(cores) if (part := list(range(core, episodes, cores)))]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(cores, context, end_with_parent, (os.getpid(),)) as pool:
+    with Judge(run.experiment, seed + _JUDGING) as judge:
         for number, checkpoint in enumerate(kept, 1):
             if checkpoint.name in found:
                 continue
             say(f"judging {number}/{len(kept)}")
             began = time.monotonic()
-            jobs = [pool.submit(_play, checkpoint, share, seed + _JUDGING) for share in shares]
-            returns = [value for job in jobs for value in job.result()]
+            loaded = checkpoints.load(checkpoint)
+            mean, deviation = judge(
+                Snapshot(0.0, loaded.snapshot.steps, None, loaded.vector), episodes
+            )
             row = {
                 "checkpoint": checkpoint.name,
-                "updates": checkpoints.load(checkpoint).snapshot.updates,
-                "mean": round(fmean(returns), 2),
-                "std": round(pstdev(returns), 2),
-                "returns": [round(value, 1) for value in returns],
+                "updates": loaded.snapshot.updates,
+                "mean": round(mean, 2),
+                "std": round(deviation, 2),
+                "returns": [round(value, 1) for value in judge.returns],
                 "seconds": round(time.monotonic() - began, 1),
             }
             store.append(path, row)
             found[checkpoint.name] = row
     return sorted(found.values(), key=lambda row: row["updates"])
-
-
-def _play(path: Path, episodes: list[int], seed: int) -> list[float]:
-    """One process' share of a checkpoint's episodes."""
-    checkpoint = checkpoints.load(path)
-    return play_share(checkpoint.experiment.to_dict(), checkpoint.vector, episodes, seed)
 
 
 def _exchanges(run: Run) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def test_a_sweep_goes_on_where_it_was_and_tells_its_medians(
     assert capsys.readouterr().out.splitlines()[2:] == [
         "| 2 | 1 | 8 | 3 | 210 | 945 | 0.90 | 7.0 | 1.2 |",
         "| 1 | 1 | 8 | 3 | 110 | 495 | 0.90 | 7.0 | 1.2 |",
+        "",
+        "PPS ÷ (TPS · t_max) lies between 0.90 and 0.90 in 6 windows.",
     ]
 
 
