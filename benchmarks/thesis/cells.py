@@ -38,6 +38,8 @@ class Cell:
     updates: int = 2_000
     seeds: int = 5
     first_seed: int = 1
+    #: The experiment's seed in every run; by default the run's own.
+    fixed_seed: int | None = None
     file: str = THESIS
 
     @property
@@ -105,14 +107,14 @@ def _why() -> list[Cell]:
     def plug(name: str) -> dict[str, object]:
         return {"algorithm.name": f"benchmarks.original_a3c:{name}"}
 
+    v2: dict[str, object] = {"environment.id": "benchmarks.thesis.lander_v2:make"}
     return [
         one("bootstrap", "the program's bootstrap: V of the last stored state",
             plug("OriginalBootstrap")),
         one("truncation", "the program's truncation: the time limit counts as an end",
             plug("OriginalTruncation")),
         one("both", "both of these", plug("OriginalA3C")),
-        one("v2", "LunarLander-v2: the world is kept between episodes",
-            {"environment.id": "benchmarks.thesis.lander_v2:make"}),
+        one("v2", "LunarLander-v2: the world is kept between episodes", v2),
         one("one-core", "one core a child, four times the updates: nothing is stale in a child",
             {}, cores=1, updates=8_000),
         one("pull", "θ_L is pulled after every batch, not after every second",
@@ -120,6 +122,10 @@ def _why() -> list[Cell]:
         one("momentum", "one momentum for the cores of a child, not one a core",
             {"optimizer.shared": True}),
         one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
+        # Seed 0 gives the program's weights, if it makes the policy's layers before the value's.
+        one("seed-0", "all runs have the program's seed, 0", {}, fixed_seed=0),
+        one("program", "both faults, v2 and seed 0 together", plug("OriginalA3C") | v2,
+            fixed_seed=0),
     ]  # fmt: skip
 
 

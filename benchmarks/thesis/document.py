@@ -258,7 +258,8 @@ def _why(cells: Cells) -> Iterator[str]:
     yield f"{CELLS[BEST].label}."
     yield ""
     lines = []
-    clear, open_ones = [], []
+    clear: list[str] = []
+    open_ones: list[str] = []
     for name in (name for name in CELLS if CELLS[name].group == "why"):
         rows = cells.get(name, [])
         median = _number(summary(rows).median) if rows else NONE
@@ -274,7 +275,9 @@ def _why(cells: Cells) -> Iterator[str]:
     yield "the wind's offset anew (the thesis has no wind), and states wider bounds of"
     yield "observations, which the learner does not read. `benchmarks/thesis/lander_v2.py`"
     yield "restores v2's. The momentum is float32 in both programs, so only whose it is can be"
-    yield "changed."
+    yield "changed. All networks of the thesis' program are made with torch's seed 0; with seed 0"
+    yield "`thesis.toml` begins with the same weights, if that program makes the policy's layers"
+    yield "before the value's."
     yield ""
 
 
@@ -284,12 +287,16 @@ def _seeds(cells: Cells) -> Iterator[str]:
     yield "Runs of a seed begin with the same weights, in every cell; in the thesis all runs do. If"
     yield "the columns differed more than the lines, the weights at the start would decide."
     yield ""
-    seeds = sorted({row["seed"] for name, rows in cells.items() if name != "ours" for row in rows})
-    lines = []
-    for name, rows in cells.items():
-        if name != "ours":
-            found = {row["seed"]: _number(row["curve"][-1][1]) for row in rows}
-            lines.append([CELLS[name].label, *(found.get(seed, NONE) for seed in seeds)])
+    shown = {
+        name: {row["seed"]: _number(row["curve"][-1][1]) for row in rows}
+        for name, rows in cells.items()
+        if name != "ours" and CELLS[name].fixed_seed is None
+    }
+    seeds = sorted({seed for found in shown.values() for seed in found})
+    lines = [
+        [CELLS[name].label, *(found.get(seed, NONE) for seed in seeds)]
+        for name, found in shown.items()
+    ]
     yield from _table(["cell", *map(str, seeds)], lines)
 
 

@@ -48,6 +48,7 @@ Say = Callable[[str], None]
 def command(cell: Cell, seed: int, out: Path) -> list[str]:
     """What trains the cell."""
     settings = [word for setting in cell.overrides for word in ("--set", setting)]
+    seed = seed if cell.fixed_seed is None else cell.fixed_seed
     return [
         *(sys.executable, "-m", "genkidama", "train", str(ROOT / cell.file)),
         *("--children", str(cell.children), "--cores", str(cell.cores), "--seed", str(seed)),
