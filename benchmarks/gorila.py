@@ -36,9 +36,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import store
+from benchmarks.judging import Judge, first
 from benchmarks.processes import command
-from benchmarks.scaling import figures, matrix
-from benchmarks.scaling.judging import Judge
+from benchmarks.scaling import matrix
 from benchmarks.scaling.machines import ROOT, Machines, folder_for, sweep
 from benchmarks.scaling.matrix import BUNDLES, Condition, Row
 from benchmarks.scaling.ours import Ours, experiment_of
@@ -72,7 +72,7 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
                 row["in_time"] = [in_time[-1].steps, *judge(in_time[-1], 100)]
             if in_steps and snapshots[-1].steps >= 0.9 * options.steps:
                 row["in_steps"] = [in_steps[-1].seconds, *judge(in_steps[-1], 100)]
-            row["reached"] = figures.first(snapshots, GOAL, judge)
+            row["reached"] = first(snapshots, GOAL, judge)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     row["wall"] = round(time.time() - began, 1)

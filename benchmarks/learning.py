@@ -40,8 +40,7 @@ from statistics import median
 from typing import Any
 
 import genkidama
-from benchmarks.scaling import figures
-from benchmarks.scaling.judging import Judge
+from benchmarks.judging import Judge, Snapshot, first
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.run import Run
 
@@ -170,24 +169,22 @@ def _judged(path: Path, seed: int) -> tuple[float, float, float]:
     return checkpoints.load(path).snapshot.updates, evaluation.mean, evaluation.std
 
 
-def _first(snapshots: list[figures.Snapshot], goal: float, judge: Judge) -> float | None:
+def _first(snapshots: list[Snapshot], goal: float, judge: Judge) -> float | None:
     """Seconds from the command's start to the first snapshot with a mean of at least `goal`."""
     near = NEAR if goal <= 200 else NEAR / 2
     worth = [one for one in snapshots if (one.training_mean or -1e9) >= goal - near]
-    reached = figures.first(worth, goal, judge)
+    reached = first(worth, goal, judge)
     return None if reached is None else float(reached["seconds"])
 
 
-def _snapshots(run: Run, start_up: float) -> list[figures.Snapshot]:
+def _snapshots(run: Run, start_up: float) -> list[Snapshot]:
     """The checkpoints, oldest first, with seconds from the command's start."""
     found = []
     for path in run.checkpoints:
         loaded = checkpoints.load(path)
         state = loaded.snapshot
         found.append(
-            figures.Snapshot(
-                state.seconds + start_up, state.steps, state.mean_return, loaded.vector
-            )
+            Snapshot(state.seconds + start_up, state.steps, state.mean_return, loaded.vector)
         )
     return found
 

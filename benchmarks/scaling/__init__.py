@@ -8,6 +8,5 @@ It has no claim yet: it measures what there is. `python -m benchmarks.scaling --
     links.py     network namespaces with a slow link; relay.py is the process that is that link
     ours.py      one run of a Parent and its Children
     rivals.py    one run of a peer
-    judging.py   when a policy of a run first reached the goal
     picture.py   speed-up against machines, as SVG
 """

@@ -49,9 +49,9 @@ import time
 from pathlib import Path
 
 from benchmarks import store
+from benchmarks.judging import Judge, first
 from benchmarks.processes import command
 from benchmarks.scaling import figures, matrix, picture
-from benchmarks.scaling.judging import Judge
 from benchmarks.scaling.machines import ROOT, Machines, folder_for, sweep
 from benchmarks.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, Condition, Row
 from benchmarks.scaling.ours import Ours, experiment_of
@@ -81,7 +81,7 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
             row |= run.run(options.limit, options.late)
         if "reached" not in row:
             with Judge(experiment_of(condition), condition.seed) as judge:
-                row["reached"] = figures.first(run.snapshots(), options.goal, judge)
+                row["reached"] = first(run.snapshots(), options.goal, judge)
     finally:
         if not options.keep:
             shutil.rmtree(root, ignore_errors=True)

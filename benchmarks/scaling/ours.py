@@ -16,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.judging import Snapshot
 from benchmarks.processes import free_port
-from benchmarks.scaling.figures import Snapshot, staleness
+from benchmarks.scaling.figures import staleness
 from benchmarks.scaling.machines import ROOT, Machines
 from benchmarks.scaling.matrix import BUNDLES, DISTURBANCES, Condition, Row, contender_of
 from genkidama.errors import EnvironmentFailure

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.judging import Snapshot
 from benchmarks.processes import PEERS, free_port
-from benchmarks.scaling.figures import Snapshot, training_means
+from benchmarks.scaling.figures import training_means
 from benchmarks.scaling.machines import ROOT, Machines
 from benchmarks.scaling.matrix import Row, contender_of
 from benchmarks.scaling.ours import experiment_of

@@ -25,8 +25,7 @@ import safetensors.numpy
 
 import genkidama
 from benchmarks import store
-from benchmarks.scaling.figures import Snapshot
-from benchmarks.scaling.judging import Judge
+from benchmarks.judging import Judge, Snapshot
 from benchmarks.thesis.cells import CELLS, Cell, Condition, Row
 from genkidama.errors import EnvironmentFailure
 from genkidama.system import checkpoint as checkpoints

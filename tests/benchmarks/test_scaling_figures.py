@@ -4,45 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.scaling import __main__ as command
 from benchmarks.scaling import figures
-from benchmarks.scaling.figures import Snapshot, first, remaining, scaling, training_means
+from benchmarks.scaling.figures import remaining, scaling, training_means
 from benchmarks.scaling.picture import figure, save
 from tests.benchmarks.rows import of, row
 
-# The first passage.
-
-
-def snapshots(*means: float | None) -> list[Snapshot]:
-    return [
-        Snapshot(float(second), second * 100, mean, np.array([second], np.float32))
-        for second, mean in enumerate(means)
-    ]
-
-
-def test_the_first_snapshot_that_reaches_the_goal() -> None:
-    true = {2: 190.0, 3: 201.0, 4: 230.0}
-    asked: list[tuple[int, int]] = []
-
-    def judge(snapshot: Snapshot, episodes: int) -> tuple[float, float]:
-        asked.append((int(snapshot.vector[0]), episodes))
-        return true[int(snapshot.vector[0])], 50.0
-
-    found = first(snapshots(None, 100.0, 160.0, 170.0, 250.0), 200.0, judge)
-    assert found == {"seconds": 3.0, "steps": 300, "mean": 201.0, "std": 50.0}
-    assert asked == [(2, 60), (2, 200), (2, 500), (3, 60), (3, 200), (3, 500)]
-
-
-def test_a_lucky_look_is_no_passage() -> None:
-    def judge(snapshot: Snapshot, episodes: int) -> tuple[float, float]:
-        return (240.0 if episodes < 500 else 199.9), 50.0
-
-    assert first(snapshots(230.0, 240.0), 200.0, judge) is None
+# Training means.
 
 
 @given(

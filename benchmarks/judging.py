@@ -1,23 +1,48 @@
-"""How good a policy is: 500 episodes with sampled actions, spread over this computer's cores."""
+"""How good a policy is, and when it first was: episodes spread over this computer's cores."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 from types import TracebackType
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from benchmarks.scaling.figures import Snapshot
 from genkidama.experiment import Experiment
 from genkidama.learning.environments import played
 from genkidama.system.lifeline import end_with_parent
 from genkidama.system.machine import available_cores
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "Snapshot", "first"]
+
+#: A policy is judged from where the training mean is this close to the goal.
+_NEAR = 50.0
+
+#: A policy goes on to all 500 episodes while its mean after these is no further below the goal:
+#: twice the standard error of a mean, or a little more.
+_LOOKS = ((60, 25.0), (200, 14.0))
+EPISODES = 500
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The policy at one moment of training."""
+
+    #: Since learning began.
+    seconds: float
+    #: Of all machines.
+    steps: int
+    #: Mean return of the last 100 episodes; None before.
+    training_mean: float | None
+    #: float32, the network's numbers.
+    vector: npt.NDArray[np.float32]
 
 
 class Judge:
@@ -69,6 +94,31 @@ class Judge:
         for job in jobs:
             self.returns += job.result()
         return fmean(self.returns), pstdev(self.returns)
+
+
+def first(
+    snapshots: Iterable[Snapshot],
+    goal: float,
+    judge: Callable[[Snapshot, int], tuple[float, float]],
+) -> dict[str, Any] | None:
+    """The first snapshot with a mean of 500 episodes of at least `goal`; None if there is none.
+
+    Short looks spare most of the long ones. They may miss a passage, and never invent one.
+
+    Args:
+        snapshots: oldest first.
+        goal: a mean return.
+        judge: mean and standard deviation of so many episodes of a snapshot.
+    """
+    for snapshot in snapshots:
+        if snapshot.training_mean is None or snapshot.training_mean < goal - _NEAR:
+            continue
+        if any(judge(snapshot, episodes)[0] < goal - below for episodes, below in _LOOKS):
+            continue
+        mean, std = judge(snapshot, EPISODES)
+        if mean >= goal:
+            return {"seconds": snapshot.seconds, "steps": snapshot.steps, "mean": mean, "std": std}
+    return None
 
 
 def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int) -> list[float]:
