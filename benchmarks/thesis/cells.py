@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BEST", "CELLS", "GRID", "GROUPS", "PAIRS", "SIZES", "Cell", "Condition", "missing"]
-__all__ += ["plan", "selected"]
+__all__ = ["BEST", "CELLS", "GRID", "GROUPS", "PAIRS", "SIZES", "UPDATES", "Cell", "Condition"]
+__all__ += ["missing", "plan", "selected"]
 
 Row = dict[str, Any]
 
-#: Of all children together: 2,000 updates of 2 children with 4 cores each.
+#: The thesis' own: exchanges a child.
+UPDATES = 2_000
+#: Of all children together: so many updates of 2 children with 4 cores each.
 EPISODES = 16_000
 #: A run is judged at so many moments, evenly spread: every 100 updates of the thesis' 2,000.
 CHECKPOINTS = 20
@@ -35,7 +37,7 @@ class Cell:
     #: Of each child.
     cores: int = 4
     #: Exchanges a child.
-    updates: int = 2_000
+    updates: int = UPDATES
     seeds: int = 5
     first_seed: int = 1
     #: The experiment's seed in every run; by default the run's own.

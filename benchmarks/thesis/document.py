@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 from benchmarks.thesis.cells import (
     BEST,
@@ -12,18 +13,31 @@ from benchmarks.thesis.cells import (
     GRID,
     PAIRS,
     SIZES,
+    UPDATES,
     Row,
     missing,
     plan,
 )
 from benchmarks.thesis.published import FINAL, PATHS
-from benchmarks.thesis.statistics import LEAST, Difference, by_cell, compare, difference, summary
+from benchmarks.thesis.statistics import (
+    LEAST,
+    Difference,
+    by_cell,
+    compare,
+    difference,
+    passage,
+    passages,
+    summary,
+)
 
 __all__ = ["text", "write"]
 
 Cells = Mapping[str, Sequence[Row]]
 
 NONE = "–"
+#: Policies that hover, or stand on the pad with engines on, come to this mean, and those that land
+#: jump from here to 200 and more.
+LANDS = 100.0
 #: The thesis' A3C on as many cores as two children have together.
 A3C = "a3c-8-0.999-120"
 #: The thesis' best cell: mean and deviation that our own settings must reach.
@@ -118,16 +132,30 @@ def _grid(cells: Cells, pictures: Sequence[str]) -> Iterator[str]:
         yield ""
     yield from _picture("thesis-grid", pictures)
     yield from _picture("thesis-returns", pictures)
-    yield "On the way: our median, and in brackets the thesis' mean."
+    yield "On the way: our median, and in brackets the thesis' mean. The last column has the first"
+    yield f"of 20 moments with a mean of {LANDS:.0f}, also in the median. A policy is then about to"
+    yield "find out how to land."
     yield ""
     moments = (500, 1_000, 1_500, 2_000)
     yield from _table(
-        ["cell", *(f"{moment:,}" for moment in moments)],
+        ["cell", *(f"{moment:,}" for moment in moments), f"{LANDS:.0f} after"],
         (
-            [CELLS[name].label, *(_on_the_way(cells.get(name, []), name, one) for one in moments)]
+            [
+                CELLS[name].label,
+                *(_on_the_way(cells.get(name, []), name, one) for one in moments),
+                f"{_passed(cells.get(name, []))} ({_moment(passage(PATHS[name], LANDS))})",
+            ]
             for name in GRID.values()
         ),
     )
+
+
+def _passed(rows: Sequence[Row]) -> str:
+    return _moment(float(median(passages(rows, LANDS)))) if rows else NONE
+
+
+def _moment(updates: float) -> str:
+    return f"{updates:,.0f}" if updates <= UPDATES else "never"
 
 
 def _on_the_way(rows: Sequence[Row], name: str, updates: int) -> str:
@@ -207,7 +235,7 @@ def _difference(cells: Cells, name: str, other: str) -> list[str]:
     ]
 
 
-def verdict(found: Difference) -> str:
+def verdict(found: Difference, more: str = "higher", less: str = "lower") -> str:
     """What a difference says, in a word or two."""
     match found.clear:
         case None:
@@ -215,7 +243,13 @@ def verdict(found: Difference) -> str:
         case False:
             return "no clear difference"
         case True:
-            return "higher" if found.value > 0.0 else "lower"
+            return more if found.value > 0.0 else less
+
+
+def _apart(found: Difference) -> str:
+    """A difference, with its interval."""
+    value = _number(found.value, sign=True)
+    return value if found.interval is None else f"{value} ({_range(found.interval)})"
 
 
 def _ours(cells: Cells) -> Iterator[str]:
@@ -257,19 +291,30 @@ def _why(cells: Cells) -> Iterator[str]:
     yield "What may explain a difference from the thesis, one at a time, against"
     yield f"{CELLS[BEST].label}."
     yield ""
+    yield f"*{LANDS:.0f} after* is the first of 20 moments with that mean, in updates of the 2,000."
+    yield ""
     lines = []
     clear: list[str] = []
-    open_ones: list[str] = []
+    base = cells.get(BEST, [])
     for name in (name for name in CELLS if CELLS[name].group == "why"):
         rows = cells.get(name, [])
-        median = _number(summary(rows).median) if rows else NONE
-        lines.append([CELLS[name].label, median, *_difference(cells, name, BEST)])
-        (clear if lines[-1][-1] in ("higher", "lower") else open_ones).append(CELLS[name].label)
-    yield from _table(["changed", "median", "difference", "interval", "seeds", "says"], lines)
-    for label in clear:
-        yield f"- Makes a clear difference: {label}."
-    for label in open_ones:
-        yield f"- Remains open: {label}."
+        line = [CELLS[name].label, f"{len(rows)} and {len(base)}"]
+        if rows and base:
+            higher = difference(rows, base)
+            sooner = compare(passages(base, LANDS), passages(rows, LANDS))
+            line += [_number(summary(rows).median), _apart(higher), verdict(higher)]
+            line += [_passed(rows), _apart(sooner), verdict(sooner, "sooner", "later")]
+            if higher.clear or sooner.clear:
+                clear.append(f"{CELLS[name].label} ({line[4]}, {line[7]})")
+        else:
+            line += [NONE] * 6
+        lines.append(line)
+    head = ["changed", "seeds", "median", "higher by", "says"]
+    yield from _table([*head, f"{LANDS:.0f} after", "sooner by", "says"], lines)
+    if clear:
+        yield "Clear differences: " + "; ".join(clear) + ". The rest remains open."
+    else:
+        yield "None of these makes a clear difference so far."
     yield ""
     yield "v2 and v3 differ in three things: v3 has a new Box2D world for every episode, draws"
     yield "the wind's offset anew (the thesis has no wind), and states wider bounds of"

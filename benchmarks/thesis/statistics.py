@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.thesis.cells import Row
+from benchmarks.thesis.cells import UPDATES, Row
 
-__all__ = ["Difference", "Summary", "by_cell", "difference", "interval", "summary"]
+__all__ = ["Difference", "Summary", "by_cell", "compare", "difference", "interval", "passage"]
+__all__ += ["passages", "summary"]
 
 Numbers = npt.NDArray[np.float64]
 
@@ -49,6 +50,11 @@ def interval(
     return float(low), float(high)
 
 
+def passages(rows: Iterable[Row], level: float) -> list[float]:
+    """Each seed's `passage`."""
+    return [passage([mean for _, mean, _ in row["curve"]], level) for row in rows]
+
+
 @dataclass(frozen=True)
 class Summary:
     """What the seeds of a cell come to, after the last update."""
@@ -81,6 +87,22 @@ def by_cell(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def finals(rows: Iterable[Row]) -> list[float]:
     """Each seed's mean after the last update."""
     return [row["curve"][-1][1] for row in rows]
+
+
+def passage(means: Sequence[float], level: float) -> float:
+    """After how many of the thesis' 2,000 updates the mean first was at least `level`.
+
+    A run of more or fewer updates counts as if it had 2,000.
+
+    Args:
+        means: at moments that are evenly spread over the run.
+        level: a mean return.
+
+    Returns:
+        One moment more than there is, if it never was.
+    """
+    number = next((number for number, mean in enumerate(means) if mean >= level), len(means))
+    return UPDATES * (number + 1) / len(means)
 
 
 def summary(rows: Sequence[Row]) -> Summary:

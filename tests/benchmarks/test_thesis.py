@@ -20,7 +20,7 @@ from benchmarks.thesis import cells, document, measure
 from benchmarks.thesis.cells import BEST, CELLS, GRID, Condition, missing, plan, selected
 from benchmarks.thesis.lander_v2 import LunarLanderV2, make
 from benchmarks.thesis.published import FINAL, PATHS
-from benchmarks.thesis.statistics import compare, summary
+from benchmarks.thesis.statistics import compare, passage, summary
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
@@ -99,6 +99,16 @@ def test_differences(ours: list[float], others: list[float]) -> None:
         assert found.clear
 
 
+def test_when_a_mean_was_first_reached() -> None:
+    assert passage([-50.0, 100.0, 90.0, 200.0], 100.0) == 1_000
+    assert passage([-50.0, 99.0], 100.0) == 3_000  # never
+    assert [passage(PATHS[GRID[0.9, beta]], 100.0) for beta in (0.0, 0.5, 0.9)] == [
+        1100,
+        1300,
+        1300,
+    ]
+
+
 def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     nothing = document.text([])
     assert "**0 of 163 runs are there, and 163 are missing.** 35 of 35 cells" in nothing
@@ -113,9 +123,12 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     assert "| 55.0 (−37.0) | 110.0 (10.9) | 165.0 (243.3) | 220.0 (257.2) |" in text
     assert "lies within 257.2 ± 39.9" in text
     assert "cores | +1.3 | −1.0 | – | 3 and 2 | too few seeds |" in text
-    assert "| 102.0 | −118.0 | −129.0 to −107.0 | 3 and 3 | lower |" in text
-    assert "- Makes a clear difference: the program's bootstrap" in text
-    assert "- Remains open: the program's truncation" in text
+    assert "stored state | 3 and 3 | 102.0 | −118.0 (−129.0 to −107.0) | lower | 2,000 |" in text
+    assert (
+        "Clear differences: the program's bootstrap: V of the last stored state (lower, later)"
+        in text
+    )
+    assert "| the program's truncation: the time limit counts as an end | 0 and 3 | – |" in text
     assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text
     assert "| 2 | 260.0 ± 41.0 | 260.0 ± 41.0 | no |" in text
     assert "| cell | 1 | 2 | 3 |" in text
