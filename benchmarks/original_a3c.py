@@ -7,6 +7,9 @@ time limit as if it had terminated (`OriginalTruncation`). `OriginalA3C` has bot
 
     PYTHONPATH=benchmarks genkidama train examples/lunarlander/thesis.toml --children 2 --cores 4 \
         --set algorithm.name=original_a3c:OriginalA3C
+
+`SummedGradients` reads the thesis' Algorithm 1 to the letter instead: gradients are reset where an
+episode begins (line 4), not where a batch does.
 """
 
 from __future__ import annotations
@@ -54,3 +57,25 @@ class OriginalTruncation(OriginalA3C):
     """The second fault alone."""
 
     bootstrap = False
+
+
+class SummedGradients(A3C):
+    """Each batch steps along the sum of its episode's gradients so far.
+
+    For batches that end with their episode (`across_episodes = false`), and without a limit of the
+    gradient's norm.
+    """
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None:
+        super().__init__(algorithm, model)
+        self._full = algorithm.batch_size
+        self._sum = torch.zeros_like(model.gradient)
+
+    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+        goes_on = len(rollout.cuts) > 0 and len(rollout.rewards) == self._full
+        for _ in super().gradients(rollout, rng):
+            self._sum += self._model.gradient
+            self._model.gradient.copy_(self._sum)
+            yield
+        if not goes_on:
+            self._sum.zero_()

@@ -124,6 +124,8 @@ def _why() -> list[Cell]:
         one("momentum", "one momentum for the cores of a child, not one a core",
             {"optimizer.shared": True}),
         one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
+        one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch",
+            plug("SummedGradients")),
         # Seed 0 gives the program's weights, if it makes the policy's layers before the value's.
         one("seed-0", "all runs have the program's seed, 0", {}, fixed_seed=0),
         one("program", "both faults, v2 and seed 0 together", plug("OriginalA3C") | v2,
