@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BEST", "CELLS", "GRID", "GROUPS", "PAIRS", "SIZES", "UPDATES", "Cell", "Condition"]
-__all__ += ["missing", "plan", "selected"]
+__all__ = ["BEST", "CELLS", "GRID", "GROUPS", "PAIRS", "SIZES", "SUMS", "UPDATES", "Cell"]
+__all__ += ["Condition", "missing", "plan", "selected"]
 
 Row = dict[str, Any]
 
@@ -67,6 +67,10 @@ def _blend(alpha: float, beta: float) -> dict[str, object]:
     return {"parent.alpha": alpha, "child.beta": beta}
 
 
+def _plug(name: str) -> dict[str, object]:
+    return {"algorithm.name": f"benchmarks.original_a3c:{name}"}
+
+
 def _grid() -> list[Cell]:
     return [
         Cell(f"grid-{alpha}-{beta}", f"α = {alpha}, β = {beta}", "grid", _blend(alpha, beta))
@@ -106,31 +110,44 @@ def _why() -> list[Cell]:
     def one(name: str, label: str, settings: dict[str, object], **more: Any) -> Cell:
         return Cell(f"why-{name}", label, "why", _blend(0.9, 0.0) | settings, **more)
 
-    def plug(name: str) -> dict[str, object]:
-        return {"algorithm.name": f"benchmarks.original_a3c:{name}"}
-
     v2: dict[str, object] = {"environment.id": "benchmarks.thesis.lander_v2:make"}
+    pull: dict[str, object] = {"algorithm.pull_steps": 120}
     return [
         one("bootstrap", "the program's bootstrap: V of the last stored state",
-            plug("OriginalBootstrap")),
+            _plug("OriginalBootstrap")),
         one("truncation", "the program's truncation: the time limit counts as an end",
-            plug("OriginalTruncation")),
-        one("both", "both of these", plug("OriginalA3C")),
+            _plug("OriginalTruncation")),
+        one("both", "both of these", _plug("OriginalA3C")),
         one("v2", "LunarLander-v2: the world is kept between episodes", v2),
         one("one-core", "one core a child, four times the updates: nothing is stale in a child",
             {}, cores=1, updates=8_000),
-        one("pull", "θ_L is pulled after every batch, not after every second",
-            {"algorithm.pull_steps": 120}),
+        one("pull", "θ_L is pulled after every batch, not after every second", pull),
         one("momentum", "one momentum for the cores of a child, not one a core",
             {"optimizer.shared": True}),
         one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
         one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch",
-            plug("SummedGradients")),
+            _plug("SummedGradients")),
         # Seed 0 gives the program's weights, if it makes the policy's layers before the value's.
         one("seed-0", "all runs have the program's seed, 0", {}, fixed_seed=0),
-        one("program", "both faults, v2 and seed 0 together", plug("OriginalA3C") | v2,
-            fixed_seed=0),
+        # In Python, t % batch_size * 2, as Algorithm 1 has it, is 0 after every batch.
+        one("program", "both faults, v2, seed 0 and the pull after every batch, all together",
+            _plug("OriginalA3C") | v2 | pull, fixed_seed=0),
     ]  # fmt: skip
+
+
+def _sums() -> list[Cell]:
+    return [
+        Cell(
+            f"sum-{alpha}-{beta}",
+            f"α = {alpha}, β = {beta}, gradients reset once an episode",
+            "sum",
+            _blend(alpha, beta) | _plug("SummedGradients"),
+            seeds=1,
+        )
+        for alpha in LEVELS
+        for beta in BETAS
+        if (alpha, beta) != (0.9, 0.0)  # which is why-sum
+    ]
 
 
 def _sizes() -> list[Cell]:
@@ -181,10 +198,13 @@ GROUPS = {
     "a3c": "Table 5.2",
     "ours": "our own A3C settings",
     "why": "what may explain a difference, one at a time",
+    "sum": "the grid with gradients that add up within an episode",
     "sizes": "1, 4 and 8 children at equal episodes",
 }
-CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_sizes()]}
+CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_sums(), *_sizes()]}
 GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
+#: The same cells with gradients that are reset once an episode.
+SUMS = {pair: f"sum-{pair[0]}-{pair[1]}" for pair in GRID} | {(0.9, 0.0): "why-sum"}
 
 
 @dataclass(frozen=True)

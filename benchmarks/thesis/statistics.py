@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from benchmarks.thesis.cells import UPDATES, Row
 
-__all__ = ["Difference", "Summary", "by_cell", "compare", "difference", "interval", "passage"]
-__all__ += ["passages", "summary"]
+__all__ = ["Difference", "Summary", "by_cell", "compare", "difference", "distance", "interval"]
+__all__ += ["passage", "passages", "summary"]
 
 Numbers = npt.NDArray[np.float64]
 
@@ -50,6 +50,17 @@ def interval(
     return float(low), float(high)
 
 
+def distance(curve: Sequence[Sequence[float]], path: Sequence[float]) -> float:
+    """Root mean square of a run's means at its checkpoints less the thesis' at the same updates.
+
+    Args:
+        curve: updates, mean and deviation of each checkpoint.
+        path: the thesis' means, after every 100 updates.
+    """
+    apart = [mean - path[min(round(at / 100), len(path)) - 1] for at, mean, _ in curve]
+    return float(np.sqrt(np.mean(np.square(apart))))
+
+
 def passages(rows: Iterable[Row], level: float) -> list[float]:
     """Each seed's `passage`."""
     return [passage([mean for _, mean, _ in row["curve"]], level) for row in rows]
@@ -70,6 +81,8 @@ class Summary:
     deviation: float
     #: How many seeds have a mean above 200.
     solved: int
+    #: How many had one at any checkpoint.
+    landed: int
     #: The best checkpoint's mean, in the median of the seeds.
     best: float
     #: Of θ_C from one another by |θ_P|, in the median of the seeds; None with one child.
@@ -119,6 +132,7 @@ def summary(rows: Sequence[Row]) -> Summary:
         interval=interval([means], _medians),
         deviation=float(np.median([row["curve"][-1][2] for row in rows])),
         solved=sum(mean > 200.0 for mean in means),
+        landed=sum(max(point[1] for point in row["curve"]) > 200.0 for row in rows),
         best=float(np.median([max(point[1] for point in row["curve"]) for row in rows])),
         between=float(np.median(between)) if between else None,
     )

@@ -20,7 +20,7 @@ from benchmarks.thesis import cells, document, measure
 from benchmarks.thesis.cells import BEST, CELLS, GRID, Condition, missing, plan, selected
 from benchmarks.thesis.lander_v2 import LunarLanderV2, make
 from benchmarks.thesis.published import FINAL, PATHS
-from benchmarks.thesis.statistics import compare, passage, summary
+from benchmarks.thesis.statistics import compare, distance, passage, summary
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
@@ -61,7 +61,7 @@ def test_the_plan_takes_every_cell_with_a_seed_before_the_next_seed() -> None:
     assert turns == sorted(turns)
     assert {one.cell for one in order[: len(CELLS)]} == set(CELLS)
     assert [one.seed for one in order if one.cell == "ours"] == [21, 22, 23, 24, 25]
-    assert len(set(order)) == len(order) == 9 * 5 + 6 * 3 + 5 + 11 * 5 + 9 * 5
+    assert len(set(order)) == len(order) == 9 * 5 + 6 * 3 + 5 + 11 * 5 + 8 + 9 * 5
     assert missing(order, [row(BEST, 1, 0.0)]) == order[1:]
     assert plan(selected(["ours", "a3c"]), [7])[0] == Condition("a3c-8-0.999-120", 7)
 
@@ -109,9 +109,18 @@ def test_when_a_mean_was_first_reached() -> None:
     ]
 
 
+def test_how_far_a_run_is_from_the_thesis_path() -> None:
+    path = PATHS[BEST]
+    curve = [[100.0 * number, mean + 3.0, 50.0] for number, mean in enumerate(path, 1)]
+    assert distance(curve, path) == pytest.approx(3.0)
+    curve[-1] = [1_999.0, path[-1] + 3.0, 50.0]  # as where the first exchange is empty
+    curve[0][1] = path[0] + 13.0
+    assert distance(curve, path) == pytest.approx(((19 * 9 + 169) / 20) ** 0.5)
+
+
 def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     nothing = document.text([])
-    assert "**0 of 168 runs are there, and 168 are missing.** 36 of 36 cells" in nothing
+    assert "**0 of 176 runs are there, and 176 are missing.** 44 of 44 cells" in nothing
     rows = [row(BEST, seed, mean) for seed, mean in enumerate([215.0, 220.0, 230.0], 1)]
     rows += [row("why-bootstrap", seed, 100.0 + seed) for seed in (1, 2, 3)]
     rows += [row("a3c-8-0.999-120", seed, 221.0) for seed in (1, 2)]
@@ -119,7 +128,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     rows += [row(BEST, 1, 210.0)]  # later, so it counts
     text = document.text(rows, ["thesis-grid.svg"])
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 | **220.0** ± 50.0 | 210.0 to 230.0 |" in text
-    assert "| −37.2 | no | 220.0 | 3 of 3 |" in text
+    assert "| −37.2 | no | 220.0 | 3 of 3 | 3 of 3 |" in text
     assert "| 55.0 (−37.0) | 110.0 (10.9) | 165.0 (243.3) | 220.0 (257.2) |" in text
     assert "lies within 257.2 ± 39.9" in text
     assert "cores | +1.3 | −1.0 | – | 3 and 2 | too few seeds |" in text
