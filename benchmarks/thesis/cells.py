@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BEST", "CELLS", "GRID", "GROUPS", "PAIRS", "SIZES", "SUMS", "UPDATES", "Cell"]
+__all__ = ["BEST", "CELLS", "FAULTS", "GRID", "GROUPS", "PAIRS", "SIZES", "SUMS", "UPDATES", "Cell"]
 __all__ += ["Condition", "missing", "plan", "selected"]
 
 Row = dict[str, Any]
@@ -135,18 +135,22 @@ def _why() -> list[Cell]:
     ]  # fmt: skip
 
 
-def _sums() -> list[Cell]:
+def _readings() -> list[Cell]:
     return [
         Cell(
-            f"sum-{alpha}-{beta}",
-            f"α = {alpha}, β = {beta}, gradients reset once an episode",
-            "sum",
-            _blend(alpha, beta) | _plug("SummedGradients"),
-            seeds=1,
+            f"{reading}-{alpha}-{beta}",
+            f"α = {alpha}, β = {beta}, {label}",
+            "readings",
+            _blend(alpha, beta) | _plug(name),
+            seeds=seeds,
+        )
+        for reading, label, name, seeds in (
+            ("faults", "the program's faults", "OriginalA3C", 3),
+            ("sum", "gradients reset once an episode", "SummedGradients", 1),
         )
         for alpha in LEVELS
         for beta in BETAS
-        if (alpha, beta) != (0.9, 0.0)  # which is why-sum
+        if (alpha, beta) != (0.9, 0.0)  # they are among those on "why"
     ]
 
 
@@ -198,12 +202,16 @@ GROUPS = {
     "a3c": "Table 5.2",
     "ours": "our own A3C settings",
     "why": "what may explain a difference, one at a time",
-    "sum": "the grid with gradients that add up within an episode",
+    "readings": "the grid as the thesis' program has it, and as its Algorithm 1 has it",
     "sizes": "1, 4 and 8 children at equal episodes",
 }
-CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_sums(), *_sizes()]}
+CELLS = {
+    cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_readings(), *_sizes()]
+}
 GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
-#: The same cells with gradients that are reset once an episode.
+#: The same cells with both faults of the thesis' program, and with gradients that are reset once an
+#: episode.
+FAULTS = {pair: f"faults-{pair[0]}-{pair[1]}" for pair in GRID} | {(0.9, 0.0): "why-both"}
 SUMS = {pair: f"sum-{pair[0]}-{pair[1]}" for pair in GRID} | {(0.9, 0.0): "why-sum"}
 
 

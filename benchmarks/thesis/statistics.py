@@ -50,15 +50,20 @@ def interval(
     return float(low), float(high)
 
 
-def distance(curve: Sequence[Sequence[float]], path: Sequence[float]) -> float:
-    """Root mean square of a run's means at its checkpoints less the thesis' at the same updates.
+def distance(means: Sequence[float], path: Sequence[float], level: float) -> float:
+    """Root mean square of a run's means less the thesis' at the same checkpoints.
 
     Args:
-        curve: updates, mean and deviation of each checkpoint.
-        path: the thesis' means, after every 100 updates.
+        means: at moments that are evenly spread over the run.
+        path: the thesis', at the same moments.
+        level: from where one of them has come to it, nothing counts.
     """
-    apart = [mean - path[min(round(at / 100), len(path)) - 1] for at, mean, _ in curve]
-    return float(np.sqrt(np.mean(np.square(apart))))
+    apart = []
+    for ours, theirs in zip(means, path, strict=True):
+        if max(ours, theirs) >= level:
+            break
+        apart.append(ours - theirs)
+    return float(np.sqrt(np.mean(np.square(apart)))) if apart else 0.0
 
 
 def passages(rows: Iterable[Row], level: float) -> list[float]:
