@@ -37,6 +37,14 @@ class OriginalA3C(A3C):
         self._full = algorithm.batch_size
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
+        self._spoil(rollout)
+        yield from super().losses(rollout, rng)
+
+    def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
+        self._spoil(rollout)
+        yield from super().gradients(rollout, rng)
+
+    def _spoil(self, rollout: Rollout) -> None:
         if len(rollout.cuts):
             at_limit = len(rollout.rewards) < self._full  # cut before it was full
             if at_limit and self.truncation:
@@ -44,7 +52,6 @@ class OriginalA3C(A3C):
                 rollout.cut_observations = rollout.cut_observations[:0]
             elif not at_limit and self.bootstrap:
                 rollout.cut_observations = rollout.observations[-1:]
-        yield from super().losses(rollout, rng)
 
 
 class OriginalBootstrap(OriginalA3C):
