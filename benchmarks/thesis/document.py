@@ -369,12 +369,13 @@ def _seeds(cells: Cells) -> Iterator[str]:
     yield "## Each seed"
     yield ""
     yield "Runs of a seed begin with the same weights, in every cell; in the thesis all runs do. If"
-    yield "the columns differed more than the lines, the weights at the start would decide."
+    yield "the columns differed more than the lines, the weights at the start would decide. These"
+    yield "are the cells with more than one seed."
     yield ""
     shown = {
-        name: {row["seed"]: _number(row["curve"][-1][1]) for row in rows}
-        for name, rows in cells.items()
-        if name != "ours" and CELLS[name].fixed_seed is None
+        name: {row["seed"]: _number(row["curve"][-1][1]) for row in cells[name]}
+        for name in CELLS
+        if len(cells.get(name, [])) > 1 and name != "ours" and CELLS[name].fixed_seed is None
     }
     seeds = sorted({seed for found in shown.values() for seed in found})
     lines = [
