@@ -80,6 +80,8 @@ def _returns(cells: Cells, names: Sequence[str]) -> Figure | None:
 
 def _sizes(cells: Cells) -> Figure | None:
     """The median over seeds, and each seed, by the number of children."""
+    if not any(CELLS[name].group == "sizes" for name in cells):
+        return None  # the grid's two children alone say nothing
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     for number, (alpha, beta) in enumerate(PAIRS):
