@@ -59,7 +59,7 @@ def distance(means: Sequence[float], path: Sequence[float], level: float) -> flo
         level: from where one of them has come to it, nothing counts.
     """
     apart = []
-    for ours, theirs in zip(means, path, strict=True):
+    for ours, theirs in zip(means, path, strict=False):  # a run may have one more, its end
         if max(ours, theirs) >= level:
             break
         apart.append(ours - theirs)
