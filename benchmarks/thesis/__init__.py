@@ -4,10 +4,11 @@
 
     cells.py      what is trained: every cell as data, and the order of all runs
     published.py  what the thesis prints
-    store.py      rows as JSON lines, and the folder of a run that is under way
     measure.py    one run: train, then judge every checkpoint
     statistics.py from rows to medians, differences and intervals
     document.py   docs/results/thesis.md, made from the rows
+    reasons.py    its sections on what may explain a difference from the thesis
+    wording.py    how it writes figures, differences and tables
     pictures.py   its figures
     lander_v2.py  LunarLander-v2, as far as it differs from v3
 """

@@ -1,0 +1,80 @@
+"""How the document writes figures, differences and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+
+from benchmarks.thesis.cells import UPDATES, Row
+from benchmarks.thesis.statistics import Difference, difference, passages
+
+__all__ = ["LANDS", "NONE", "Cells", "apart", "differing", "moment_of", "number", "passed", "span"]
+__all__ += ["table", "verdict"]
+
+Cells = Mapping[str, Sequence[Row]]
+
+#: What stands for what is missing.
+NONE = "–"
+#: Policies that hover, or stand on the pad with engines on, come to this mean, and those that land
+#: jump from here to 200 and more.
+LANDS = 100.0
+
+
+def table(head: Sequence[str], lines: Iterable[list[str]]) -> Iterator[str]:
+    """The lines of a table in Markdown, and an empty one."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for line in lines:
+        yield "| " + " | ".join(line) + " |"
+    yield ""
+
+
+def number(value: float, sign: bool = False) -> str:
+    """With a real minus sign."""
+    return f"{value:{'+' if sign else ''}.1f}".replace("-", "−")
+
+
+def span(interval: tuple[float, float] | None) -> str:
+    """An interval, if there is one."""
+    return NONE if interval is None else f"{number(interval[0])} to {number(interval[1])}"
+
+
+def passed(rows: Sequence[Row]) -> str:
+    """When a cell's mean came to `LANDS`, in the median of its seeds."""
+    return moment_of(float(median(passages(rows, LANDS)))) if rows else NONE
+
+
+def moment_of(updates: float) -> str:
+    """When a run came somewhere, as `passage` says it."""
+    return f"{updates:,.0f}" if updates <= UPDATES else "never"
+
+
+def differing(cells: Cells, name: str, other: str) -> list[str]:
+    """How far one cell lies above another: value, interval, seeds and verdict."""
+    ours, others = cells.get(name, []), cells.get(other, [])
+    if not ours or not others:
+        return [NONE, NONE, f"{len(ours)} and {len(others)}", "missing"]
+    found = difference(ours, others)
+    return [
+        number(found.value, sign=True),
+        span(found.interval),
+        f"{len(ours)} and {len(others)}",
+        verdict(found),
+    ]
+
+
+def verdict(found: Difference, more: str = "higher", less: str = "lower") -> str:
+    """What a difference says, in a word or two."""
+    match found.clear:
+        case None:
+            return "too few seeds"
+        case False:
+            return "no clear difference"
+        case True:
+            return more if found.value > 0.0 else less
+
+
+def apart(found: Difference) -> str:
+    """A difference, with its interval."""
+    value = number(found.value, sign=True)
+    return value if found.interval is None else f"{value} ({span(found.interval)})"
