@@ -20,6 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
@@ -69,12 +70,20 @@ class OriginalTruncation(OriginalA3C):
 class SummedGradients(A3C):
     """Each batch steps along the sum of its episode's gradients so far.
 
-    For batches that end with their episode (`across_episodes = false`), and without a limit of the
-    gradient's norm.
+    For batches that end with their episode (`across_episodes = false`), without a limit of the
+    gradient's norm, and with a network that has gradients by hand.
+
+    Raises:
+        ConfigurationError: the network has none; its gradients would not be summed.
     """
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
         super().__init__(algorithm, model)
+        if model.by_hand is None:
+            raise ConfigurationError(
+                f"network.name = {model.experiment.network.name!r}: SummedGradients needs "
+                "'actor-critic' with activation 'tanh' or 'relu'"
+            )
         self._full = algorithm.batch_size
         self._sum = torch.zeros_like(model.gradient)
 

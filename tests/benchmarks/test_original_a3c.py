@@ -14,6 +14,7 @@ from benchmarks.original_a3c import (
     OriginalTruncation,
     SummedGradients,
 )
+from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import gradients
@@ -93,3 +94,11 @@ def test_gradients_add_up_until_the_episode_ends(model: Model, end: Rollout) -> 
         torch.testing.assert_close(gradient(learner, model, rollout), sum(parts[:count]))
     again = gradient(learner, model, batch(FULL, 1))
     torch.testing.assert_close(again, parts[0])
+
+
+def test_gradients_that_could_not_be_summed_are_refused() -> None:
+    experiment = small(network={"activation": "silu"})
+    environment = make_environment(experiment.environment)
+    with pytest.raises(ConfigurationError, match=r"network.name = 'actor-critic'"):
+        SummedGradients(experiment.algorithm, Model(experiment, environment))
+    environment.close()
