@@ -7,6 +7,7 @@ from statistics import median
 
 from benchmarks.search.contestants import CONTESTANTS, Row
 from benchmarks.thesis.statistics import compare
+from benchmarks.thesis.wording import NONE, apart, number, span
 
 __all__ = ["text"]
 
@@ -70,8 +71,9 @@ def _found(groups: Groups) -> Iterator[str]:
     for (name, sampler), rows in groups.items():
         for row in rows:
             yield (
-                f"| {CONTESTANTS[name].label} | {sampler} | {row['seed']} | {row['score']:.1f} "
-                f"| {row['evaluation']:.1f} ± {row['deviation']:.1f} ({row['episodes']}) "
+                f"| {CONTESTANTS[name].label} | {sampler} | {row['seed']} "
+                f"| {number(row['score'])} | {number(row['evaluation'])} ± {row['deviation']:.1f} "
+                f"({row['episodes']}) "
                 f"| {row['seconds']:.0f} | {row['occupancy']:.0%} "
                 f"| {row['trials']} ({row['completed']}, {row['stopped']}) | {row['phases']} "
                 f"| {row['time_to_best']:.0f} |"
@@ -98,25 +100,22 @@ def _medians(groups: Groups) -> Iterator[str]:
         }
         yield (
             f"| {CONTESTANTS[name].label} | {sampler} | {len(rows)} "
-            f"| {median(played):.1f} ({min(played):.1f} to {max(played):.1f}) "
+            f"| {number(median(played))} ({span((min(played), max(played)))}) "
             f"| {_against(played, [row['evaluation'] for row in random], name)} "
-            f"| {figures['score']:.1f} | {figures['occupancy']:.0%} "
+            f"| {number(figures['score'])} | {figures['occupancy']:.0%} "
             f"| {figures['completion_rate']:.0%} |"
         )
     yield ""
     yield "Against random search: the difference of the medians, and a bootstrap interval of 95 %"
-    yield "over seeds, from three seeds on. An interval with 0 in it tells no difference."
+    yield "over seeds, from three seeds on. An interval with 0 in it tells no difference. With"
+    yield "three seeds one is about as wide as the seeds lie apart."
     yield ""
 
 
 def _against(played: list[float], random: list[float], name: str) -> str:
     if name == "random" or not random:
-        return "–"
-    found = compare(played, random)
-    if found.interval is None:
-        return f"{found.value:+.1f}"
-    low, high = found.interval
-    return f"{found.value:+.1f} ({low:+.1f} to {high:+.1f})"
+        return NONE
+    return apart(compare(played, random))
 
 
 def _configurations(groups: Groups) -> Iterator[str]:
@@ -133,8 +132,8 @@ def _configurations(groups: Groups) -> Iterator[str]:
         for row in rows:
             values = " | ".join(_short(row["params"].get(key)) for key in names)
             known = row["importances"]
-            parts = " | ".join(f"{known[key]:.0%}" if key in known else "–" for key in names)
-            r2 = "–" if row["r2"] is None else f"{row['r2']:.2f}"
+            parts = " | ".join(f"{known[key]:.0%}" if key in known else NONE for key in names)
+            r2 = NONE if row["r2"] is None else f"{row['r2']:.2f}".replace("-", "−")
             yield (
                 f"| {CONTESTANTS[name].label} | {sampler} | {row['seed']} | {values} "
                 f"| {parts} | {r2} |"

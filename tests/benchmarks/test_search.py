@@ -74,7 +74,7 @@ def test_the_tables_by_values() -> None:
     lines = text(rows).splitlines()
     for line in (
         "| ASHA | tpe | 2 | 120.2 | 100.0 ± 80.0 (500) | 402 | 98% | 30 (4, 26) | 99 | 210 |",
-        "| ASHA | tpe | 3 | 100.0 (90.0 to 150.0) | +80.0 (+60.0 to +140.0) | 120.2 | 98% | 25% |",
+        "| ASHA | tpe | 3 | 100.0 (90.0 to 150.0) | +80.0 (60.0 to 140.0) | 120.2 | 98% | 25% |",
         "| random search | random | 3 | 20.0 (10.0 to 30.0) | – | 120.2 | 98% | 25% |",
         "| ASHA | tpe | 1 | 0.00125 | 0.99 | 75% | 25% | 0.50 |",
         "No row yet: HyperTrick, as published, HyperTrick, improved, Hyperband.",
