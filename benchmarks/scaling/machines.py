@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 import genkidama
-from benchmarks.scaling.groups import Group
+from benchmarks.groups import Group
 from benchmarks.scaling.links import Network
 from benchmarks.scaling.matrix import DISTURBANCES, LINKS, Condition, Row, cuts, shares
 

@@ -5,6 +5,7 @@
     cells.py      what is trained: every cell as data, and the order of all runs
     published.py  what the thesis prints
     measure.py    one run: train, then judge every checkpoint
+    unequal.py    a training with two children of unequal speed
     statistics.py from rows to medians, differences and intervals
     document.py   docs/results/thesis.md, made from the rows
     reasons.py    its sections on what may explain a difference from the thesis

@@ -48,11 +48,14 @@ def command(cell: Cell, seed: int, out: Path) -> list[str]:
     """What trains the cell."""
     settings = [word for setting in cell.overrides for word in ("--set", setting)]
     seed = seed if cell.fixed_seed is None else cell.fixed_seed
-    return [
-        *(sys.executable, "-m", "genkidama", "train", str(ROOT / cell.file)),
-        *("--children", str(cell.children), "--cores", str(cell.cores), "--seed", str(seed)),
-        *("--episodes", "0", "--out", str(out), *settings),
-    ]
+    file = str(ROOT / cell.file)
+    words = ["--cores", str(cell.cores), "--seed", str(seed), "--out", str(out), *settings]
+    if cell.slower != 1.0:
+        module = "benchmarks.thesis.unequal"
+        return [sys.executable, "-m", module, file, "--slower", str(cell.slower), *words]
+    children = str(cell.children)
+    words += ["--children", children, "--episodes", "0"]
+    return [sys.executable, "-m", "genkidama", "train", file, *words]
 
 
 def measure(
@@ -102,11 +105,18 @@ def measure(
         "returns": last["returns"],
         "exchanges": _exchanges(run),
         "disagreement": _disagreement(run),
-        "settings": [f"--children {cell.children} --cores {cell.cores}", *cell.overrides],
+        "settings": [_processes(cell), *cell.overrides],
     }
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
     return row
+
+
+def _processes(cell: Cell) -> str:
+    found = f"--children {cell.children} --cores {cell.cores}"
+    if cell.slower == 1.0:
+        return found
+    return f"{found}, child-1 with {cell.slower:g} times the CPU time of child-2"
 
 
 def _train(cell: Cell, seed: int, folder: Path) -> Row:

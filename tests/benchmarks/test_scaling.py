@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.groups import quota
 from benchmarks.scaling import __main__ as command
 from benchmarks.scaling import matrix
-from benchmarks.scaling.groups import quota
 from benchmarks.scaling.matrix import CONTENDERS, Condition, cuts, missing, plan, problem, shares
 from benchmarks.scaling.ours import experiment_of
 from benchmarks.scaling.relay import Way

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.groups import Group
 from benchmarks.scaling import __main__ as command
-from benchmarks.scaling.groups import Group
 from benchmarks.scaling.links import Network
 from benchmarks.scaling.machines import sweep
 from benchmarks.scaling.matrix import LINKS, Condition

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def test_the_plan_takes_every_cell_with_a_seed_before_the_next_seed() -> None:
     assert turns == sorted(turns)
     assert {one.cell for one in order[: len(CELLS)]} == set(CELLS)
     assert [one.seed for one in order if one.cell == "ours"] == [21, 22, 23, 24, 25]
-    assert len(set(order)) == len(order) == 9 * 5 + 6 * 3 + 5 + 11 * 5 + 8 * 3 + 8 + 9 * 5
+    assert len(set(order)) == len(order) == 9 * 5 + 6 * 3 + 5 + 13 * 5 + 8 * 3 + 8 + 9 * 5
     assert missing(order, [row(BEST, 1, 0.0)]) == order[1:]
     assert plan(selected(["ours", "a3c"]), [7])[0] == Condition("a3c-8-0.999-120", 7)
 
@@ -118,12 +119,14 @@ def test_how_far_a_run_is_from_the_thesis_path() -> None:
 
 def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     nothing = document.text([])
-    assert "**0 of 200 runs are there, and 200 are missing.** 52 of 52 cells" in nothing
+    assert "**0 of 210 runs are there, and 210 are missing.** 54 of 54 cells" in nothing
     rows = [row(BEST, seed, mean) for seed, mean in enumerate([215.0, 220.0, 230.0], 1)]
     rows += [row("why-bootstrap", seed, 100.0 + seed) for seed in (1, 2, 3)]
     rows += [row("a3c-8-0.999-120", seed, 221.0) for seed in (1, 2)]
     rows += [row("ours", 1, 260.0, 30.0), row("ours", 2, 260.0, 41.0)]
     rows += [row(BEST, 1, 210.0)]  # later, so it counts
+    uneven = {"child-1": {"exchanges": 300}, "child-2": {"exchanges": 100}}
+    rows += [row("why-unequal", 1, 150.0) | {"exchanges": uneven}]
     text = document.text(rows, ["thesis-grid.svg"])
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 | **220.0** ± 50.0 | 210.0 to 230.0 |" in text
     assert "| −37.2 | no | 220.0 | 3 of 3 | 3 of 3 |" in text
@@ -136,6 +139,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
         in text
     )
     assert "| the program's truncation: the time limit counts as an end | 0 and 3 | – |" in text
+    assert "the faster one makes\n75% of the exchanges" in text
     assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text
     assert "| 2 | 260.0 ± 41.0 | 260.0 ± 41.0 | no |" in text
     assert "| cell | 1 | 2 | 3 |" in text
@@ -259,9 +263,30 @@ def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twi
     found = measure.measure(condition, tmp_path, said.append, 2, cell)
     assert said == [f"judging {number}/20" for number in range(3, 21)]
     assert [moment for moment, _, _ in found["curve"]] == list(range(2, 41, 2))
-    assert found["episodes"] == 40 * 8
+    # What one child does before the other has joined counts as whole updates.
+    assert 40 * 4 <= found["episodes"] <= 40 * 8
     assert len(found["returns"]) == 2
     assert found["disagreement"]["between"] > 0.0
     assert {one["exchanges"] for one in found["exchanges"].values()} <= set(range(30, 51))
     assert json.loads(json.dumps(found)) == found
     assert not folder.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/sys/fs/cgroup/cpu").exists(),
+    reason="takes root and control groups",
+)
+def test_a_child_with_a_smaller_share_makes_fewer_exchanges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    cell = replace(CELLS["why-unequal"], updates=200, slower=3.0)
+    found = measure.measure(Condition(cell.name, 1), tmp_path, lambda what: None, 1, cell)
+    assert found["settings"][0] == (
+        "--children 2 --cores 4, child-1 with 3 times the CPU time of child-2"
+    )
+    fast, slow = (found["exchanges"][f"child-{number}"]["exchanges"] for number in (1, 2))
+    assert fast > 1.5 * slow
+    assert found["disagreement"]["between"] > 0.0
+    assert not list(Path("/sys/fs/cgroup/cpu").glob("unequal-*"))

@@ -1,4 +1,4 @@
-"""Control groups: each machine of a measurement has a share of a CPU core, enforced by the kernel.
+"""Control groups: what runs in one has a share of the CPU cores, enforced by the kernel.
 
 Both versions of Linux' control groups do: version 1 with its controllers `cpu`, `cpuacct` and
 `freezer`, version 2 with `cpu`. It takes root.
@@ -10,6 +10,8 @@ import os
 import signal
 import time
 from pathlib import Path
+
+from genkidama.errors import EnvironmentFailure
 
 __all__ = ["Group", "quota"]
 
@@ -49,7 +51,7 @@ class Group:
         name: unique on this machine.
 
     Raises:
-        SystemExit: there are no control groups that this user may make.
+        EnvironmentFailure: there are no control groups that this user may make.
     """
 
     def __init__(self, name: str) -> None:
@@ -66,15 +68,19 @@ class Group:
             else:
                 self._write("cpu", "cpu.shares", _WEIGHT[0])
         except OSError as error:
-            raise SystemExit(
+            raise EnvironmentFailure(
                 f"{error.filename}: no control group: {error.strerror}; run it as root on Linux "
                 "with control groups mounted below /sys/fs/cgroup"
             ) from None
 
     def enter(self) -> None:
         """Moves the calling process in; for `preexec_fn`."""
+        self.add(os.getpid())
+
+    def add(self, pid: int) -> None:
+        """Moves a process in. What it starts from now on is in it, too."""
         for folder in self._folders.values():
-            (folder / "cgroup.procs").write_text(str(os.getpid()))
+            (folder / "cgroup.procs").write_text(str(pid))
 
     def hold(self, share: float) -> None:
         """From now on the group gets `share` of a core, and no more."""
