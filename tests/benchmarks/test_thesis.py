@@ -267,7 +267,8 @@ def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twi
     assert 40 * 4 <= found["episodes"] <= 40 * 8
     assert len(found["returns"]) == 2
     assert found["disagreement"]["between"] > 0.0
-    assert {one["exchanges"] for one in found["exchanges"].values()} <= set(range(30, 51))
+    made = [one["exchanges"] for one in found["exchanges"].values()]
+    assert len(made) == 2 and min(made) >= 10 and 4 * sum(made) == found["episodes"]
     assert json.loads(json.dumps(found)) == found
     assert not folder.exists()
 
