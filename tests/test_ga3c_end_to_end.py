@@ -75,7 +75,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("example", ["pong", "breakout", "pong-vectorized"])
+@pytest.mark.parametrize("example", ["pong", "breakout", "pong-vectorized", "pong-ppo"])
 def test_atari_trains_end_to_end(example: str) -> None:
     settings = Experiment.load(ROOT / f"examples/atari/{example}.toml")
     changes = {
