@@ -75,12 +75,8 @@ class Group:
 
     def enter(self) -> None:
         """Moves the calling process in; for `preexec_fn`."""
-        self.add(os.getpid())
-
-    def add(self, pid: int) -> None:
-        """Moves a process in. What it starts from now on is in it, too."""
         for folder in self._folders.values():
-            (folder / "cgroup.procs").write_text(str(pid))
+            (folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def hold(self, share: float) -> None:
         """From now on the group gets `share` of a core, and no more."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from benchmarks.differences import NONE, apart, compare, number, span
 from benchmarks.search.contestants import CONTESTANTS, Row
-from benchmarks.thesis.statistics import compare
-from benchmarks.thesis.wording import NONE, apart, number, span
 
 __all__ = ["text"]
 

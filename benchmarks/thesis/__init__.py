@@ -6,7 +6,7 @@
     published.py  what the thesis prints
     measure.py    one run: train, then judge every checkpoint
     unequal.py    a training with two children of unequal speed
-    statistics.py from rows to medians, differences and intervals
+    statistics.py from rows to what the seeds of a cell come to
     document.py   docs/results/thesis.md, made from the rows
     reasons.py    its sections on what may explain a difference from the thesis
     wording.py    how it writes figures, differences and tables

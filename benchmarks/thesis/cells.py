@@ -42,7 +42,7 @@ class Cell:
     first_seed: int = 1
     #: The experiment's seed in every run; by default the run's own.
     fixed_seed: int | None = None
-    #: How many times as slow the second of two children is.
+    #: How many times the CPU time of the second child the first of two has.
     slower: float = 1.0
     file: str = THESIS
 
@@ -129,8 +129,8 @@ def _why() -> list[Cell]:
         one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
         one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch",
             _plug("SummedGradients")),
-        one("unequal", "one child half as fast as the other", {}, slower=2.0),
-        one("unequal-both", "one child half as fast as the other, and both faults",
+        one("unequal", "one child with half the CPU time of the other", {}, slower=2.0),
+        one("unequal-both", "one child with half the CPU time of the other, and both faults",
             _plug("OriginalA3C"), slower=2.0),
         # Seed 0 gives the program's weights, if it makes the policy's layers before the value's.
         one("seed-0", "all runs have the program's seed, 0", {}, fixed_seed=0),

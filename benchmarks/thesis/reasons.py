@@ -5,20 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from benchmarks.differences import NONE, apart, compare, number, verdict
 from benchmarks.thesis.cells import BEST, CELLS, FAULTS, GRID, SUMS, Row
 from benchmarks.thesis.published import PATHS
-from benchmarks.thesis.statistics import compare, difference, distance, passage, passages, summary
-from benchmarks.thesis.wording import (
-    LANDS,
-    NONE,
-    Cells,
-    apart,
-    moment_of,
-    number,
-    passed,
-    table,
-    verdict,
-)
+from benchmarks.thesis.statistics import difference, distance, passage, passages, summary
+from benchmarks.thesis.wording import LANDS, Cells, moment_of, passed, table
 
 __all__ = ["readings", "seeds", "why"]
 

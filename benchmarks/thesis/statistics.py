@@ -1,53 +1,16 @@
-"""From rows to medians, differences and intervals. Pure."""
+"""From rows to what the seeds of a cell come to. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from benchmarks.differences import Difference, compare, interval, medians
 from benchmarks.thesis.cells import UPDATES, Row
 
-__all__ = ["Difference", "Summary", "by_cell", "compare", "difference", "distance", "interval"]
-__all__ += ["passage", "passages", "summary"]
-
-Numbers = npt.NDArray[np.float64]
-
-#: A bootstrap draws so often, always the same way.
-_DRAWS = 20_000
-_SEED = 18
-#: Fewer seeds than this give no interval: a bootstrap of two says far too little.
-LEAST = 3
-
-
-def interval(
-    samples: Sequence[Sequence[float]],
-    figure: Callable[..., Numbers],
-    level: float = 0.95,
-) -> tuple[float, float] | None:
-    """A percentile bootstrap interval (Efron 1979) over seeds.
-
-    Args:
-        samples: of independent groups, each drawn from by itself.
-        figure: of arrays (draws, n), one a group, to (draws,).
-        level: how much of the draws lies within.
-
-    Returns:
-        Its ends; None if a group has fewer than three values.
-    """
-    if min(map(len, samples)) < LEAST:
-        return None
-    rng = np.random.default_rng(_SEED)
-    drawn = [
-        np.asarray(sample)[rng.integers(len(sample), size=(_DRAWS, len(sample)))]
-        for sample in samples
-    ]
-    rest = (1.0 - level) / 2.0
-    low, high = np.quantile(figure(*drawn), [rest, 1.0 - rest])
-    return float(low), float(high)
+__all__ = ["Summary", "by_cell", "difference", "distance", "passage", "passages", "summary"]
 
 
 def distance(means: Sequence[float], path: Sequence[float], level: float) -> float:
@@ -134,7 +97,7 @@ def summary(rows: Sequence[Row]) -> Summary:
         median=float(np.median(means)),
         low=min(means),
         high=max(means),
-        interval=interval([means], _medians),
+        interval=interval([means], medians),
         deviation=float(np.median([row["curve"][-1][2] for row in rows])),
         solved=sum(mean > 200.0 for mean in means),
         landed=sum(max(point[1] for point in row["curve"]) > 200.0 for row in rows),
@@ -143,38 +106,6 @@ def summary(rows: Sequence[Row]) -> Summary:
     )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Of two cells' medians over seeds, the first less the second."""
-
-    value: float
-    #: None with fewer than three seeds in one of them.
-    interval: tuple[float, float] | None
-
-    @property
-    def clear(self) -> bool | None:
-        """Whether the interval leaves 0 out; None without one."""
-        if self.interval is None:
-            return None
-        return self.interval[0] > 0.0 or self.interval[1] < 0.0
-
-
 def difference(ours: Sequence[Row], others: Sequence[Row]) -> Difference:
     """How far one cell lies above another after the last update; both have rows."""
     return compare(finals(ours), finals(others))
-
-
-def compare(ours: Sequence[float], others: Sequence[float]) -> Difference:
-    """The same of bare means."""
-
-    def apart(a: Numbers, b: Numbers) -> Numbers:
-        result: Numbers = _medians(a) - _medians(b)
-        return result
-
-    value = float(np.median(ours) - np.median(others))
-    return Difference(value, interval([ours, others], apart))
-
-
-def _medians(drawn: Any) -> Numbers:
-    found: Numbers = np.median(drawn, axis=1)
-    return found

@@ -14,15 +14,20 @@ import argparse
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from benchmarks.groups import Group
 from benchmarks.processes import command, free_port, stop, wait_for_port
+from genkidama.errors import EnvironmentFailure
 from genkidama.system.lifeline import end_with_parent
 from genkidama.system.machine import available_cores
 from genkidama.system.run import CHILDREN
+
+#: How often the processes are looked at.
+_LOOK_SECONDS = 0.2
 
 #: Children have so long to end, once the parent has ended.
 _GRACE_SECONDS = 30.0
@@ -76,14 +81,29 @@ def main(arguments: list[str] | None = None) -> int:
             line += ["--allow", "*", "--state", str(out / CHILDREN), "--cores", str(options.cores)]
             children.append(_start(line, out.with_name(f"{name}.log"), group))
         try:
-            code = parent.wait()
-            for child in children:
-                child.wait(_GRACE_SECONDS)
+            while parent.poll() is None:
+                _check(children)
+                time.sleep(_LOOK_SECONDS)
+            deadline = time.monotonic() + _GRACE_SECONDS
+            while any(child.poll() is None for child in children) and time.monotonic() < deadline:
+                time.sleep(_LOOK_SECONDS)
+            _check(children)
         finally:
             for process in (parent, *children):
                 if process.poll() is None:
                     stop(process)
-    return code
+    return parent.returncode
+
+
+def _check(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """With one child alone the run would go on, and be another one.
+
+    Raises:
+        EnvironmentFailure: one of them has failed.
+    """
+    for number, child in enumerate(children, 1):
+        if child.poll():
+            raise EnvironmentFailure(f"child-{number} ended with code {child.returncode}")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
+from benchmarks.differences import NONE, number, span, verdict
 from benchmarks.thesis.cells import UPDATES, Row
-from benchmarks.thesis.statistics import Difference, difference, passages
+from benchmarks.thesis.statistics import difference, passages
 
-__all__ = ["LANDS", "NONE", "Cells", "apart", "differing", "moment_of", "number", "passed", "span"]
-__all__ += ["table", "verdict"]
+__all__ = ["LANDS", "Cells", "differing", "moment_of", "passed", "table"]
 
 Cells = Mapping[str, Sequence[Row]]
 
-#: What stands for what is missing.
-NONE = "–"
 #: Policies that hover, or stand on the pad with engines on, come to this mean, and those that land
 #: jump from here to 200 and more.
 LANDS = 100.0
@@ -27,16 +25,6 @@ def table(head: Sequence[str], lines: Iterable[list[str]]) -> Iterator[str]:
     for line in lines:
         yield "| " + " | ".join(line) + " |"
     yield ""
-
-
-def number(value: float, sign: bool = False) -> str:
-    """With a real minus sign."""
-    return f"{value:{'+' if sign else ''}.1f}".replace("-", "−")
-
-
-def span(interval: tuple[float, float] | None) -> str:
-    """An interval, if there is one."""
-    return NONE if interval is None else f"{number(interval[0])} to {number(interval[1])}"
 
 
 def passed(rows: Sequence[Row]) -> str:
@@ -61,20 +49,3 @@ def differing(cells: Cells, name: str, other: str) -> list[str]:
         f"{len(ours)} and {len(others)}",
         verdict(found),
     ]
-
-
-def verdict(found: Difference, more: str = "higher", less: str = "lower") -> str:
-    """What a difference says, in a word or two."""
-    match found.clear:
-        case None:
-            return "too few seeds"
-        case False:
-            return "no clear difference"
-        case True:
-            return more if found.value > 0.0 else less
-
-
-def apart(found: Difference) -> str:
-    """A difference, with its interval."""
-    value = number(found.value, sign=True)
-    return value if found.interval is None else f"{value} ({span(found.interval)})"

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import store
+from benchmarks.differences import compare
 from benchmarks.thesis import __main__ as command
 from benchmarks.thesis import cells, document, measure
 from benchmarks.thesis.cells import BEST, CELLS, GRID, Condition, missing, plan, selected
 from benchmarks.thesis.lander_v2 import LunarLanderV2, make
 from benchmarks.thesis.published import FINAL, PATHS
-from benchmarks.thesis.statistics import compare, distance, passage, summary
+from benchmarks.thesis.statistics import distance, passage, summary
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
@@ -273,11 +274,25 @@ def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twi
     assert not folder.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+takes_groups = pytest.mark.skipif(
     os.geteuid() != 0 or not Path("/sys/fs/cgroup/cpu").exists(),
     reason="takes root and control groups",
 )
+
+
+@pytest.mark.slow
+@takes_groups
+@pytest.mark.timeout(60)
+def test_a_run_whose_child_fails_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    lost: dict[str, object] = {"environment.id": "LunarLander-v3", "environment.options": "{x=1}"}
+    cell = replace(CELLS["why-unequal"], settings=lost)
+    with pytest.raises(EnvironmentFailure, match=r"training ended .*: error: child-. ended with"):
+        measure.measure(Condition(cell.name, 1), tmp_path, lambda what: None, 1, cell)
+
+
+@pytest.mark.slow
+@takes_groups
 def test_a_child_with_a_smaller_share_makes_fewer_exchanges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

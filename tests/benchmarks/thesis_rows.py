@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.thesis.cells import CELLS, CHECKPOINTS, Row
+from benchmarks.thesis.cells import CELLS, CHECKPOINTS, EPISODES, Row
 
 
 def row(cell: str, seed: int, mean: float, deviation: float = 50.0, **more: Any) -> Row:
@@ -19,6 +19,7 @@ def row(cell: str, seed: int, mean: float, deviation: float = 50.0, **more: Any)
         "seconds": 200.0,
         "judging": 100.0,
         "machine_cores": 2,
+        "episodes": EPISODES,
         "load": [8.0, 9.0],
         "curve": [
             [every * step, mean * step / CHECKPOINTS, deviation]
