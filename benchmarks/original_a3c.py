@@ -8,6 +8,11 @@ time limit as if it had terminated (`OriginalTruncation`). `OriginalA3C` has bot
     PYTHONPATH=benchmarks genkidama train examples/lunarlander/thesis.toml --children 2 --cores 4 \
         --set algorithm.name=original_a3c:OriginalA3C
 
+`OriginalWeights` is that program's network, with the weights that it begins with in every run:
+
+    PYTHONPATH=benchmarks genkidama train examples/lunarlander/thesis.toml --children 2 --cores 4 \
+        --set network.name=original_a3c:OriginalWeights
+
 `SummedGradients` reads the thesis' Algorithm 1 to the letter instead: gradients are reset where an
 episode begins (line 4), not where a batch does.
 """
@@ -17,14 +22,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+import gymnasium
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.model import Model
+from genkidama.learning.networks import ActorCritic
 from genkidama.learning.rollout import Rollout
 from genkidama.settings import Algorithm
+from genkidama.settings import Network as NetworkSettings
 
 
 class OriginalA3C(A3C):
@@ -95,3 +103,26 @@ class SummedGradients(A3C):
             yield
         if not goes_on:
             self._sum.zero_()
+
+
+class OriginalWeights(ActorCritic):
+    """Begins with the weights of torch's seed 0, whatever the run's seed is.
+
+    That program sets the seed once a network's layers are there, and then draws the weights of the
+    policy's layers, and of the value's.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[object],
+        action_space: gymnasium.Space[object],
+        settings: NetworkSettings,
+    ) -> None:
+        super().__init__(observation_space, action_space, settings)
+        torch.manual_seed(0)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.normal_(layer.weight, 0.0, settings.initial_deviation)
+
+    def _is_plain(self) -> bool:
+        return True  # it computes what its base does

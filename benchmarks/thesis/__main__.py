@@ -6,9 +6,9 @@ updates of 2,000, and each is judged by 500 episodes with sampled actions, once 
 Updates and episodes are the result here, seconds are not: the machine need not be quiet.
 
 `--cells` takes names of cells and of groups: `grid` (Tables 5.3 to 5.5), `a3c` (Table 5.2), `ours`
-(our own A3C settings), `why` (what may explain a difference, one at a time), `readings` (the grid
-with the faults of the thesis' program, and with gradients reset once an episode), `sizes` (1, 4 and
-8 children at equal episodes). Every cell has its first seed before any has its second.
+(our own A3C settings), `why` (what may explain a difference, one at a time), `weights` (the thesis'
+tables again, with the weights that its program begins with), `sizes` (1, 4 and 8 children at equal
+episodes). Every cell has its first seed before any has its second.
 
 Each run is a line of `docs/results/thesis.jsonl`, and is not repeated once it is there. Stop it at
 any point, also by `kill -9`, and start it again: a training that was cut off begins anew, since a

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["BEST", "CELLS", "FAULTS", "GRID", "GROUPS", "PAIRS", "SIZES", "SUMS", "UPDATES", "Cell"]
-__all__ += ["Condition", "missing", "plan", "selected"]
+__all__ = ["ALONE", "BEST", "CELLS", "GRID", "GROUPS", "PAIRS", "SIZES", "START", "UPDATES"]
+__all__ += ["WEIGHTS", "Cell", "Condition", "missing", "plan", "selected"]
 
 Row = dict[str, Any]
 
@@ -17,6 +17,11 @@ UPDATES = 2_000
 EPISODES = 16_000
 #: A run is judged at so many moments, evenly spread: every 100 updates of the thesis' 2,000.
 CHECKPOINTS = 20
+
+#: The thesis' best cell, which the experiments on "why" vary.
+BEST = "grid-0.9-0.0"
+#: One child alone: at β = 0 each child is, too, but two take twice the time.
+ALONE = "a3c-4-0.999-120"
 
 THESIS = "examples/lunarlander/thesis.toml"
 OURS = "examples/lunarlander/a3c.toml"
@@ -40,8 +45,8 @@ class Cell:
     updates: int = UPDATES
     seeds: int = 5
     first_seed: int = 1
-    #: The experiment's seed in every run; by default the run's own.
-    fixed_seed: int | None = None
+    #: What a cell on "why" is compared with; by default the thesis' best.
+    base: str = BEST
     #: How many times the CPU time of the second child the first of two has.
     slower: float = 1.0
     file: str = THESIS
@@ -95,7 +100,7 @@ def _a3c() -> list[Cell]:
             },
             children=1,
             cores=cores,
-            seeds=3,
+            seeds=5 if cores == 4 else 3,  # more on "why" are compared with it
         )
         for cores, gamma, batch in (
             (8, 0.999, 120),
@@ -112,8 +117,13 @@ def _why() -> list[Cell]:
     def one(name: str, label: str, settings: dict[str, object], **more: Any) -> Cell:
         return Cell(f"why-{name}", label, "why", _blend(0.9, 0.0) | settings, **more)
 
+    def alone(name: str, label: str, settings: dict[str, object]) -> Cell:
+        return one(
+            name, f"A3C, 4 cores: {label}", _blend(1.0, 0.0) | settings, children=1, base=ALONE
+        )
+
     v2: dict[str, object] = {"environment.id": "benchmarks.thesis.lander_v2:make"}
-    pull: dict[str, object] = {"algorithm.pull_steps": 120}
+    weights: dict[str, object] = {WEIGHTS: ORIGINAL_WEIGHTS}
     return [
         one("bootstrap", "the program's bootstrap: V of the last stored state",
             _plug("OriginalBootstrap")),
@@ -123,39 +133,40 @@ def _why() -> list[Cell]:
         one("v2", "LunarLander-v2: the world is kept between episodes", v2),
         one("one-core", "one core a child, four times the updates: nothing is stale in a child",
             {}, cores=1, updates=8_000),
-        one("pull", "θ_L is pulled after every batch, not after every second", pull),
         one("momentum", "one momentum for the cores of a child, not one a core",
             {"optimizer.shared": True}),
         one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
         one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch",
             _plug("SummedGradients")),
-        one("unequal", "one child with half the CPU time of the other", {}, slower=2.0),
-        one("unequal-both", "one child with half the CPU time of the other, and both faults",
-            _plug("OriginalA3C"), slower=2.0),
-        # Seed 0 gives the program's weights, if it makes the policy's layers before the value's.
-        one("seed-0", "all runs have the program's seed, 0", {}, fixed_seed=0),
-        # In Python, t % batch_size * 2, as Algorithm 1 has it, is 0 after every batch.
-        one("program", "both faults, v2, seed 0 and the pull after every batch, all together",
-            _plug("OriginalA3C") | v2 | pull, fixed_seed=0),
+        one("unequal", "one child with a half of the other's CPU time", {}, slower=2.0, seeds=3),
+        one("unequal-both", "one child with a half of the other's CPU time, and both faults",
+            _plug("OriginalA3C"), slower=2.0, seeds=3),
+        one("heavy", "one child with a sixth of the other's CPU time", {}, slower=SLOWER),
+        one("heavy-both", "one child with a sixth of the other's CPU time, and both faults",
+            _plug("OriginalA3C"), slower=SLOWER),
+        one("weights", "all runs begin with the program's own weights", weights),
+        one("program", "the program's weights, both its faults, and v2, all together",
+            _plug("OriginalA3C") | v2 | weights),
+        alone("a3c-weights", "the program's own weights", weights),
+        alone("a3c-both", "both faults", _plug("OriginalA3C")),
+        alone("a3c-program", "the program's weights, and both its faults",
+            _plug("OriginalA3C") | weights),
     ]  # fmt: skip
 
 
-def _readings() -> list[Cell]:
+def _weights() -> list[Cell]:
+    """All of the thesis' own cells again, with the weights that its program begins with."""
     return [
-        Cell(
-            f"{reading}-{alpha}-{beta}",
-            f"α = {alpha}, β = {beta}, {label}",
-            "readings",
-            _blend(alpha, beta) | _plug(name),
-            seeds=seeds,
+        replace(
+            cell,
+            name=START[cell.name],
+            label=f"{cell.label}, the program's weights",
+            group="weights",
+            settings={**cell.settings, WEIGHTS: ORIGINAL_WEIGHTS},
+            seeds=3,
         )
-        for reading, label, name, seeds in (
-            ("faults", "the program's faults", "OriginalA3C", 3),
-            ("sum", "gradients reset once an episode", "SummedGradients", 1),
-        )
-        for alpha in LEVELS
-        for beta in BETAS
-        if (alpha, beta) != (0.9, 0.0)  # they are among those on "why"
+        for cell in [*_grid(), *_a3c()]
+        if cell.name not in (BEST, ALONE)  # they are among those on "why"
     ]
 
 
@@ -193,13 +204,17 @@ def _ours() -> list[Cell]:
     return [Cell("ours", label, "ours", settings, updates=updates, first_seed=21, file=OURS)]
 
 
+#: "Heavily imbalanced" (thesis, 5.3). At β = 0 its parent is nearly the child that pushed last, and
+#: 3 of 20 checkpoints of its best cell fall far back: one push in seven is the slower child's.
+SLOWER = 6.0
+#: A run that sets it does not begin with its own seed's weights.
+WEIGHTS = "network.name"
+ORIGINAL_WEIGHTS = "benchmarks.original_a3c:OriginalWeights"
 LEVELS = (0.1, 0.5, 0.9)
 BETAS = (0.0, 0.5, 0.9)
 #: How many children, at an equal total of episodes, and with which α and β.
 SIZES = (1, 2, 4, 8)
 PAIRS = ((0.9, 0.0), (0.9, 0.5), (0.5, 0.5))
-#: The thesis' best cell, which the experiments on "why" vary.
-BEST = "grid-0.9-0.0"
 
 #: What `--cells` takes beside the names of cells, in the order of a seed's runs.
 GROUPS = {
@@ -207,17 +222,16 @@ GROUPS = {
     "a3c": "Table 5.2",
     "ours": "our own A3C settings",
     "why": "what may explain a difference, one at a time",
-    "readings": "the grid as the thesis' program has it, and as its Algorithm 1 has it",
+    "weights": "all of the thesis' tables, with the weights that its program begins with",
     "sizes": "1, 4 and 8 children at equal episodes",
 }
-CELLS = {
-    cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_readings(), *_sizes()]
-}
 GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
-#: The same cells with both faults of the thesis' program, and with gradients that are reset once an
-#: episode.
-FAULTS = {pair: f"faults-{pair[0]}-{pair[1]}" for pair in GRID} | {(0.9, 0.0): "why-both"}
-SUMS = {pair: f"sum-{pair[0]}-{pair[1]}" for pair in GRID} | {(0.9, 0.0): "why-sum"}
+#: A cell of the thesis' tables, and the same with the weights that its program begins with.
+START = {one.name: f"weights-{one.name}" for one in [*_grid(), *_a3c()]} | {
+    BEST: "why-weights",
+    ALONE: "why-a3c-weights",
+}
+CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_weights(), *_sizes()]}
 
 
 @dataclass(frozen=True)

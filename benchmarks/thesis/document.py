@@ -69,7 +69,7 @@ def text(rows: Sequence[Row], pictures: Sequence[str] = ()) -> str:
         *_against(cells),
         *_ours(cells),
         *reasons.why(cells),
-        *reasons.readings(cells),
+        *reasons.weights(cells),
         *reasons.seeds(cells),
         *_sizes(cells, pictures),
         *_machine(rows),

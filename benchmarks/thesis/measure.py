@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import safetensors.numpy
 
 import genkidama
@@ -42,12 +43,12 @@ _JUDGING = 1_000
 _SPANS = 20
 
 Say = Callable[[str], None]
+Weights = npt.NDArray[np.float32]
 
 
 def command(cell: Cell, seed: int, out: Path) -> list[str]:
     """What trains the cell."""
     settings = [word for setting in cell.overrides for word in ("--set", setting)]
-    seed = seed if cell.fixed_seed is None else cell.fixed_seed
     file = str(ROOT / cell.file)
     words = ["--cores", str(cell.cores), "--seed", str(seed), "--out", str(out), *settings]
     if cell.slower != 1.0:
@@ -89,6 +90,7 @@ def measure(
     trained = store.read(timing)[-1]
     run = Run.open(folder / "run")
     judged = _judge(run, condition.seed, folder / "judged.jsonl", episodes, say)
+    children = _children(run)
     last = judged[-1]
     snapshot = run.snapshot
     row = {
@@ -104,7 +106,8 @@ def measure(
         "curve": [[round(one["updates"], 1), one["mean"], one["std"]] for one in judged],
         "returns": last["returns"],
         "exchanges": _exchanges(run),
-        "disagreement": _disagreement(run),
+        "disagreement": _disagreement(run, children),
+        "children": _judge_children(run, children, condition.seed, episodes, say),
         "settings": [_processes(cell), *cell.overrides],
     }
     if not keep:
@@ -191,15 +194,34 @@ def _exchanges(run: Run) -> dict[str, Any]:
     return result
 
 
-def _disagreement(run: Run) -> dict[str, Any]:
+def _children(run: Run) -> dict[str, Weights]:
+    """What each child has at the end: its own weights, float32."""
+    files = sorted((run.path / CHILDREN).glob("*.safetensors"))
+    return {file.stem: safetensors.numpy.load_file(file)["weights"] for file in files}
+
+
+def _judge_children(
+    run: Run, children: dict[str, Weights], seed: int, episodes: int, say: Say
+) -> dict[str, list[float]]:
+    """Mean and deviation of each child's own weights; nothing of a child that is alone."""
+    if len(children) < 2:
+        return {}
+    found = {}
+    with Judge(run.experiment, seed + _JUDGING) as judge:
+        for name, weights in children.items():
+            say(f"judging {name}")
+            snapshot = Snapshot(0.0, run.snapshot.steps, None, weights)
+            found[name] = [round(value, 2) for value in judge(snapshot, episodes)]
+    return found
+
+
+def _disagreement(run: Run, children: dict[str, Weights]) -> dict[str, Any]:
     """How far the ended run's weights lie apart, by |θ_P|: each child's from θ_P, and from others'.
 
     `between` is the mean over all pairs of children; None with one child.
     """
     parent = checkpoints.load(run.final).vector.astype(np.float64)
     scale = float(np.linalg.norm(parent))
-    files = sorted((run.path / CHILDREN).glob("*.safetensors"))
-    children = {file.stem: safetensors.numpy.load_file(file)["weights"] for file in files}
 
     def apart(a: Any, b: Any) -> float:
         return round(float(np.linalg.norm(a - b)) / scale, 4)

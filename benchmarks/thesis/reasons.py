@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from benchmarks.differences import NONE, apart, compare, number, verdict
-from benchmarks.thesis.cells import BEST, CELLS, FAULTS, GRID, SUMS, Row
-from benchmarks.thesis.published import PATHS
-from benchmarks.thesis.statistics import difference, distance, passage, passages, summary
-from benchmarks.thesis.wording import LANDS, Cells, moment_of, passed, table
+from benchmarks.thesis.cells import BEST, CELLS, START, WEIGHTS, Row
+from benchmarks.thesis.published import FINAL, PATHS
+from benchmarks.thesis.statistics import difference, passage, passages, summary
+from benchmarks.thesis.wording import LANDS, Cells, differing, moment_of, passed, table
 
-__all__ = ["readings", "seeds", "why"]
+__all__ = ["seeds", "weights", "why"]
 
 
 def why(cells: Cells) -> Iterator[str]:
@@ -24,9 +24,8 @@ def why(cells: Cells) -> Iterator[str]:
     yield ""
     lines = []
     clear: list[str] = []
-    base = cells.get(BEST, [])
     for name in (name for name in CELLS if CELLS[name].group == "why"):
-        rows = cells.get(name, [])
+        rows, base = cells.get(name, []), cells.get(CELLS[name].base, [])
         line = [CELLS[name].label, f"{len(rows)} and {len(base)}"]
         if rows and base:
             higher = difference(rows, base)
@@ -71,37 +70,33 @@ def _faster(row: Row) -> float:
     return float(max(made) / sum(made))
 
 
-def readings(cells: Cells) -> Iterator[str]:
-    yield "## Three readings"
+def weights(cells: Cells) -> Iterator[str]:
+    yield "## With the weights that the thesis' program begins with"
     yield ""
-    yield "`thesis.toml` is right where the thesis' program is wrong: that takes the value of the"
-    yield "last stored state instead of the following one, and a time limit for an end. Algorithm"
-    yield "1 of the thesis resets gradients before an episode begins (line 4), and nowhere else:"
-    yield "to the letter, each batch then steps along the sum of its episode's gradients so far."
-    yield "Where children read the parent (β > 0), paths are smooth, and tell these readings"
-    yield "apart."
+    yield "That program sets torch's seed to 0 before it draws a network's weights, so all of its"
+    yield "runs begin alike: each of Tables 5.3 to 5.5, and of Table 5.2. With"
+    yield "`benchmarks/original_a3c.py` ours begin with these same numbers. Nothing else is"
+    yield "changed, and seeds differ in what the children then see and do."
     yield ""
-    level = f"{LANDS:.0f}"
-    yield f"*{level} after* is as above. *Distance* is the root mean square of how far checkpoints"
-    yield f"are from the thesis', before one of the two is at {level}. What comes after is whether"
-    yield "a policy finds out how to land. Both are medians of the seeds (in brackets: how many)."
-    yield ""
-    all_three = {"thesis.toml": GRID, "its program's faults": FAULTS, "sums": SUMS}
     lines = []
-    for pair, name in GRID.items():
-        path = PATHS[name]
-        line = [CELLS[name].label, moment_of(passage(path, LANDS))]
-        of_readings = [cells.get(keys[pair], []) for keys in all_three.values()]
-        line += [*map(passed, of_readings), *(_distance(rows, path) for rows in of_readings)]
-        lines.append(line)
-    head = ["cell", f"{level} after: thesis", *all_three]
-    first, *others = all_three
-    yield from table([*head, f"distance: {first}", *others], lines)
+    for name, same in START.items():
+        own, rows = cells.get(name, []), cells.get(same, [])
+        mean, deviation = FINAL[name]
+        line = [CELLS[name].label, f"{number(mean)} ± {deviation:.1f}", _final(own), _final(rows)]
+        line += differing(cells, same, name)
+        path = PATHS.get(name)
+        line += [NONE if path is None else moment_of(passage(path, LANDS))]
+        lines.append([*line, passed(own), passed(rows)])
+    head = ["cell", "thesis", "each seed's own weights", "the program's weights", "higher by"]
+    head += ["interval", "seeds", "says", f"{LANDS:.0f} after: thesis"]
+    yield from table([*head, "each seed's own weights", "the program's weights"], lines)
 
 
-def _distance(rows: Sequence[Row], path: Sequence[float]) -> str:
-    found = [distance([mean for _, mean, _ in row["curve"]], path, LANDS) for row in rows]
-    return f"{median(found):.0f} ({len(rows)})" if found else NONE
+def _final(rows: Sequence[Row]) -> str:
+    if not rows:
+        return NONE
+    found = summary(rows)
+    return f"{number(found.median)} ± {found.deviation:.1f}"
 
 
 def seeds(cells: Cells) -> Iterator[str]:
@@ -114,7 +109,7 @@ def seeds(cells: Cells) -> Iterator[str]:
     shown = {
         name: {row["seed"]: number(row["curve"][-1][1]) for row in cells[name]}
         for name in CELLS
-        if len(cells.get(name, [])) > 1 and name != "ours" and CELLS[name].fixed_seed is None
+        if len(cells.get(name, [])) > 1 and name != "ours" and WEIGHTS not in CELLS[name].settings
     }
     known = sorted({seed for found in shown.values() for seed in found})
     lines = [

@@ -10,23 +10,7 @@ import numpy as np
 from benchmarks.differences import Difference, compare, interval, medians
 from benchmarks.thesis.cells import UPDATES, Row
 
-__all__ = ["Summary", "by_cell", "difference", "distance", "passage", "passages", "summary"]
-
-
-def distance(means: Sequence[float], path: Sequence[float], level: float) -> float:
-    """Root mean square of a run's means less the thesis' at the same checkpoints.
-
-    Args:
-        means: at moments that are evenly spread over the run.
-        path: the thesis', at the same moments.
-        level: from where one of them has come to it, nothing counts.
-    """
-    apart = []
-    for ours, theirs in zip(means, path, strict=False):  # a run may have one more, its end
-        if max(ours, theirs) >= level:
-            break
-        apart.append(ours - theirs)
-    return float(np.sqrt(np.mean(np.square(apart)))) if apart else 0.0
+__all__ = ["Summary", "by_cell", "difference", "passage", "passages", "summary"]
 
 
 def passages(rows: Iterable[Row], level: float) -> list[float]:

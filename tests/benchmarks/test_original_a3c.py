@@ -12,15 +12,17 @@ from benchmarks.original_a3c import (
     OriginalA3C,
     OriginalBootstrap,
     OriginalTruncation,
+    OriginalWeights,
     SummedGradients,
 )
 from genkidama.errors import ConfigurationError
+from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import gradients
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from tests.helpers import small
+from tests.helpers import merged, small
 
 FULL = 4
 #: Its batches end with their episode.
@@ -102,3 +104,26 @@ def test_gradients_that_could_not_be_summed_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"network.name = 'actor-critic'"):
         SummedGradients(experiment.algorithm, Model(experiment, environment))
     environment.close()
+
+
+def test_every_seed_begins_with_the_program_s_own_weights() -> None:
+    thesis = Experiment.load("examples/lunarlander/thesis.toml")
+    name = f"{OriginalWeights.__module__}:{OriginalWeights.__name__}"
+    environment = make_environment(thesis.environment)
+    found = [
+        Model(merged({**thesis.to_dict(), "seed": seed}, network={"name": name}), environment)
+        for seed in (0, 7)
+    ]
+    plain = Model(thesis, environment)
+    environment.close()
+    torch.manual_seed(0)
+    wanted = [
+        part.flatten()
+        for rows, columns in ((128, 8), (4, 128), (128, 8), (1, 128))
+        for part in (torch.empty(rows, columns).normal_(0.0, 0.1), torch.zeros(rows))
+    ]
+    for model in found:
+        assert torch.equal(model.vector, torch.cat(wanted))
+        assert model.by_hand is not None  # as fast as the plain network
+        assert model.signature.entries == plain.signature.entries
+    assert not torch.equal(plain.vector, found[0].vector)
