@@ -150,8 +150,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 0 if well else EnvironmentFailure.exit_code
         case "report":
             from benchmarks.thesis.document import write
+            from benchmarks.thesis.program import RESULTS
 
-            for file in write(rows, options.document):
+            for file in write(rows, options.document, store.read(RESULTS)):
                 print(file)
     return 0
 

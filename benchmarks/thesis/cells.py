@@ -6,8 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["ALONE", "BEST", "CELLS", "GRID", "GROUPS", "PAIRS", "SIZES", "START", "UPDATES"]
-__all__ += ["WEIGHTS", "Cell", "Condition", "missing", "plan", "selected"]
+__all__ = [
+    "ALONE",
+    "BEST",
+    "CELLS",
+    "CHECKPOINTS",
+    "GRID",
+    "GROUPS",
+    "PAIRS",
+    "SIZES",
+    "START",
+    "UPDATES",
+    "WEIGHTS",
+    "Cell",
+    "Condition",
+    "missing",
+    "plan",
+    "selected",
+]
 
 Row = dict[str, Any]
 
@@ -142,11 +158,11 @@ def _why() -> list[Cell]:
         one("unequal-both", "one child with a half of the other's CPU time, and both faults",
             _plug("OriginalA3C"), slower=2.0, seeds=3),
         one("heavy", "one child with a sixth of the other's CPU time", {}, slower=SLOWER),
-        one("heavy-both", "one child with a sixth of the other's CPU time, and both faults",
-            _plug("OriginalA3C"), slower=SLOWER),
         one("weights", "all runs begin with the program's own weights", weights),
         one("program", "the program's weights, both its faults, and v2, all together",
             _plug("OriginalA3C") | v2 | weights),
+        one("shelf", "all of that, and one child with a sixth of the other's CPU time",
+            _plug("OriginalA3C") | v2 | weights, slower=SLOWER),
         alone("a3c-weights", "the program's own weights", weights),
         alone("a3c-both", "both faults", _plug("OriginalA3C")),
         alone("a3c-program", "the program's weights, and both its faults",

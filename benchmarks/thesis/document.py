@@ -20,7 +20,7 @@ from benchmarks.thesis.cells import (
 )
 from benchmarks.thesis.published import FINAL, PATHS
 from benchmarks.thesis.statistics import by_cell, passage, summary
-from benchmarks.thesis.wording import LANDS, Cells, differing, moment_of, passed, table
+from benchmarks.thesis.wording import LANDS, Cells, differing, moment_of, on_the_way, passed, table
 
 __all__ = ["text", "write"]
 
@@ -39,8 +39,13 @@ _PICTURES = {
 }
 
 
-def write(rows: Sequence[Row], path: Path) -> list[Path]:
+def write(rows: Sequence[Row], path: Path, controls: Sequence[Row] = ()) -> list[Path]:
     """Writes the document and the figures beside it.
+
+    Args:
+        rows: of the results.
+        path: of the document.
+        controls: runs of the thesis' own program.
 
     Returns:
         The files that were written.
@@ -50,16 +55,17 @@ def write(rows: Sequence[Row], path: Path) -> list[Path]:
     cells = by_cell(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures = draw(cells, path.parent)
-    path.write_text(text(rows, [file.name for file in pictures]), encoding="utf-8")
+    path.write_text(text(rows, [file.name for file in pictures], controls), encoding="utf-8")
     return [path, *pictures]
 
 
-def text(rows: Sequence[Row], pictures: Sequence[str] = ()) -> str:
+def text(rows: Sequence[Row], pictures: Sequence[str] = (), controls: Sequence[Row] = ()) -> str:
     """The document.
 
     Args:
         rows: of the results.
         pictures: the names of the files that lie beside it.
+        controls: runs of the thesis' own program.
     """
     cells = by_cell(rows)
     parts = [
@@ -69,6 +75,7 @@ def text(rows: Sequence[Row], pictures: Sequence[str] = ()) -> str:
         *_against(cells),
         *_ours(cells),
         *reasons.why(cells),
+        *reasons.program(cells, controls),
         *reasons.weights(cells),
         *reasons.seeds(cells),
         *_sizes(cells, pictures),
@@ -131,23 +138,16 @@ def _grid(cells: Cells, pictures: Sequence[str]) -> Iterator[str]:
         (
             [
                 CELLS[name].label,
-                *(_on_the_way(cells.get(name, []), name, one) for one in moments),
+                *(
+                    f"{on_the_way(cells.get(name, []), name, one)}"
+                    f" ({number(PATHS[name][one // 100 - 1])})"
+                    for one in moments
+                ),
                 f"{passed(cells.get(name, []))} ({moment_of(passage(PATHS[name], LANDS))})",
             ]
             for name in GRID.values()
         ),
     )
-
-
-def _on_the_way(rows: Sequence[Row], name: str, updates: int) -> str:
-    published = PATHS[name][updates // 100 - 1]
-    found = [
-        mean
-        for row in rows
-        for moment, mean, _ in row["curve"]
-        if abs(moment - updates) < CELLS[name].every / 2
-    ]
-    return f"{number(compare(found, [0.0]).value) if found else NONE} ({number(published)})"
 
 
 def _a3c(cells: Cells, pictures: Sequence[str]) -> Iterator[str]:

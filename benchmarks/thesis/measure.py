@@ -34,11 +34,11 @@ from genkidama.system.lifeline import end_with_parent
 from genkidama.system.machine import available_cores
 from genkidama.system.run import CHILDREN, Run
 
-__all__ = ["ROOT", "command", "measure"]
+__all__ = ["JUDGING", "ROOT", "command", "measure"]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Episodes begin alike for all cells of a seed, and otherwise than in training.
-_JUDGING = 1_000
+JUDGING = 1_000
 #: A figure shows staleness as means of so many spans of the run.
 _SPANS = 20
 
@@ -154,7 +154,7 @@ def _judge(run: Run, seed: int, path: Path, episodes: int, say: Say) -> list[Row
     """A line for each checkpoint, in order of updates."""
     found = {row["checkpoint"]: row for row in store.read(path)}
     kept = run.checkpoints
-    with Judge(run.experiment, seed + _JUDGING) as judge:
+    with Judge(run.experiment, seed + JUDGING) as judge:
         for number, checkpoint in enumerate(kept, 1):
             if checkpoint.name in found:
                 continue
@@ -207,7 +207,7 @@ def _judge_children(
     if len(children) < 2:
         return {}
     found = {}
-    with Judge(run.experiment, seed + _JUDGING) as judge:
+    with Judge(run.experiment, seed + JUDGING) as judge:
         for name, weights in children.items():
             say(f"judging {name}")
             snapshot = Snapshot(0.0, run.snapshot.steps, None, weights)

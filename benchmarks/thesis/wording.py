@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from benchmarks.differences import NONE, number, span, verdict
-from benchmarks.thesis.cells import UPDATES, Row
+from benchmarks.thesis.cells import CELLS, UPDATES, Row
 from benchmarks.thesis.statistics import difference, passages
 
-__all__ = ["LANDS", "Cells", "differing", "moment_of", "passed", "table"]
+__all__ = ["LANDS", "Cells", "differing", "moment_of", "on_the_way", "passed", "table"]
 
 Cells = Mapping[str, Sequence[Row]]
 
@@ -30,6 +30,17 @@ def table(head: Sequence[str], lines: Iterable[list[str]]) -> Iterator[str]:
 def passed(rows: Sequence[Row]) -> str:
     """When a cell's mean came to `LANDS`, in the median of its seeds."""
     return moment_of(float(median(passages(rows, LANDS)))) if rows else NONE
+
+
+def on_the_way(rows: Sequence[Row], name: str, updates: int) -> str:
+    """The mean after so many updates, in the median of a cell's seeds."""
+    found = [
+        mean
+        for row in rows
+        for moment, mean, _ in row["curve"]
+        if abs(moment - updates) < CELLS[name].every / 2
+    ]
+    return number(float(median(found))) if found else NONE
 
 
 def moment_of(updates: float) -> str:

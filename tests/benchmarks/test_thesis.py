@@ -114,6 +114,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     rows += [row("ours", 1, 260.0, 30.0), row("ours", 2, 260.0, 41.0)]
     rows += [row(BEST, 1, 210.0)]  # later, so it counts
     uneven = {"child-1": {"exchanges": 300}, "child-2": {"exchanges": 100}}
+    rows += [row("why-weights", 1, 190.0)]
     rows += [row("why-unequal", 1, 150.0) | {"exchanges": uneven}]
     text = document.text(rows, ["thesis-grid.svg"])
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 | **220.0** ± 50.0 | 210.0 to 230.0 |" in text
@@ -121,13 +122,18 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     assert "| 55.0 (−37.0) | 110.0 (10.9) | 165.0 (243.3) | 220.0 (257.2) |" in text
     assert "lies within 257.2 ± 39.9" in text
     assert "cores | +1.3 | −1.0 | – | 3 and 2 | too few seeds |" in text
-    assert "stored state | 3 and 3 | 102.0 | −118.0 (−129.0 to −107.0) | lower | 2,000 |" in text
+    assert (
+        "stored state | 3 and 3 | 102.0 | −118.0 (−129.0 to −107.0) | lower | 0 of 3 | 2,000 |"
+        in text
+    )
     assert (
         "Clear differences: the program's bootstrap: V of the last stored state (lower, later)"
         in text
     )
     assert "| the program's truncation: the time limit counts as an end | 0 and 3 | – |" in text
-    assert "the faster one makes\n75% of the exchanges" in text
+    assert "With 2 times the CPU time the faster child makes\n75% of the exchanges" in text
+    assert "| *α = 0.9, β = 0.0* | 3 | 220.0 |  |  | 3 of 3 | 1,000 |" in text
+    assert "| 220.0 ± 50.0 (3 of 3) | 190.0 ± 50.0 (0 of 1) | −30.0 | – | 1 and 3 |" in text
     assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text
     assert "| 2 | 260.0 ± 41.0 | 260.0 ± 41.0 | no |" in text
     assert "| cell | 1 | 2 | 3 |" in text
