@@ -161,7 +161,7 @@ def _why() -> list[Cell]:
         one("weights", "all runs begin with the program's own weights", weights),
         one("program", "the program's weights, both its faults, and v2, all together",
             _plug("OriginalA3C") | v2 | weights),
-        one("shelf", "all of that, and one child with a sixth of the other's CPU time",
+        one("shelf", "the same, and one child with a sixth of the other's CPU time",
             _plug("OriginalA3C") | v2 | weights, slower=SLOWER),
         alone("a3c-weights", "the program's own weights", weights),
         alone("a3c-both", "both faults", _plug("OriginalA3C")),

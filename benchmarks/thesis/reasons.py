@@ -64,8 +64,8 @@ def why(cells: Cells) -> Iterator[str]:
     yield "1,400 updates. An update counts exchanges of both, so the faster child is ahead of it."
     for times in sorted({cell.slower for cell in CELLS.values()} - {1.0}):
         if uneven := [row for name in cells for row in cells[name] if CELLS[name].slower == times]:
-            yield f"With {times:g} times the CPU time the faster child makes"
-            yield f"{median(map(_faster, uneven)):.0%} of the exchanges."
+            share = median(map(_faster, uneven))
+            yield f"With {times:g} times the CPU time the faster child makes {share:.0%} of them."
     yield ""
 
 
@@ -84,9 +84,9 @@ def program(cells: Cells, controls: Sequence[Row]) -> Iterator[str]:
     yield "## The thesis' own program, here"
     yield ""
     yield "`python -m benchmarks.thesis.program CLONE` runs the A3C of the thesis' repository on"
-    yield "this machine, with 4 cores as in Table 5.2. What it learns is judged as ours is. Ours"
-    yield "begin with its weights, or have its faults, or both. Figures are means, in the median of"
-    yield "runs."
+    yield "this machine, with 4 cores as in Table 5.2. What it learns is judged as ours is. It begins"
+    yield "with the same weights in each run, but its environment has no seed. Ours begin with its"
+    yield "weights, or have its faults, or both. Figures are means, in the median of runs."
     yield ""
     named = {"its program": list(controls), "`thesis.toml`": cells.get(ALONE, [])} | {
         f"… {what}": cells.get(f"why-a3c-{name}", [])
@@ -109,6 +109,12 @@ def program(cells: Cells, controls: Sequence[Row]) -> Iterator[str]:
         lines.append(line)
     head = ["", "runs", "500", "1,000", "1,500", "2,000", "ever above 200", f"{LANDS:.0f} after"]
     yield from table(head, lines)
+    if controls:
+        ends = [f"{row['curve'][-1][1]:.1f} ± {row['curve'][-1][2]:.1f}" for row in controls]
+        yield f"Its runs here ended at {', '.join(ends)}."
+        if 0 < summary(controls).landed < len(controls):
+            yield "So whether a run lands within 2,000 updates is chance in the thesis' program, too."
+        yield ""
 
 
 def weights(cells: Cells) -> Iterator[str]:

@@ -116,7 +116,10 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     uneven = {"child-1": {"exchanges": 300}, "child-2": {"exchanges": 100}}
     rows += [row("why-weights", 1, 190.0)]
     rows += [row("why-unequal", 1, 150.0) | {"exchanges": uneven}]
-    text = document.text(rows, ["thesis-grid.svg"])
+    controls = [row(ALONE, 1, 240.0), row(ALONE, 2, 120.0)]
+    text = document.text(rows, ["thesis-grid.svg"], controls)
+    assert "| its program | 2 | 45.0 | 90.0 | 135.0 | 180.0 ± 50.0 | 1 of 2 |" in text
+    assert "Its runs here ended at 240.0 ± 50.0, 120.0 ± 50.0.\nSo whether a run lands" in text
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 | **220.0** ± 50.0 | 210.0 to 230.0 |" in text
     assert "| −37.2 | no | 220.0 | 3 of 3 | 3 of 3 |" in text
     assert "| 55.0 (−37.0) | 110.0 (10.9) | 165.0 (243.3) | 220.0 (257.2) |" in text
@@ -131,7 +134,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
         in text
     )
     assert "| the program's truncation: the time limit counts as an end | 0 and 3 | – |" in text
-    assert "With 2 times the CPU time the faster child makes\n75% of the exchanges" in text
+    assert "With 2 times the CPU time the faster child makes 75% of them." in text
     assert "| *α = 0.9, β = 0.0* | 3 | 220.0 |  |  | 3 of 3 | 1,000 |" in text
     assert "| 220.0 ± 50.0 (3 of 3) | 190.0 ± 50.0 (0 of 1) | −30.0 | – | 1 and 3 |" in text
     assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text
