@@ -84,9 +84,9 @@ def program(cells: Cells, controls: Sequence[Row]) -> Iterator[str]:
     yield "## The thesis' own program, here"
     yield ""
     yield "`python -m benchmarks.thesis.program CLONE` runs the A3C of the thesis' repository on"
-    yield "this machine, with 4 cores as in Table 5.2. What it learns is judged as ours is. It begins"
-    yield "with the same weights in each run, but its environment has no seed. Ours begin with its"
-    yield "weights, or have its faults, or both. Figures are means, in the median of runs."
+    yield "this machine, with 4 cores as in Table 5.2. What it learns is judged as ours is. It"
+    yield "begins with the same weights in each run, but its environment has no seed. Ours begin"
+    yield "with its weights, or have its faults, or both. Figures are means, in the median of runs."
     yield ""
     named = {"its program": list(controls), "`thesis.toml`": cells.get(ALONE, [])} | {
         f"… {what}": cells.get(f"why-a3c-{name}", [])
@@ -113,7 +113,7 @@ def program(cells: Cells, controls: Sequence[Row]) -> Iterator[str]:
         ends = [f"{row['curve'][-1][1]:.1f} ± {row['curve'][-1][2]:.1f}" for row in controls]
         yield f"Its runs here ended at {', '.join(ends)}."
         if 0 < summary(controls).landed < len(controls):
-            yield "So whether a run lands within 2,000 updates is chance in the thesis' program, too."
+            yield "So in that program, too, it is chance whether a run finds out how to land."
         yield ""
 
 
