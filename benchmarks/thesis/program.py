@@ -23,9 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -39,14 +37,14 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.system.machine import available_cores
 
-__all__ = ["CHANGES", "RESULTS", "changed", "make", "weights"]
+__all__ = ["CHANGES", "RESULTS", "changed", "weights"]
 
 SCRIPT = "a3c_single_machine.py"
 CORES = 4
 #: What is replaced, and by what: each pattern must be there.
 CHANGES = {
     # Gymnasium's LunarLander, with the old way of stepping.
-    r"^import gym$": "from benchmarks.thesis import program as gym",
+    r"^import gym$": "from benchmarks.thesis import old_gym as gym",
     # With torch 2 `zero_grad` lets go of the gradients that both networks share.
     r"\.zero_grad\(\)": ".zero_grad(set_to_none=False)",
     r"^NUM_CPUS\b.*": f"NUM_CPUS = {CORES}",
@@ -64,25 +62,6 @@ _NUMBER = re.compile(r"lander_(\d+)_")
 
 Weights = npt.NDArray[np.float32]
 Say = Callable[[str], None]
-
-
-class _Old:
-    """An environment as gym 0.23 had it: no time limit apart, and no way to seed it."""
-
-    def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
-        self._environment = environment
-
-    def reset(self) -> Any:
-        return self._environment.reset()[0]
-
-    def step(self, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, _ = self._environment.step(int(action))
-        return observation, float(reward), terminated or truncated, {}
-
-
-def make(name: str) -> _Old:
-    """What the program calls as `gym.make`; v2 and v3 do not differ here (`lander_v2`)."""
-    return _Old(gymnasium.make(name.replace("-v2", "-v3"), disable_env_checker=True))
 
 
 def changed(source: str) -> str:

@@ -1,0 +1,28 @@
+"""Gymnasium as the thesis' program calls gym 0.23."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+__all__ = ["OldEnvironment", "make"]
+
+
+class OldEnvironment:
+    """A time limit is an end like any other, and there is no seed."""
+
+    def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
+        self._environment = environment
+
+    def reset(self) -> Any:
+        return self._environment.reset()[0]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, _ = self._environment.step(int(action))
+        return observation, float(reward), terminated or truncated, {}
+
+
+def make(name: str) -> OldEnvironment:
+    """LunarLander-v3 for v2, from which it hardly differs (`lander_v2`)."""
+    return OldEnvironment(gymnasium.make(name.replace("-v2", "-v3"), disable_env_checker=True))
