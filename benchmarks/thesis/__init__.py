@@ -5,6 +5,8 @@
     cells.py      what is trained: every cell as data, and the order of all runs
     published.py  what the thesis prints
     measure.py    one run: train, then judge every checkpoint
+    program.py    the thesis' own program, as a control
+    stand_in.py   what it calls in place of old libraries
     unequal.py    a training with two children of unequal speed
     statistics.py from rows to what the seeds of a cell come to
     document.py   docs/results/thesis.md, made from the rows

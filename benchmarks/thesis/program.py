@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
+import safetensors.numpy
 
 from benchmarks import store
 from benchmarks.judging import Judge, Snapshot
@@ -44,13 +44,13 @@ CORES = 4
 #: What is replaced, and by what: each pattern must be there.
 CHANGES = {
     # Gymnasium's LunarLander, with the old way of stepping.
-    r"^import gym$": "from benchmarks.thesis import old_gym as gym",
+    r"^import gym$": "from benchmarks.thesis import stand_in as gym",
     # With torch 2 `zero_grad` lets go of the gradients that both networks share.
     r"\.zero_grad\(\)": ".zero_grad(set_to_none=False)",
     r"^NUM_CPUS\b.*": f"NUM_CPUS = {CORES}",
     r"^GAMMA\b.*": "GAMMA = 0.999",
-    # Numbers alone, which are read without running the code of a file.
-    r"torch\.save\(glob_net,": "torch.save(glob_net.state_dict(),",
+    # Numbers alone, where it pickles the whole network.
+    r"torch\.save\(": "gym.set_aside(",
     # What it prints of each episode, and draws at its end.
     r"^ *print\(f'EPISODE.*\n": "",
     r"^import (matplotlib|pandas).*\n": "",
@@ -81,7 +81,8 @@ def changed(source: str) -> str:
 
 def weights(path: Path) -> Weights:
     """A file of the program, in the order in which `thesis.toml` has its numbers."""
-    return torch.cat([part.flatten() for part in torch.load(path).values()]).numpy()
+    found: Weights = safetensors.numpy.load_file(path)["weights"]
+    return found
 
 
 def train(clone: Path, folder: Path, say: Say) -> float:
@@ -101,10 +102,10 @@ def train(clone: Path, folder: Path, say: Say) -> float:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / SCRIPT).write_text(changed(source), encoding="utf-8")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(clone.resolve()), str(ROOT)])
     began = time.monotonic()
     log = folder / "log"
-    line = ["env", "-C", str(folder), "OMP_NUM_THREADS=1", sys.executable, SCRIPT]
+    path = f"PYTHONPATH={clone.resolve()}{os.pathsep}{ROOT}"
+    line = ["env", "-C", str(folder), path, "OMP_NUM_THREADS=1", sys.executable, SCRIPT]
     process = start(line, log)
     try:
         said = 0
@@ -172,7 +173,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=ROOT / "runs/thesis-program")
     parser.add_argument("--episodes", type=int, default=500, help="that judge a checkpoint")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.episodes < 1:
+        parser.error(f"--episodes {options.episodes}: at least 1 is needed")
+    return options
 
 
 @command

@@ -42,9 +42,9 @@ def why(cells: Cells) -> Iterator[str]:
             line += [NONE] * 7
         lines.append(line)
     for name in (BEST, ALONE):
-        if rows := cells.get(name):
-            line = [f"*{CELLS[name].label}*", str(len(rows)), number(summary(rows).median), "", ""]
-            lines.append([*line, _landed(rows), passed(rows), "", ""])
+        if own := cells.get(name):
+            line = [f"*{CELLS[name].label}*", str(len(own)), number(summary(own).median), "", ""]
+            lines.append([*line, _landed(own), passed(own), "", ""])
     head = ["changed", "seeds", "median", "higher by", "says", "ever above", f"{LANDS:.0f} after"]
     yield from table([*head, "sooner by", "says"], lines)
     if clear:
@@ -66,7 +66,21 @@ def why(cells: Cells) -> Iterator[str]:
         if uneven := [row for name in cells for row in cells[name] if CELLS[name].slower == times]:
             share = median(map(_faster, uneven))
             yield f"With {times:g} times the CPU time the faster child makes {share:.0%} of them."
+    behind = [_behind(row) for name in cells for row in cells[name] if _is_parted(name, row)]
+    if behind:
+        yield f"At β = 0 the parent ends behind its better child by {number(median(behind))} in the"
+        yield f"median, by {number(max(behind))} at most ({len(behind)} runs)."
     yield ""
+
+
+def _is_parted(name: str, row: Row) -> bool:
+    """Whether its children never read the parent, and were judged."""
+    return CELLS[name].settings.get("child.beta") == 0.0 and bool(row.get("children"))
+
+
+def _behind(row: Row) -> float:
+    """The better child's own mean less the parent's."""
+    return float(max(mean for mean, _ in row["children"].values()) - row["curve"][-1][1])
 
 
 def _landed(rows: Sequence[Row]) -> str:

@@ -114,7 +114,8 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     rows += [row("ours", 1, 260.0, 30.0), row("ours", 2, 260.0, 41.0)]
     rows += [row(BEST, 1, 210.0)]  # later, so it counts
     uneven = {"child-1": {"exchanges": 300}, "child-2": {"exchanges": 100}}
-    rows += [row("why-weights", 1, 190.0)]
+    own = {"child-1": [250.0, 40.0], "child-2": [120.0, 40.0]}
+    rows += [row("why-weights", 1, 190.0, children=own)]
     rows += [row("why-unequal", 1, 150.0) | {"exchanges": uneven}]
     controls = [row(ALONE, 1, 240.0), row(ALONE, 2, 120.0)]
     text = document.text(rows, ["thesis-grid.svg"], controls)
@@ -135,6 +136,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     )
     assert "| the program's truncation: the time limit counts as an end | 0 and 3 | – |" in text
     assert "With 2 times the CPU time the faster child makes 75% of them." in text
+    assert "behind its better child by 60.0 in the\nmedian, by 60.0 at most (1 runs)." in text
     assert "| *α = 0.9, β = 0.0* | 3 | 220.0 |  |  | 3 of 3 | 1,000 |" in text
     assert "| 220.0 ± 50.0 (3 of 3) | 190.0 ± 50.0 (0 of 1) | −30.0 | – | 1 and 3 |" in text
     assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text

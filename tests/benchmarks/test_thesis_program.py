@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import store
-from benchmarks.thesis import program
+from benchmarks.thesis import program, stand_in
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 #: It has all that is replaced, and sets networks aside as the thesis' program does.
@@ -47,9 +47,8 @@ def clone(path: Path, source: str = SOURCE) -> Path:
 
 
 def test_a_run_is_trained_judged_and_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", "")
     results, work = tmp_path / "rows.jsonl", tmp_path / "work"
     words = [str(clone(tmp_path / "clone")), "--runs", "3", "--episodes", "2"]
     words += ["--results", str(results), "--work", str(work)]
@@ -65,20 +64,22 @@ def test_a_run_is_trained_judged_and_not_repeated(
 
 def test_the_weights_are_in_our_order(tmp_path: Path) -> None:
     layers = [torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)]
-    torch.save(torch.nn.Sequential(*layers).state_dict(), tmp_path / "weights.pt")
+    stand_in.set_aside(torch.nn.Sequential(*layers), str(tmp_path / "weights.pt"))
     parts = [part.flatten() for one in layers for part in (one.weight, one.bias)]
     assert program.weights(tmp_path / "weights.pt").tolist() == torch.cat(parts).tolist()
 
 
-def test_another_program_is_refused(tmp_path: Path) -> None:
+def test_another_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        program.main([str(tmp_path), "--episodes", "0"])
+    assert "--episodes 0: at least 1 is needed" in capsys.readouterr().err
     with pytest.raises(ConfigurationError, match=r"has no a3c_single_machine.py \(No such file"):
         program.train(tmp_path, tmp_path / "work", print)
     with pytest.raises(ConfigurationError, match=r"has no .*zero_grad.*; check out commit 8de83cf"):
         program.changed("import gym\n")
 
 
-def test_a_program_that_fails_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "")
+def test_a_program_that_fails_is_said(tmp_path: Path) -> None:
     broken = clone(tmp_path / "broken", "raise SystemExit('no more')\n" + SOURCE)
     with pytest.raises(EnvironmentFailure, match="ended with code 1: no more"):
         program.train(broken, tmp_path / "work", print)

@@ -1,12 +1,14 @@
-"""Gymnasium as the thesis' program calls gym 0.23."""
+"""What the thesis' program calls in place of gym 0.23 and of `torch.save`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import gymnasium
+import safetensors.torch
+import torch
 
-__all__ = ["OldEnvironment", "make"]
+__all__ = ["OldEnvironment", "make", "set_aside"]
 
 
 class OldEnvironment:
@@ -26,3 +28,9 @@ class OldEnvironment:
 def make(name: str) -> OldEnvironment:
     """LunarLander-v3 for v2, from which it hardly differs (`lander_v2`)."""
     return OldEnvironment(gymnasium.make(name.replace("-v2", "-v3"), disable_env_checker=True))
+
+
+def set_aside(network: torch.nn.Module, path: str) -> None:
+    """Its numbers as one vector: float32 (n,), in the order in which it has its layers."""
+    vector = torch.nn.utils.parameters_to_vector(network.parameters()).detach()
+    safetensors.torch.save_file({"weights": vector}, path)
