@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "GROUPS",
     "PAIRS",
     "SIZES",
-    "START",
     "UPDATES",
     "WEIGHTS",
     "Cell",
@@ -154,36 +153,20 @@ def _why() -> list[Cell]:
         one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
         one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch",
             _plug("SummedGradients")),
-        one("unequal", "one child with a half of the other's CPU time", {}, slower=2.0, seeds=3),
         one("unequal-both", "one child with a half of the other's CPU time, and both faults",
             _plug("OriginalA3C"), slower=2.0, seeds=3),
-        one("heavy", "one child with a sixth of the other's CPU time", {}, slower=SLOWER),
+        one("heavy", "one child with a sixth of the other's CPU time", {}, slower=SLOWER,
+            seeds=3),
         one("weights", "all runs begin with the program's own weights", weights),
         one("program", "the program's weights, both its faults, and v2, all together",
             _plug("OriginalA3C") | v2 | weights),
         one("shelf", "the same, and one child with a sixth of the other's CPU time",
-            _plug("OriginalA3C") | v2 | weights, slower=SLOWER),
+            _plug("OriginalA3C") | v2 | weights, slower=SLOWER, seeds=3),
         alone("a3c-weights", "the program's own weights", weights),
         alone("a3c-both", "both faults", _plug("OriginalA3C")),
         alone("a3c-program", "the program's weights, and both its faults",
             _plug("OriginalA3C") | weights),
     ]  # fmt: skip
-
-
-def _weights() -> list[Cell]:
-    """All of the thesis' own cells again, with the weights that its program begins with."""
-    return [
-        replace(
-            cell,
-            name=START[cell.name],
-            label=f"{cell.label}, the program's weights",
-            group="weights",
-            settings={**cell.settings, WEIGHTS: ORIGINAL_WEIGHTS},
-            seeds=3,
-        )
-        for cell in [*_grid(), *_a3c()]
-        if cell.name not in (BEST, ALONE)  # they are among those on "why"
-    ]
 
 
 def _sizes() -> list[Cell]:
@@ -195,6 +178,7 @@ def _sizes() -> list[Cell]:
             _blend(alpha, beta),
             children=children,
             updates=EPISODES // (4 * children),
+            seeds=3,
         )
         for children in SIZES
         if children != 2  # they are in the grid
@@ -238,16 +222,10 @@ GROUPS = {
     "a3c": "Table 5.2",
     "ours": "our own A3C settings",
     "why": "what may explain a difference, one at a time",
-    "weights": "all of the thesis' tables, with the weights that its program begins with",
     "sizes": "1, 4 and 8 children at equal episodes",
 }
 GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
-#: A cell of the thesis' tables, and the same with the weights that its program begins with.
-START = {one.name: f"weights-{one.name}" for one in [*_grid(), *_a3c()]} | {
-    BEST: "why-weights",
-    ALONE: "why-a3c-weights",
-}
-CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_weights(), *_sizes()]}
+CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_sizes()]}
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from benchmarks.differences import NONE, apart, compare, number, verdict
-from benchmarks.thesis.cells import ALONE, BEST, CELLS, START, WEIGHTS, Row
-from benchmarks.thesis.published import FINAL, PATHS
-from benchmarks.thesis.statistics import difference, passage, passages, summary
-from benchmarks.thesis.wording import LANDS, Cells, differing, moment_of, on_the_way, passed, table
+from benchmarks.thesis.cells import ALONE, BEST, CELLS, WEIGHTS, Row
+from benchmarks.thesis.published import FINAL
+from benchmarks.thesis.statistics import difference, passages, summary
+from benchmarks.thesis.wording import LANDS, Cells, on_the_way, passed, table
 
-__all__ = ["program", "seeds", "weights", "why"]
+__all__ = ["program", "seeds", "why"]
 
 
 def why(cells: Cells) -> Iterator[str]:
@@ -129,36 +129,6 @@ def program(cells: Cells, controls: Sequence[Row]) -> Iterator[str]:
         if 0 < summary(controls).landed < len(controls):
             yield "So in that program, too, it is chance whether a run finds out how to land."
         yield ""
-
-
-def weights(cells: Cells) -> Iterator[str]:
-    yield "## With the weights that the thesis' program begins with"
-    yield ""
-    yield "That program sets torch's seed to 0 before it draws a network's weights, so all of its"
-    yield "runs begin alike: each of Tables 5.3 to 5.5, and of Table 5.2. With"
-    yield "`benchmarks/original_a3c.py` ours begin with these same numbers. Nothing else is"
-    yield "changed, and seeds differ in what the children then see and do. In brackets: *ever"
-    yield "above* 200, as before."
-    yield ""
-    lines = []
-    for name, same in START.items():
-        own, rows = cells.get(name, []), cells.get(same, [])
-        mean, deviation = FINAL[name]
-        line = [CELLS[name].label, f"{number(mean)} ± {deviation:.1f}", _final(own), _final(rows)]
-        line += differing(cells, same, name)
-        path = PATHS.get(name)
-        line += [NONE if path is None else moment_of(passage(path, LANDS))]
-        lines.append([*line, passed(own), passed(rows)])
-    head = ["cell", "thesis", "each seed's own weights", "the program's weights", "higher by"]
-    head += ["interval", "seeds", "says", f"{LANDS:.0f} after: thesis"]
-    yield from table([*head, "each seed's own weights", "the program's weights"], lines)
-
-
-def _final(rows: Sequence[Row]) -> str:
-    if not rows:
-        return NONE
-    found = summary(rows)
-    return f"{number(found.median)} ± {found.deviation:.1f} ({_landed(rows)})"
 
 
 def seeds(cells: Cells) -> Iterator[str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from benchmarks.differences import Difference, compare, interval, medians
 from benchmarks.thesis.cells import UPDATES, Row
 
-__all__ = ["Summary", "by_cell", "difference", "passage", "passages", "summary"]
+__all__ = ["Summary", "by_cell", "difference", "passage", "passages", "standing", "summary"]
 
 
 def passages(rows: Iterable[Row], level: float) -> list[float]:
@@ -93,3 +95,53 @@ def summary(rows: Sequence[Row]) -> Summary:
 def difference(ours: Sequence[Row], others: Sequence[Row]) -> Difference:
     """How far one cell lies above another after the last update; both have rows."""
     return compare(finals(ours), finals(others))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where single runs of others lie among ours, over all cells together."""
+
+    #: That both have.
+    cells: int
+    #: In how many of them the others' run lies above the median of ours.
+    above: int
+    #: How likely places so far from the middle are if their run were one more seed of ours.
+    chance: float
+
+
+def standing(cells: Mapping[str, Sequence[Row]], others: Mapping[str, float]) -> Standing | None:
+    """Compares one run a cell with our seeds of it (van Elteren 1960, exact and two-sided).
+
+    A run's place is the number of our seeds below it, of n, and ½ for a seed that is equal. With
+    nothing to tell the run from ours each of the n + 1 places is as likely. Places are added up
+    with the weights 1/(n + 2).
+
+    Args:
+        cells: our rows.
+        others: the mean after the last update, by cell.
+
+    Returns:
+        None if there is no cell with rows.
+    """
+    distance = Fraction(0)
+    sums = {Fraction(0): Fraction(1)}  # how likely each is
+    above = known = 0
+    for name, mean in others.items():
+        ours = finals(cells.get(name, []))
+        if not ours:
+            continue
+        known += 1
+        above += mean > float(np.median(ours))
+        places = len(ours) + 1
+        place = sum(Fraction((mean > one) + (mean >= one), 2) for one in ours)
+        distance += (place - Fraction(len(ours), 2)) / (places + 1)
+        steps = [(other - Fraction(len(ours), 2)) / (places + 1) for other in range(places)]
+        added: defaultdict[Fraction, Fraction] = defaultdict(Fraction)
+        for total, likely in sums.items():
+            for step in steps:
+                added[total + step] += likely / places
+        sums = added
+    if not known:
+        return None
+    chance = sum(likely for total, likely in sums.items() if abs(total) >= abs(distance))
+    return Standing(known, above, float(chance))
