@@ -3,7 +3,7 @@
 A run's folder below `--work` has:
 
     training/     the run directory while it trains; begun anew after an interruption
-    run/          the same, once training has ended
+    run/          the same, once training has ended; not used if its settings are others
     judged.jsonl  a line for each checkpoint that was judged
 """
 
@@ -83,6 +83,8 @@ def measure(
     cell = cell or CELLS[condition.cell]
     folder = work / f"{condition.cell}-{condition.seed}"
     timing = folder / "timing.jsonl"
+    if (folder / "run").exists() and store.read(timing)[-1].get("settings") != _settings(cell):
+        shutil.rmtree(folder)  # it is of an earlier version of the cell
     if not (folder / "run").exists():
         say("training")
         store.append(timing, _train(cell, condition.seed, folder))
@@ -108,18 +110,17 @@ def measure(
         "exchanges": _exchanges(run),
         "disagreement": _disagreement(run, children),
         "children": _judge_children(run, children, condition.seed, episodes, say),
-        "settings": [_processes(cell), *cell.overrides],
     }
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
     return row
 
 
-def _processes(cell: Cell) -> str:
-    found = f"--children {cell.children} --cores {cell.cores}"
-    if cell.slower == 1.0:
-        return found
-    return f"{found}, child-1 with {cell.slower:g} times the CPU time of child-2"
+def _settings(cell: Cell) -> list[str]:
+    processes = f"--children {cell.children} --cores {cell.cores}"
+    if cell.slower != 1.0:
+        processes += f", child-1 with {cell.slower:g} times the CPU time of child-2"
+    return [processes, *cell.overrides]
 
 
 def _train(cell: Cell, seed: int, folder: Path) -> Row:
@@ -147,6 +148,7 @@ def _train(cell: Cell, seed: int, folder: Path) -> Row:
         "machine_cores": available_cores(),
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
         "software": genkidama.__version__,
+        "settings": _settings(cell),
     }
 
 

@@ -12,6 +12,7 @@ from genkidama.learning.play import play
 from tests.helpers import small
 
 
+@pytest.mark.slow
 def test_a_policy_of_envpools_is_judged_in_gymnasiums_by_the_same_episodes() -> None:
     """EnvPool's own options say how it computes, and Gymnasium does not take them."""
     environment = make_environment(small().environment)

@@ -307,6 +307,19 @@ def test_a_real_cell_is_trained_and_judged_and_an_interruption_costs_nothing_twi
     assert not folder.exists()
 
 
+def test_a_training_with_other_settings_is_not_judged(tmp_path: Path) -> None:
+    folder = tmp_path / f"{BEST}-1"
+    (folder / "run").mkdir(parents=True)
+    store.append(folder / "timing.jsonl", {"seconds": 1.0, "settings": ["--children 3"]})
+
+    def stop(what: str) -> None:
+        raise KeyboardInterrupt(what)
+
+    with pytest.raises(KeyboardInterrupt, match="training"):
+        measure.measure(Condition(BEST, 1), tmp_path, stop)
+    assert not folder.exists()
+
+
 takes_groups = pytest.mark.skipif(
     os.geteuid() != 0 or not Path("/sys/fs/cgroup/cpu").exists(),
     reason="takes root and control groups",

@@ -46,6 +46,7 @@ def clone(path: Path, source: str = SOURCE) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_judged_and_not_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
