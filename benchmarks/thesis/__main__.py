@@ -149,10 +149,11 @@ def main(arguments: list[str] | None = None) -> int:
                 well = run(wanted, rows, options)
             return 0 if well else EnvironmentFailure.exit_code
         case "report":
+            from benchmarks.thesis import program, virtual
             from benchmarks.thesis.document import write
-            from benchmarks.thesis.program import RESULTS
 
-            for file in write(rows, options.document, store.read(RESULTS)):
+            others = store.read(program.RESULTS), store.read(virtual.RESULTS)
+            for file in write(rows, options.document, *others):
                 print(file)
     return 0
 

@@ -11,6 +11,7 @@ __all__ = [
     "BEST",
     "CELLS",
     "CHECKPOINTS",
+    "FORMS",
     "GRID",
     "GROUPS",
     "PAIRS",
@@ -19,6 +20,7 @@ __all__ = [
     "WEIGHTS",
     "Cell",
     "Condition",
+    "Form",
     "missing",
     "plan",
     "selected",
@@ -226,6 +228,29 @@ GROUPS = {
 }
 GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
 CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_sizes()]}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the cores of one child share time where each has a CPU of its own (`virtual.py`)."""
+
+    #: What it says in a table.
+    label: str
+    #: Of one child: which settings it has.
+    cell: str
+    #: Whether the cores wait for one another after each episode, as those of a child do.
+    waits: bool
+    #: How much longer a step takes for each particle, in steps without any.
+    particle: float
+
+
+FORMS = {
+    "virtual-child": Form("`thesis.toml`, in virtual time", ALONE, waits=True, particle=0.0),
+    # Some 3 µs for each particle, where a step and a forward pass with torch take 150.
+    "virtual-program": Form(
+        "as its program, in virtual time", "why-a3c-program", waits=False, particle=0.02
+    ),
+}
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,16 @@ _PICTURES = {
 }
 
 
-def write(rows: Sequence[Row], path: Path, controls: Sequence[Row] = ()) -> list[Path]:
+def write(
+    rows: Sequence[Row], path: Path, controls: Sequence[Row] = (), virtual: Sequence[Row] = ()
+) -> list[Path]:
     """Writes the document and the figures beside it.
 
     Args:
         rows: of the results.
         path: of the document.
         controls: runs of the thesis' own program.
+        virtual: runs in virtual time.
 
     Returns:
         The files that were written.
@@ -55,17 +58,24 @@ def write(rows: Sequence[Row], path: Path, controls: Sequence[Row] = ()) -> list
     cells = by_cell(rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     pictures = draw(cells, path.parent)
-    path.write_text(text(rows, [file.name for file in pictures], controls), encoding="utf-8")
+    names = [file.name for file in pictures]
+    path.write_text(text(rows, names, controls, virtual), encoding="utf-8")
     return [path, *pictures]
 
 
-def text(rows: Sequence[Row], pictures: Sequence[str] = (), controls: Sequence[Row] = ()) -> str:
+def text(
+    rows: Sequence[Row],
+    pictures: Sequence[str] = (),
+    controls: Sequence[Row] = (),
+    virtual: Sequence[Row] = (),
+) -> str:
     """The document.
 
     Args:
         rows: of the results.
         pictures: the names of the files that lie beside it.
         controls: runs of the thesis' own program.
+        virtual: runs in virtual time.
     """
     cells = by_cell(rows)
     parts = [
@@ -76,7 +86,7 @@ def text(rows: Sequence[Row], pictures: Sequence[str] = (), controls: Sequence[R
         *_as_a_whole(cells),
         *_ours(cells),
         *reasons.why(cells),
-        *reasons.program(cells, controls),
+        *reasons.program(cells, controls, by_cell(virtual)),
         *reasons.seeds(cells),
         *_sizes(cells, pictures),
         *_machine(rows),

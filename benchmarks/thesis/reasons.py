@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from benchmarks.differences import NONE, apart, compare, number, verdict
-from benchmarks.thesis.cells import ALONE, BEST, CELLS, WEIGHTS, Row
+from benchmarks.thesis.cells import ALONE, BEST, CELLS, FORMS, WEIGHTS, Row
 from benchmarks.thesis.published import FINAL
 from benchmarks.thesis.statistics import difference, passages, summary
 from benchmarks.thesis.wording import LANDS, Cells, on_the_way, passed, table
@@ -94,13 +94,19 @@ def _faster(row: Row) -> float:
     return float(max(made) / sum(made))
 
 
-def program(cells: Cells, controls: Sequence[Row]) -> Iterator[str]:
+def program(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[str]:
     yield "## The thesis' own program, here"
     yield ""
     yield "`python -m benchmarks.thesis.program CLONE` runs the A3C of the thesis' repository on"
     yield "this machine, with 4 cores as in Table 5.2. What it learns is judged as ours is. It"
     yield "begins with the same weights in each run, but its environment has no seed. Ours begin"
     yield "with its weights, or have its faults, or both. Figures are means, in the median of runs."
+    yield ""
+    yield "*In virtual time* (`python -m benchmarks.thesis.virtual`) the processes of a run take"
+    yield "turns as if each had a core of its own, which the thesis' machines had. The last line is"
+    yield "as close to its program on its machine as that gets: with its weights and its faults,"
+    yield "without waiting for one another, and with steps that take the longer the more particles"
+    yield "the engines have left."
     yield ""
     named = {"its program": list(controls), "`thesis.toml`": cells.get(ALONE, [])} | {
         f"… {what}": cells.get(f"why-a3c-{name}", [])
@@ -110,6 +116,7 @@ def program(cells: Cells, controls: Sequence[Row]) -> Iterator[str]:
             "program": "with its weights and its faults",
         }.items()
     }
+    named |= {form.label: virtual.get(name, []) for name, form in FORMS.items()}
     mean, deviation = FINAL[ALONE]
     lines = [["the thesis", "1", NONE, NONE, NONE, f"{number(mean)} ± {deviation:.1f}", NONE, NONE]]
     for what, rows in named.items():

@@ -148,8 +148,12 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     rows += [row("why-weights", 1, 190.0, children=own)]
     rows += [row("why-heavy", 1, 150.0) | {"exchanges": uneven}]
     controls = [row(ALONE, 1, 240.0), row(ALONE, 2, 120.0)]
-    text = document.text(rows, ["thesis-grid.svg"], controls)
+    timed = [row(ALONE, 1, 100.0) | {"cell": "virtual-child"}]
+    text = document.text(rows, ["thesis-grid.svg"], controls, timed)
     assert "| its program | 2 | 45.0 | 90.0 | 135.0 | 180.0 ± 50.0 | 1 of 2 |" in text
+    assert (
+        "| `thesis.toml`, in virtual time | 1 | 25.0 | 50.0 | 75.0 | 100.0 ± 50.0 | 0 of 1" in text
+    )
     assert "Its runs here ended at 240.0 ± 50.0, 120.0 ± 50.0.\nSo in that program, too" in text
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 | **220.0** ± 50.0 | 210.0 to 230.0 |" in text
     assert "| −37.2 | no | 220.0 | 3 of 3 | 3 of 3 |" in text

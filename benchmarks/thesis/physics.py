@@ -1,0 +1,117 @@
+"""Whether LunarLander is the one that the thesis had: gym 0.23's against Gymnasium's.
+
+gym 0.23.1 and Box2D-kengz 2.3.3 are what the thesis' repository asks for. They need an environment
+of their own, which takes two minutes and a C++ compiler:
+
+    python -m venv /tmp/old
+    /tmp/old/bin/pip install "numpy<2" swig "setuptools<66" wheel pygame
+    PATH=/tmp/old/bin:$PATH /tmp/old/bin/pip install --no-build-isolation gym==0.23.1 \\
+        Box2D-kengz==2.3.3
+    python -m benchmarks.thesis.physics /tmp/old/bin/python
+
+Episodes are played there: with random actions, with those of a heuristic that lands, and with a
+mixture. The same actions are then played here from the same seeds. An episode is equal if all its
+observations and rewards are, to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.processes import command
+from benchmarks.thesis import lander_v2
+from genkidama.errors import EnvironmentFailure
+
+__all__ = ["episodes", "equal"]
+
+RECORDER = Path(__file__).with_name("recorder.py")
+
+Array = npt.NDArray[Any]
+
+
+def episodes(python: str, each: int) -> dict[str, dict[str, Array]]:
+    """What gym plays, by way and episode: `observations`, `actions` and `rewards`.
+
+    Args:
+        python: an interpreter that has gym.
+        each: episodes of each way to act.
+
+    Raises:
+        EnvironmentFailure: it could not play.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "played.npz"
+        line = [python, str(RECORDER), str(path), str(each)]
+        try:
+            done = subprocess.run(line, capture_output=True, text=True)
+        except OSError as error:
+            raise EnvironmentFailure(f"{python}: cannot be run ({error.strerror})") from error
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or ["nothing"]
+            raise EnvironmentFailure(f"{python}: gym could not play: {last[0]}")
+        found: dict[str, dict[str, Array]] = {}
+        with np.load(path) as arrays:
+            for name, array in arrays.items():
+                episode, _, what = name.rpartition("/")
+                found.setdefault(episode, {})[what] = array
+    return found
+
+
+def equal(environment: gymnasium.Env[Any, Any], seed: int, played: Mapping[str, Array]) -> bool:
+    """Whether an episode goes here as it went there."""
+    observation, _ = environment.reset(seed=seed)
+    seen, rewards = [observation], []
+    ended = False
+    for action in played["actions"].tolist():
+        if ended:
+            return False
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        seen.append(observation)
+        rewards.append(reward)
+        ended = terminated or truncated
+    return (
+        ended
+        and np.array_equal(np.array(seen), played["observations"])
+        and np.array_equal(np.array(rewards), played["rewards"])
+    )
+
+
+def report(played: Mapping[str, Mapping[str, Array]]) -> Iterator[str]:
+    """A line for each of our two forms of LunarLander."""
+    returns = [float(one["rewards"].sum()) for one in played.values()]
+    yield f"{len(played)} episodes with a mean return of {np.mean(returns):.1f}"
+    v3 = gymnasium.make("LunarLander-v3", disable_env_checker=True)
+    for what, environment in (("LunarLander-v3", v3), ("lander_v2", lander_v2.make())):
+        same = sum(equal(environment, int(name.split("/")[1]), one) for name, one in played.items())
+        yield f"{what}: {same} of {len(played)} are equal"
+
+
+@command
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.thesis.physics",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("python", help="the interpreter of an environment with gym 0.23")
+    parser.add_argument("--episodes", type=int, default=100, help="of each way to act")
+    options = parser.parse_args(arguments)
+    if options.episodes < 1:
+        parser.error(f"--episodes {options.episodes}: at least 1 is needed")
+    for line in report(episodes(options.python, options.episodes)):
+        print(line, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""A3C in virtual time: who learns when, and what one core learns."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import store
+from benchmarks.thesis import virtual
+from benchmarks.thesis.cells import ALONE, CELLS, FORMS, Form
+from benchmarks.thesis.virtual import in_turns
+from genkidama.overrides import parse_settings
+from tests.child.cores import single
+
+CHILD = FORMS["virtual-child"]
+
+
+class Planned:
+    """A core whose batches take the seconds that it is told; every second one ends an episode."""
+
+    def __init__(self, number: int, seconds: list[float], seen: list[Any]) -> None:
+        self.number = number
+        self.seconds = iter(seconds)
+        self.seen = seen
+        self.batches = 0
+        self.clock = next(self.seconds)
+
+    def learn(self) -> bool:
+        self.batches += 1
+        self.seen.append((self.number, self.clock))
+        return self.batches % 2 == 0
+
+    def go_on(self, now: float) -> None:
+        self.clock = now + next(self.seconds)
+
+
+def turns(waits: bool, episodes: int) -> list[Any]:
+    seen: list[Any] = []
+    fast, slow = Planned(0, [1.0] * 99, seen), Planned(1, [3.0] * 99, seen)
+    list(itertools.islice(in_turns([fast, slow], waits), episodes))  # type: ignore[list-item]
+    return seen
+
+
+def test_cores_learn_as_their_batches_are_full() -> None:
+    assert turns(waits=False, episodes=2) == [(0, 1.0), (0, 2.0), (0, 3.0), (1, 3.0), (0, 4.0)]
+
+
+def test_cores_that_wait_go_on_when_the_last_has_ended_its_episode() -> None:
+    episode = [(0, 1.0), (0, 2.0), (1, 3.0), (1, 6.0)]
+    assert turns(waits=True, episodes=2) == episode + [(core, 6.0 + at) for core, at in episode]
+
+
+def test_a_core_alone_learns_what_it_learns_without_a_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The oracle is a core's own loop: collect, learn, and pull when it is time."""
+    settings = virtual.experiment_of(CHILD, 3).with_settings(
+        parse_settings(["environment.id=CartPole-v1", "algorithm.pull_steps=30",
+                        "algorithm.batch_size=20"])
+    )  # fmt: skip
+    found = []
+    with single(settings) as (core, memory, _):
+        clocked = virtual.Clocked(core, CHILD, np.random.default_rng(0))
+        list(itertools.islice(in_turns([clocked], waits=True), 8))
+        found.append(memory.weights.copy())
+    with single(settings) as (core, memory, _):
+        episodes = since_pull = 0
+        while True:
+            batch = core.collector.collect()
+            core.learn(batch)
+            since_pull += batch.steps
+            episodes += batch.ended
+            if episodes == 8:
+                break
+            if batch.ended or since_pull >= 30:
+                core.pull()
+                since_pull = 0
+        assert clocked.episodes == 8
+        found.append(memory.weights.copy())
+    assert np.array_equal(*found)
+
+
+def test_particles_make_steps_slow_until_the_episode_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual, "_JITTER", 0.0)
+    slow = Form("", ALONE, waits=True, particle=1.0)
+    settings = virtual.experiment_of(slow, 1)
+    with single(settings) as (core, _, _):
+        clocked = virtual.Clocked(core, slow, np.random.default_rng(0))
+        particles, now = 0, 0.0
+        for _ in range(6):
+            batch = clocked._batch
+            fired = (batch.rows.actions[: batch.steps].ravel() != 0).tolist()
+            for on in fired:
+                particles += on
+                now += 1.0 + particles
+            assert clocked.clock == pytest.approx(now)
+            if clocked.learn():
+                particles = 0
+            clocked.go_on(now)
+
+
+def test_a_run_is_the_same_again_and_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(CELLS, ALONE, replace(CELLS[ALONE], updates=20))
+    steps, kept = virtual.learn("virtual-child", 5)
+    assert [episodes for episodes, _ in kept] == list(range(1, 21))
+    again = virtual.learn("virtual-child", 5)
+    assert steps == again[0]
+    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(kept, again[1], strict=True))
+    assert not np.array_equal(kept[0][1], virtual.learn("virtual-child", 6)[1][0][1])
+    results = tmp_path / "rows.jsonl"
+    store.append(results, {"cell": "virtual-child", "seed": 5})
+    words = ["--forms", "virtual-child", "--seeds", "5", "--results", str(results)]
+    assert virtual.main([*words, "--work", str(tmp_path)]) == 0
+    assert len(store.read(results)) == 1
+    with pytest.raises(SystemExit):
+        virtual.main([*words, "--episodes", "0"])
+    assert "--episodes 0: at least 1 is needed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_row(tmp_path: Path) -> None:
+    results = tmp_path / "rows.jsonl"
+    words = ["--forms", "virtual-program", "--seeds", "1", "--results", str(results)]
+    assert virtual.main([*words, "--work", str(tmp_path), "--episodes", "2"]) == 0
+    (row,) = store.read(results)
+    assert [moment for moment, _, _ in row["curve"]] == list(range(100, 2_001, 100))
+    assert len(row["returns"]) == 2
+    assert row["steps"] > 100_000
