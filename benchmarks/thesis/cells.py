@@ -242,13 +242,21 @@ class Form:
     waits: bool
     #: How much longer a step takes for each particle, in steps without any.
     particle: float
+    #: Whether all draw their actions with the same random numbers.
+    alike: bool
 
 
 FORMS = {
-    "virtual-child": Form("`thesis.toml`, in virtual time", ALONE, waits=True, particle=0.0),
+    "virtual-child": Form(
+        "`thesis.toml`, in virtual time", ALONE, waits=True, particle=0.0, alike=False
+    ),
     # Some 3 µs for each particle, where a step and a forward pass with torch take 150.
     "virtual-program": Form(
-        "as its program, in virtual time", "why-a3c-program", waits=False, particle=0.02
+        "as its program, in virtual time",
+        "why-a3c-program",
+        waits=False,
+        particle=0.02,
+        alike=True,  # each process sets torch's seed to 0 as it makes its network
     ),
 }
 

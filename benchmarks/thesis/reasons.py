@@ -103,10 +103,10 @@ def program(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[s
     yield "with its weights, or have its faults, or both. Figures are means, in the median of runs."
     yield ""
     yield "*In virtual time* (`python -m benchmarks.thesis.virtual`) the processes of a run take"
-    yield "turns as if each had a core of its own, which the thesis' machines had. The last line is"
-    yield "as close to its program on its machine as that gets: with its weights and its faults,"
-    yield "without waiting for one another, and with steps that take the longer the more particles"
-    yield "the engines have left."
+    yield "turns as if each had a core of its own, which the thesis' machines had. The last line"
+    yield "comes as close to its program on its machine as that allows: it has its weights and its"
+    yield "faults, processes that do not wait for one another and draw their actions with the same"
+    yield "random numbers, and steps that take the longer the more particles the engines have left."
     yield ""
     named = {"its program": list(controls), "`thesis.toml`": cells.get(ALONE, [])} | {
         f"… {what}": cells.get(f"why-a3c-{name}", [])

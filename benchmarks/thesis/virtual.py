@@ -170,7 +170,7 @@ def learn(name: str, seed: int) -> tuple[int, list[tuple[int, Weights]]]:
     memory.weights[:] = model.numbers
     cores = []
     for number in range(cell.cores):
-        core = SingleCore(number, experiment, memory, _Alone(), (seed, number))
+        core = SingleCore(number, experiment, memory, _Alone(), draws(form, seed, number))
         core.collector.reset(int(np.random.default_rng((seed, number)).integers(2**31)))
         cores.append(Clocked(core, form, np.random.default_rng((seed, number, 1))))
     kept: list[tuple[int, Weights]] = []
@@ -182,6 +182,11 @@ def learn(name: str, seed: int) -> tuple[int, list[tuple[int, Weights]]]:
     steps = sum(core.steps for core in cores)
     memory.close()
     return steps, kept
+
+
+def draws(form: Form, seed: int, number: int) -> tuple[int, int]:
+    """What a core's actions are drawn with."""
+    return seed, 0 if form.alike else number
 
 
 def experiment_of(form: Form, seed: int) -> Experiment:

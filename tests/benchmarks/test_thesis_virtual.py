@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import store
 from benchmarks.thesis import virtual
-from benchmarks.thesis.cells import ALONE, CELLS, FORMS, Form
+from benchmarks.thesis.cells import ALONE, CELLS, FORMS
 from benchmarks.thesis.virtual import in_turns
 from genkidama.overrides import parse_settings
 from tests.child.cores import single
@@ -87,7 +87,7 @@ def test_a_core_alone_learns_what_it_learns_without_a_clock(
 
 def test_particles_make_steps_slow_until_the_episode_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual, "_JITTER", 0.0)
-    slow = Form("", ALONE, waits=True, particle=1.0)
+    slow = replace(CHILD, particle=1.0)
     settings = virtual.experiment_of(slow, 1)
     with single(settings) as (core, _, _):
         clocked = virtual.Clocked(core, slow, np.random.default_rng(0))
@@ -122,6 +122,13 @@ def test_a_run_is_the_same_again_and_is_not_repeated(
     with pytest.raises(SystemExit):
         virtual.main([*words, "--episodes", "0"])
     assert "--episodes 0: at least 1 is needed" in capsys.readouterr().err
+
+
+def test_cores_may_draw_alike() -> None:
+    assert len({virtual.draws(CHILD, 3, number) for number in range(4)}) == 4
+    alike = replace(CHILD, alike=True)
+    assert len({virtual.draws(alike, 3, number) for number in range(4)}) == 1
+    assert virtual.draws(alike, 3, 0) != virtual.draws(alike, 4, 0)
 
 
 @pytest.mark.slow
