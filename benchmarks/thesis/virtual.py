@@ -22,7 +22,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -184,6 +183,10 @@ def learn(name: str, seed: int) -> tuple[int, list[tuple[int, Weights]]]:
     return steps, kept
 
 
+def _run(one: tuple[str, int]) -> tuple[int, list[tuple[int, Weights]]]:
+    return learn(*one)
+
+
 def draws(form: Form, seed: int, number: int) -> tuple[int, int]:
     """What a core's actions are drawn with."""
     return seed, 0 if form.alike else number
@@ -221,9 +224,10 @@ def main(arguments: list[str] | None = None) -> int:
         left = [one for one in wanted if one not in done]
         context = multiprocessing.get_context("spawn")
         workers = available_cores()
-        with ProcessPoolExecutor(workers, context, end_with_parent, (os.getpid(),)) as pool:
+        # Its end, an interruption's too, does not wait for the runs under way.
+        with context.Pool(workers, end_with_parent, (os.getpid(),)) as pool:
             began = time.monotonic()
-            runs = pool.map(learn, *zip(*left, strict=True)) if left else iter(())
+            runs = pool.imap(_run, left)
             for number, ((name, seed), (steps, kept)) in enumerate(zip(left, runs, strict=True), 1):
                 row = judged(name, seed, steps, kept, options.episodes)
                 store.append(options.results, row)

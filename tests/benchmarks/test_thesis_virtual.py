@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from benchmarks import store
@@ -16,6 +19,7 @@ from benchmarks.thesis.cells import ALONE, CELLS, FORMS
 from benchmarks.thesis.virtual import in_turns
 from genkidama.overrides import parse_settings
 from tests.child.cores import single
+from tests.helpers import ROOT, until
 
 CHILD = FORMS["virtual-child"]
 
@@ -140,3 +144,15 @@ def test_the_command_writes_a_row(tmp_path: Path) -> None:
     assert [moment for moment, _, _ in row["curve"]] == list(range(100, 2_001, 100))
     assert len(row["returns"]) == 2
     assert row["steps"] > 100_000
+
+
+@pytest.mark.slow
+def test_it_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
+    words = ["--results", tmp_path / "rows.jsonl", "--work", tmp_path, "--forms", "virtual-child"]
+    line = [sys.executable, "-m", "benchmarks.thesis.virtual", *map(str, words)]
+    with subprocess.Popen(line, cwd=ROOT) as process:
+        learns = psutil.Process(process.pid).children
+        workers = until(lambda: [one for one in learns() if one.cpu_times().user > 3.0])
+        process.terminate()
+        assert process.wait(timeout=5) == 143
+    until(lambda: not any(one.is_running() for one in workers))
