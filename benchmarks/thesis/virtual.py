@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from benchmarks import store
 from benchmarks.judging import Judge, Snapshot
@@ -155,8 +156,6 @@ def learn(name: str, seed: int) -> tuple[int, list[tuple[int, Weights]]]:
     Returns:
         All cores' steps, and the weights, float32 (n,), after so many of the first core's episodes.
     """
-    import torch
-
     torch.set_num_threads(1)
     form = FORMS[name]
     cell = CELLS[form.cell]
@@ -227,8 +226,8 @@ def main(arguments: list[str] | None = None) -> int:
         # Its end, an interruption's too, does not wait for the runs under way.
         with context.Pool(workers, end_with_parent, (os.getpid(),)) as pool:
             began = time.monotonic()
-            runs = pool.imap(_run, left)
-            for number, ((name, seed), (steps, kept)) in enumerate(zip(left, runs, strict=True), 1):
+            runs = zip(left, pool.imap(_run, left), strict=True)
+            for number, ((name, seed), (steps, kept)) in enumerate(runs, 1):
                 row = judged(name, seed, steps, kept, options.episodes)
                 store.append(options.results, row)
                 minutes = (time.monotonic() - began) / number * (len(left) - number) / 60
