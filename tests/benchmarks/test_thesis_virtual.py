@@ -136,14 +136,14 @@ def test_cores_may_draw_alike() -> None:
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_row(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["--forms", "virtual-program", "--seeds", "1", "--results", str(results)]
-    assert virtual.main([*words, "--work", str(tmp_path), "--episodes", "2"]) == 0
-    (row,) = store.read(results)
-    assert [moment for moment, _, _ in row["curve"]] == list(range(100, 2_001, 100))
-    assert len(row["returns"]) == 2
-    assert row["steps"] > 100_000
+def test_every_checkpoint_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CELLS, ALONE, replace(CELLS[ALONE], updates=2))
+    steps, kept = virtual.learn("virtual-child", 5)
+    row = virtual.judged("virtual-child", 5, steps, kept, 4)
+    assert (row["cell"], row["seed"], row["steps"]) == ("virtual-child", 5, steps)
+    assert [moment for moment, _, _ in row["curve"]] == [1, 2]
+    assert len(row["returns"]) == 4
+    assert row["curve"][-1][1] == pytest.approx(np.mean(row["returns"]), abs=0.06)
 
 
 @pytest.mark.slow
