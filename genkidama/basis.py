@@ -45,9 +45,8 @@ class Basis:
             gradient: at θ_base, float32, one number for each trained one; None if there is none.
         """
         again = self.vector is not None and self._difference is not None
-        if (
-            again and vector is not None and is_finite(vector)
-        ):  # else the parent shall hear that training has diverged
+        # Otherwise it goes on: the parent shall hear that training has diverged.
+        if again and vector is not None and is_finite(vector):
             assert self._difference is not None
             return "difference", self._difference
         self.pushed = vector

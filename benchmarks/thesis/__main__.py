@@ -6,9 +6,8 @@ updates of 2,000, and each is judged by 500 episodes with sampled actions, once 
 Updates and episodes are the result here, seconds are not: the machine need not be quiet.
 
 `--cells` takes names of cells and of groups: `grid` (Tables 5.3 to 5.5), `a3c` (Table 5.2), `ours`
-(our own A3C settings), `why` (what may explain a difference, one at a time), `weights` (the thesis'
-tables again, with the weights that its program begins with), `sizes` (1, 4 and 8 children at equal
-episodes). Every cell has its first seed before any has its second.
+(our own A3C settings), `why` (what may explain a difference, one at a time), `sizes` (1, 4 and 8
+children at equal episodes). Every cell has its first seed before any has its second.
 
 Each run is a line of `docs/results/thesis.jsonl`, and is not repeated once it is there. Stop it at
 any point, also by `kill -9`, and start it again: a training that was cut off begins anew, since a
@@ -35,6 +34,7 @@ from benchmarks.processes import command
 from benchmarks.thesis import cells
 from benchmarks.thesis.cells import CELLS, GROUPS, Condition, Row
 from benchmarks.thesis.measure import ROOT, measure
+from benchmarks.thesis.options import add_episodes, add_places
 from genkidama.errors import EnvironmentFailure
 
 #: What a run takes on two idle cores, until the first row tells.
@@ -107,15 +107,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         nargs="+",
         help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 21 to 25)",
     )
-    parser.add_argument("--results", type=Path, default=ROOT / "docs/results/thesis.jsonl")
+    add_places(parser, ROOT / "docs/results/thesis.jsonl", ROOT / "runs/thesis")
     parser.add_argument(
         "--document", type=Path, default=ROOT / "docs/results/thesis.md", help="what report writes"
     )
-    parser.add_argument("--work", type=Path, default=ROOT / "runs/thesis", help="what is under way")
     parser.add_argument("--keep", action="store_true", help="keep each run's directory in --work")
-    parser.add_argument(
-        "--episodes", type=int, default=500, help="that judge a checkpoint (default 500)"
-    )
+    add_episodes(parser, 500, "that judge a checkpoint")
     options = parser.parse_args(arguments)
     try:
         options.cells = cells.selected(options.cells)
@@ -123,8 +120,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(
             f"--cells {error.args[0]}: is neither of {names} nor one of {', '.join(CELLS)}"
         )
-    if options.episodes < 1:
-        parser.error(f"--episodes {options.episodes}: at least 1 is needed")
     if any(seed < 0 for seed in options.seeds or []):
         parser.error(f"--seeds {min(options.seeds)}: 0 or more is needed")
     return options

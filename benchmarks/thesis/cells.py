@@ -232,13 +232,13 @@ CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_si
 
 @dataclass(frozen=True)
 class Form:
-    """How the cores of one child share time where each has a CPU of its own (`virtual.py`)."""
+    """How cores share time where each has a CPU of its own (`virtual.py`)."""
 
     #: What it says in a table.
     label: str
-    #: Of one child: which settings it has.
+    #: Which settings it has.
     cell: str
-    #: Whether the cores wait for one another after each episode, as those of a child do.
+    #: Whether cores wait for one another after each episode, as those of a child do.
     waits: bool
     #: How much longer a step takes for each particle, in steps without any.
     particle: float
@@ -257,6 +257,14 @@ FORMS = {
         waits=False,
         particle=0.02,
         alike=True,  # each process sets torch's seed to 0 as it makes its network
+    ),
+    # 2 µs for each particle (`physics.py`), where the rest takes 200.
+    "virtual-two": Form(
+        "two children as its own, in virtual time",
+        "why-program",
+        waits=True,
+        particle=0.01,
+        alike=True,
     ),
 }
 

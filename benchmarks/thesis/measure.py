@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,12 +29,13 @@ from benchmarks import store
 from benchmarks.judging import Judge, Snapshot
 from benchmarks.thesis.cells import CELLS, Cell, Condition, Row
 from genkidama.errors import EnvironmentFailure
+from genkidama.experiment import Experiment
 from genkidama.system import checkpoint as checkpoints
 from genkidama.system.lifeline import end_with_parent
 from genkidama.system.machine import available_cores
 from genkidama.system.run import CHILDREN, Run
 
-__all__ = ["JUDGING", "ROOT", "command", "measure"]
+__all__ = ["JUDGING", "ROOT", "command", "judged", "measure"]
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Episodes begin alike for all cells of a seed, and otherwise than in training.
@@ -91,22 +92,21 @@ def measure(
         (folder / "training").rename(folder / "run")
     trained = store.read(timing)[-1]
     run = Run.open(folder / "run")
-    judged = _judge(run, condition.seed, folder / "judged.jsonl", episodes, say)
+    found = _judge(run, condition.seed, folder / "judged.jsonl", episodes, say)
     children = _children(run)
-    last = judged[-1]
     snapshot = run.snapshot
     row = {
         "cell": condition.cell,
         "seed": condition.seed,
         "date": time.strftime("%F %T"),
         **trained,
-        "judging": round(sum(one["seconds"] for one in judged), 1),
+        "judging": round(sum(one["seconds"] for one in found), 1),
         "updates": snapshot.updates,
         "episodes": snapshot.episodes,
         "steps": snapshot.steps,
         "judged_by": episodes,
-        "curve": [[round(one["updates"], 1), one["mean"], one["std"]] for one in judged],
-        "returns": last["returns"],
+        "curve": [[round(one["updates"], 1), one["mean"], one["std"]] for one in found],
+        "returns": found[-1]["returns"],
         "exchanges": _exchanges(run),
         "disagreement": _disagreement(run, children),
         "children": _judge_children(run, children, condition.seed, episodes, say),
@@ -114,6 +114,26 @@ def measure(
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
     return row
+
+
+def judged(
+    experiment: Experiment, seed: int, kept: Iterable[tuple[int, Weights]], episodes: int
+) -> Row:
+    """What a row says of the weights that a run has kept.
+
+    Args:
+        experiment: whose network has the weights.
+        seed: of the run.
+        kept: when, and the weights then, float32 (n,).
+        episodes: that judge each of them.
+    """
+    curve = []
+    with Judge(experiment, seed + JUDGING) as judge:
+        for moment, weights in kept:
+            mean, deviation = judge(Snapshot(0.0, 0, None, weights), episodes)
+            curve.append([moment, round(mean, 2), round(deviation, 2)])
+        returns = [round(value, 1) for value in judge.returns]
+    return {"judged_by": episodes, "curve": curve, "returns": returns}
 
 
 def _settings(cell: Cell) -> list[str]:

@@ -12,6 +12,10 @@ of their own, which takes two minutes and a C++ compiler:
 Episodes are played there: with random actions, with those of a heuristic that lands, and with a
 mixture. The same actions are then played here from the same seeds. An episode is equal if all its
 observations and rewards are, to the bit.
+
+gym makes a particle for each step with an engine on, and without a window removes none until the
+episode ends. The lander does not feel them, but the world has to move them: the last line says what
+that costs.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +34,24 @@ import numpy.typing as npt
 
 from benchmarks.processes import command
 from benchmarks.thesis import lander_v2
+from benchmarks.thesis.options import add_episodes
 from genkidama.errors import EnvironmentFailure
 
-__all__ = ["episodes", "equal"]
+__all__ = ["cost", "episodes", "equal"]
 
 RECORDER = Path(__file__).with_name("recorder.py")
+#: Steps are grouped by so many particles, and a group with fewer steps is left out.
+_GROUP = 50
+_STEPS = 100
 
 Array = npt.NDArray[Any]
 
 
 def episodes(python: str, each: int) -> dict[str, dict[str, Array]]:
-    """What gym plays, by way and episode: `observations`, `actions` and `rewards`.
+    """What gym plays, by way and episode.
+
+    `observations`, `actions` and `rewards`, and of each step how many `particles` there were before
+    it, and how many `seconds` it took.
 
     Args:
         python: an interpreter that has gym.
@@ -86,14 +97,35 @@ def equal(environment: gymnasium.Env[Any, Any], seed: int, played: Mapping[str, 
     )
 
 
+def cost(played: Iterable[Mapping[str, Array]]) -> tuple[float, float] | None:
+    """What a step takes, and how much more for each particle: µs; None if there is no particle.
+
+    A line through the medians of steps with about as many particles.
+    """
+    episodes = list(played)
+    particles = np.concatenate([one["particles"] for one in episodes])
+    seconds = np.concatenate([one["seconds"] for one in episodes])
+    groups = particles // _GROUP
+    found = [group for group in np.unique(groups) if (groups == group).sum() >= _STEPS]
+    if len(found) < 2:
+        return None
+    middles = [particles[groups == group].mean() for group in found]
+    medians = [1e6 * np.median(seconds[groups == group]) for group in found]
+    slope, start = np.polyfit(middles, medians, 1)
+    return float(start), float(slope)
+
+
 def report(played: Mapping[str, Mapping[str, Array]]) -> Iterator[str]:
-    """A line for each of our two forms of LunarLander."""
+    """A line for each of our two forms of LunarLander, and one for the cost of particles."""
     returns = [float(one["rewards"].sum()) for one in played.values()]
     yield f"{len(played)} episodes with a mean return of {np.mean(returns):.1f}"
     v3 = gymnasium.make("LunarLander-v3", disable_env_checker=True)
     for what, environment in (("LunarLander-v3", v3), ("lander_v2", lander_v2.make())):
         same = sum(equal(environment, int(name.split("/")[1]), one) for name, one in played.items())
         yield f"{what}: {same} of {len(played)} are equal"
+    if (found := cost(played.values())) is not None:
+        step, particle = found
+        yield f"a step of gym's takes {step:.0f} µs, and {particle:.2f} more for each particle"
 
 
 @command
@@ -104,10 +136,8 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("python", help="the interpreter of an environment with gym 0.23")
-    parser.add_argument("--episodes", type=int, default=100, help="of each way to act")
+    add_episodes(parser, 100, "of each way to act")
     options = parser.parse_args(arguments)
-    if options.episodes < 1:
-        parser.error(f"--episodes {options.episodes}: at least 1 is needed")
     for line in report(episodes(options.python, options.episodes)):
         print(line, flush=True)
     return 0

@@ -29,10 +29,10 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from benchmarks import store
-from benchmarks.judging import Judge, Snapshot
 from benchmarks.processes import command, start
 from benchmarks.thesis.cells import ALONE, CELLS, CHECKPOINTS, Row
-from benchmarks.thesis.measure import JUDGING, ROOT
+from benchmarks.thesis.measure import ROOT, judged
+from benchmarks.thesis.options import add_episodes, add_places
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.system.machine import available_cores
@@ -133,14 +133,10 @@ def measure(clone: Path, run: int, folder: Path, episodes: int, say: Say) -> Row
     load = os.getloadavg()[0]
     seconds = train(clone, folder, say)
     experiment = Experiment.load(ROOT / CELLS[ALONE].file)
-    curve = []
-    with Judge(experiment, run + JUDGING) as judge:
-        files = sorted(folder.glob("*.pt"), key=_episodes)
-        for number, file in enumerate(files, 1):
-            say(f"judging {number}/{len(files)}")
-            mean, deviation = judge(Snapshot(0.0, 0, None, weights(file)), episodes)
-            curve.append([_episodes(file), round(mean, 2), round(deviation, 2)])
-        returns = [round(value, 1) for value in judge.returns]
+    say("judging")
+    files = sorted(folder.glob("*.pt"), key=_episodes)
+    kept = [(_episodes(file), weights(file)) for file in files]
+    said = judged(experiment, run, kept, episodes)
     shutil.rmtree(folder)
     return {
         "cell": ALONE,
@@ -149,9 +145,7 @@ def measure(clone: Path, run: int, folder: Path, episodes: int, say: Say) -> Row
         "seconds": round(seconds, 1),
         "machine_cores": available_cores(),
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
-        "judged_by": episodes,
-        "curve": curve,
-        "returns": returns,
+        **said,
     }
 
 
@@ -170,13 +164,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("clone", type=Path, help="where the thesis' repository lies")
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, default=ROOT / "runs/thesis-program")
-    parser.add_argument("--episodes", type=int, default=500, help="that judge a checkpoint")
-    options = parser.parse_args(arguments)
-    if options.episodes < 1:
-        parser.error(f"--episodes {options.episodes}: at least 1 is needed")
-    return options
+    add_places(parser, RESULTS, ROOT / "runs/thesis-program")
+    add_episodes(parser, 500, "that judge a checkpoint")
+    return parser.parse_args(arguments)
 
 
 @command

@@ -6,6 +6,7 @@ It runs with another interpreter, which has gym and NumPy and nothing of ours:
 """
 
 import sys
+import time
 
 import gym
 import numpy as np
@@ -22,19 +23,24 @@ def main(path: str, episodes: int) -> None:
         for episode in range(episodes):
             rng = np.random.default_rng(episode)
             observations = [environment.reset(seed=episode)]
-            actions, rewards = [], []
+            actions, rewards, particles, seconds = [], [], [], []
             done = False
             while not done:
                 action = int(heuristic(environment.unwrapped, observations[-1]))
                 if rng.integers(10) >= way:
                     action = int(rng.integers(4))
+                particles.append(len(environment.unwrapped.particles))
+                began = time.perf_counter()
                 observation, reward, done, _ = environment.step(action)
+                seconds.append(time.perf_counter() - began)
                 observations.append(observation)
                 actions.append(action)
                 rewards.append(reward)
             played[f"{way}/{episode}/observations"] = np.array(observations)
             played[f"{way}/{episode}/actions"] = np.array(actions)
             played[f"{way}/{episode}/rewards"] = np.array(rewards)
+            played[f"{way}/{episode}/particles"] = np.array(particles)
+            played[f"{way}/{episode}/seconds"] = np.array(seconds)
     np.savez(path, **played)
 
 

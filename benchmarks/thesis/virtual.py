@@ -1,16 +1,19 @@
-"""A3C in virtual time: what a run learns if each of its processes has a core of its own.
+"""Training in virtual time: what a run learns if each of its processes has a core of its own.
 
 The thesis' machines had a core for each process. Where four processes share two cores, a gradient
-may be older when it is applied. This tells whether that matters: the cores of a child
-(`genkidama.child.core`) take turns in one process, a batch at a time, in the order in which their
-batches would be full if none of them ever waited for a CPU. Otherwise they learn as always.
+may be older when it is applied, and a child that plays long episodes takes time from the others.
+This tells whether that matters: the cores of all children (`genkidama.child.core`) take turns in
+one process, a batch at a time, in the order in which their batches would be full if none of them
+ever waited for a CPU. A child exchanges weights with the parent in no time at all. Otherwise they
+learn as always.
 
     python -m benchmarks.thesis.virtual --seeds 1 2 3 4 5
 
 A step takes a unit of time. gym 0.23 made a particle for each step with an engine on, and removed
 it only as it drew a window, so the thesis' steps took the longer the more of them there were.
 `Form.particle` (`cells.py`) is by how much. A run is a line of
-`docs/results/thesis-virtual.jsonl`, takes 5 minutes, and is not repeated once it is there.
+`docs/results/thesis-virtual.jsonl`, takes 5 minutes for each child, and is not repeated once it is
+there.
 """
 
 from __future__ import annotations
@@ -21,18 +24,18 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from benchmarks import store
-from benchmarks.judging import Judge, Snapshot
 from benchmarks.processes import command
-from benchmarks.thesis.cells import CELLS, FORMS, Form, Row
-from benchmarks.thesis.measure import JUDGING, ROOT
+from benchmarks.thesis.cells import CELLS, FORMS, Cell, Form, Row
+from benchmarks.thesis.measure import ROOT, judged
+from benchmarks.thesis.options import add_episodes, add_places
+from genkidama.averaging import blend
 from genkidama.child.collector import Batch
 from genkidama.child.core import SingleCore
 from genkidama.child.core_nursery import layout_of
@@ -45,7 +48,7 @@ from genkidama.overrides import parse_settings
 from genkidama.system.lifeline import end_with_parent
 from genkidama.system.machine import available_cores
 
-__all__ = ["RESULTS", "Clocked", "in_turns", "learn"]
+__all__ = ["RESULTS", "Clocked", "exchanged", "in_turns", "learn"]
 
 RESULTS = ROOT / "docs/results/thesis-virtual.jsonl"
 #: No two cores are equally fast: the time of a batch is changed by up to this share.
@@ -84,7 +87,6 @@ class Clocked:
         self._particles = 0
         #: When its newest batch is full.
         self.clock = 0.0
-        self.episodes = 0
         self.steps = 0
         self._core.pull()
         self._batch = self._collect()
@@ -96,7 +98,6 @@ class Clocked:
         self._since_pull += batch.steps
         self.steps += batch.steps
         if batch.ended:
-            self.episodes += 1
             self._particles = 0
         return batch.ended
 
@@ -118,12 +119,13 @@ class Clocked:
         return batch
 
 
-def in_turns(cores: list[Clocked], waits: bool) -> Iterator[None]:
-    """Lets each core learn as its batch is full; a turn for each episode of the first core.
+def in_turns(cores: list[Clocked], waits: bool) -> Iterator[float]:
+    """Lets each core learn as its batch is full; the time of each end of the first core's episode.
 
     Args:
         cores: of one child.
-        waits: whether all wait after an episode until the last has ended its own.
+        waits: whether all wait after an episode until the last has ended its own. The time is then
+            that of the last.
     """
     queue = [(core.clock, number) for number, core in enumerate(cores)]
     heapq.heapify(queue)
@@ -135,18 +137,45 @@ def in_turns(cores: list[Clocked], waits: bool) -> Iterator[None]:
             waiting.append(number)
             if len(waiting) < len(cores):
                 continue
-            yield
+            yield now
             free, waiting = waiting, []
         else:
             if ended and number == 0:
-                yield
+                yield now
             free = [number]
         for one in free:
             cores[one].go_on(now)
             heapq.heappush(queue, (cores[one].clock, one))
 
 
-def learn(name: str, seed: int) -> tuple[int, list[tuple[int, Weights]]]:
+def exchanged(
+    parent: Weights, children: Sequence[tuple[Weights, Iterator[float]]], cell: Cell
+) -> Iterator[int]:
+    """Lets each child exchange its weights when an episode of its cores has ended.
+
+    Args:
+        parent: θ_P, float32 (n,), written to.
+        children: of each its θ_C, float32 (n,), written to if β is not 0, and the times of its
+            exchanges, after which it goes on.
+        cell: has α and β.
+
+    Yields:
+        The child's number, after each exchange.
+    """
+    alpha = float(cell.settings["parent.alpha"])  # type: ignore[arg-type]
+    beta = float(cell.settings["child.beta"])  # type: ignore[arg-type]
+    queue = [(next(times), number) for number, (_, times) in enumerate(children)]
+    heapq.heapify(queue)
+    while True:
+        _, number = queue[0]
+        weights, times = children[number]
+        blend(parent, weights, alpha)
+        blend(weights, parent, beta)
+        yield number
+        heapq.heapreplace(queue, (next(times), number))
+
+
+def learn(name: str, seed: int) -> Row:
     """One run.
 
     Args:
@@ -154,7 +183,8 @@ def learn(name: str, seed: int) -> tuple[int, list[tuple[int, Weights]]]:
         seed: as `--seed` of a training.
 
     Returns:
-        All cores' steps, and the weights, float32 (n,), after so many of the first core's episodes.
+        `steps` of all cores, `exchanges` of each child, and what was `kept`: θ_P, float32 (n,),
+        after so many updates.
     """
     torch.set_num_threads(1)
     form = FORMS[name]
@@ -163,26 +193,36 @@ def learn(name: str, seed: int) -> tuple[int, list[tuple[int, Weights]]]:
     environment = make_environment(experiment.environment)
     model = Model(experiment, environment)
     environment.close()
-    layout = layout_of(experiment, model)
-    memory = SharedMemory(layout.for_cores(cell.cores, experiment.optimizer.shared))
-    memory.weights[:] = model.numbers
-    cores = []
-    for number in range(cell.cores):
-        core = SingleCore(number, experiment, memory, _Alone(), draws(form, seed, number))
-        core.collector.reset(int(np.random.default_rng((seed, number)).integers(2**31)))
-        cores.append(Clocked(core, form, np.random.default_rng((seed, number, 1))))
+    layout = layout_of(experiment, model).for_cores(cell.cores, experiment.optimizer.shared)
+    parent = np.array(model.numbers)
+    memories = [SharedMemory(layout) for _ in range(cell.children)]
+    every: list[Clocked] = []
+    children = []
+    for child, memory in enumerate(memories):
+        memory.weights[:] = parent
+        cores = []
+        for index in range(cell.cores):
+            number = child * cell.cores + index
+            core = SingleCore(index, experiment, memory, _Alone(), draws(form, seed, number))
+            core.collector.reset(int(np.random.default_rng((seed, number)).integers(2**31)))
+            cores.append(Clocked(core, form, np.random.default_rng((seed, number, 1))))
+        every += cores
+        children.append((memory.weights, in_turns(cores, form.waits)))
     kept: list[tuple[int, Weights]] = []
-    for episodes, _ in enumerate(in_turns(cores, form.waits), 1):
-        if episodes % cell.every == 0:
-            kept.append((episodes, memory.weights.copy()))
-        if episodes == cell.updates:
+    exchanges = [0] * cell.children
+    for number in exchanged(parent, children, cell):
+        exchanges[number] += 1
+        updates, rest = divmod(sum(exchanges), cell.children)
+        if rest == 0 and updates % cell.every == 0:
+            kept.append((updates, parent.copy()))
+        if updates == cell.updates:
             break
-    steps = sum(core.steps for core in cores)
-    memory.close()
-    return steps, kept
+    for memory in memories:
+        memory.close()
+    return {"steps": sum(core.steps for core in every), "exchanges": exchanges, "kept": kept}
 
 
-def _run(one: tuple[str, int]) -> tuple[int, list[tuple[int, Weights]]]:
+def _run(one: tuple[str, int]) -> Row:
     return learn(*one)
 
 
@@ -205,13 +245,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--work", type=Path, default=ROOT / "runs/thesis-virtual")
-    parser.add_argument("--episodes", type=int, default=500, help="that judge a checkpoint")
-    options = parser.parse_args(arguments)
-    if options.episodes < 1:
-        parser.error(f"--episodes {options.episodes}: at least 1 is needed")
-    return options
+    add_places(parser, RESULTS, ROOT / "runs/thesis-virtual")
+    add_episodes(parser, 500, "that judge a checkpoint")
+    return parser.parse_args(arguments)
 
 
 @command
@@ -227,8 +263,15 @@ def main(arguments: list[str] | None = None) -> int:
         with context.Pool(workers, end_with_parent, (os.getpid(),)) as pool:
             began = time.monotonic()
             runs = zip(left, pool.imap(_run, left), strict=True)
-            for number, ((name, seed), (steps, kept)) in enumerate(runs, 1):
-                row = judged(name, seed, steps, kept, options.episodes)
+            for number, ((name, seed), found) in enumerate(runs, 1):
+                kept = found.pop("kept")
+                row = {
+                    "cell": name,
+                    "seed": seed,
+                    "date": time.strftime("%F %T"),
+                    **found,
+                    **judged(experiment_of(FORMS[name], seed), seed, kept, options.episodes),
+                }
                 store.append(options.results, row)
                 minutes = (time.monotonic() - began) / number * (len(left) - number) / 60
                 _, mean, deviation = row["curve"][-1]
@@ -238,25 +281,6 @@ def main(arguments: list[str] | None = None) -> int:
                     flush=True,
                 )
     return 0
-
-
-def judged(name: str, seed: int, steps: int, kept: list[tuple[int, Weights]], episodes: int) -> Row:
-    """The row of a run."""
-    curve = []
-    with Judge(experiment_of(FORMS[name], seed), seed + JUDGING) as judge:
-        for moment, vector in kept:
-            mean, deviation = judge(Snapshot(0.0, 0, None, vector), episodes)
-            curve.append([moment, round(mean, 2), round(deviation, 2)])
-        returns = [round(value, 1) for value in judge.returns]
-    return {
-        "cell": name,
-        "seed": seed,
-        "date": time.strftime("%F %T"),
-        "steps": steps,
-        "judged_by": episodes,
-        "curve": curve,
-        "returns": returns,
-    }
 
 
 if __name__ == "__main__":

@@ -149,11 +149,17 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     rows += [row("why-heavy", 1, 150.0) | {"exchanges": uneven}]
     controls = [row(ALONE, 1, 240.0), row(ALONE, 2, 120.0)]
     timed = [row(ALONE, 1, 100.0) | {"cell": "virtual-child"}]
+    timed += [row(BEST, 1, 240.0) | {"cell": "virtual-two", "exchanges": [1_000, 3_000]}]
     text = document.text(rows, ["thesis-grid.svg"], controls, timed)
     assert "| its program | 2 | 45.0 | 90.0 | 135.0 | 180.0 ± 50.0 | 1 of 2 |" in text
     assert (
         "| `thesis.toml`, in virtual time | 1 | 25.0 | 50.0 | 75.0 | 100.0 ± 50.0 | 0 of 1" in text
     )
+    assert "| the thesis | 1 | – | – | – | 230.0 ± 87.1 | – | – |" in text
+    assert "| the thesis | 1 | −37.0 | 10.9 | 243.3 | 257.2 ± 39.9 | – | – |" in text
+    two = "| two children as its own, in virtual time | 1 | 60.0 | 120.0 | 180.0 | 240.0 ± 50.0 |"
+    assert two in text
+    assert "ended at\n240.0 ± 50.0.\nThe busier child made 75% of the exchanges" in text
     assert "Its runs here ended at 240.0 ± 50.0, 120.0 ± 50.0.\nSo in that program, too" in text
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 | **220.0** ± 50.0 | 210.0 to 230.0 |" in text
     assert "| −37.2 | no | 220.0 | 3 of 3 | 3 of 3 |" in text

@@ -73,7 +73,7 @@ def test_the_weights_are_in_our_order(tmp_path: Path) -> None:
 def test_another_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         program.main([str(tmp_path), "--episodes", "0"])
-    assert "--episodes 0: at least 1 is needed" in capsys.readouterr().err
+    assert "--episodes: 0: a whole number of at least 1 is needed" in capsys.readouterr().err
     with pytest.raises(ConfigurationError, match=r"has no a3c_single_machine.py \(No such file"):
         program.train(tmp_path, tmp_path / "work", print)
     with pytest.raises(ConfigurationError, match=r"has no .*zero_grad.*; check out commit 8de83cf"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ import pytest
 from benchmarks import store
 from benchmarks.thesis import virtual
 from benchmarks.thesis.cells import ALONE, CELLS, FORMS
-from benchmarks.thesis.virtual import in_turns
+from benchmarks.thesis.measure import judged
+from benchmarks.thesis.virtual import exchanged, in_turns
 from genkidama.overrides import parse_settings
 from tests.child.cores import single
 from tests.helpers import ROOT, until
@@ -46,7 +48,9 @@ class Planned:
 def turns(waits: bool, episodes: int) -> list[Any]:
     seen: list[Any] = []
     fast, slow = Planned(0, [1.0] * 99, seen), Planned(1, [3.0] * 99, seen)
-    list(itertools.islice(in_turns([fast, slow], waits), episodes))  # type: ignore[list-item]
+    turns = in_turns([fast, slow], waits)  # type: ignore[list-item]
+    for _, now in zip(range(episodes), turns, strict=False):
+        assert now == max(clock for _, clock in seen)
     return seen
 
 
@@ -70,7 +74,7 @@ def test_a_core_alone_learns_what_it_learns_without_a_clock(
     found = []
     with single(settings) as (core, memory, _):
         clocked = virtual.Clocked(core, CHILD, np.random.default_rng(0))
-        list(itertools.islice(in_turns([clocked], waits=True), 8))
+        assert len(list(itertools.islice(in_turns([clocked], waits=True), 8))) == 8
         found.append(memory.weights.copy())
     with single(settings) as (core, memory, _):
         episodes = since_pull = 0
@@ -84,7 +88,6 @@ def test_a_core_alone_learns_what_it_learns_without_a_clock(
             if batch.ended or since_pull >= 30:
                 core.pull()
                 since_pull = 0
-        assert clocked.episodes == 8
         found.append(memory.weights.copy())
     assert np.array_equal(*found)
 
@@ -112,12 +115,12 @@ def test_a_run_is_the_same_again_and_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(CELLS, ALONE, replace(CELLS[ALONE], updates=20))
-    steps, kept = virtual.learn("virtual-child", 5)
-    assert [episodes for episodes, _ in kept] == list(range(1, 21))
-    again = virtual.learn("virtual-child", 5)
-    assert steps == again[0]
-    assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(kept, again[1], strict=True))
-    assert not np.array_equal(kept[0][1], virtual.learn("virtual-child", 6)[1][0][1])
+    found, again, other = (virtual.learn("virtual-child", seed) for seed in (5, 5, 6))
+    assert [updates for updates, _ in found["kept"]] == list(range(1, 21))
+    assert (found["steps"], found["exchanges"]) == (again["steps"], [20])
+    for (_, a), (_, b) in zip(found["kept"], again["kept"], strict=True):
+        assert np.array_equal(a, b)
+    assert not np.array_equal(found["kept"][0][1], other["kept"][0][1])
     results = tmp_path / "rows.jsonl"
     store.append(results, {"cell": "virtual-child", "seed": 5})
     words = ["--forms", "virtual-child", "--seeds", "5", "--results", str(results)]
@@ -125,7 +128,39 @@ def test_a_run_is_the_same_again_and_is_not_repeated(
     assert len(store.read(results)) == 1
     with pytest.raises(SystemExit):
         virtual.main([*words, "--episodes", "0"])
-    assert "--episodes 0: at least 1 is needed" in capsys.readouterr().err
+    assert "--episodes: 0: a whole number of at least 1 is needed" in capsys.readouterr().err
+
+
+def test_children_exchange_as_their_episodes_end() -> None:
+    cell = replace(CELLS["grid-0.5-0.5"], settings={"parent.alpha": 0.75, "child.beta": 0.5})
+    parent = np.zeros(1, np.float32)
+    weights = np.zeros((2, 1), np.float32)
+
+    def learning(number: int, seconds: float) -> Iterator[float]:
+        for episode in itertools.count(1):
+            weights[number] += 8.0
+            yield episode * seconds
+
+    children = [(weights[0], learning(0, 2.0)), (weights[1], learning(1, 5.0))]
+    seen = []
+    for number in exchanged(parent, children, cell):
+        seen.append((number, float(parent[0]), float(weights[number, 0])))
+        if len(seen) == 4:
+            break
+    # Each: θ_P as 0.25 of the old one and 0.75 of θ_C, then θ_C as a half of each.
+    assert seen == [
+        (0, 0.75 * 8.0, 0.5 * (8.0 + 6.0)),
+        (0, 0.25 * 6.0 + 0.75 * 15.0, 0.5 * (15.0 + 12.75)),
+        (1, 0.25 * 12.75 + 0.75 * 8.0, 0.5 * (8.0 + 9.1875)),
+        (0, 0.25 * 9.1875 + 0.75 * 21.875, 0.5 * (21.875 + 18.703125)),
+    ]
+
+
+def test_children_share_the_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CELLS, "why-program", replace(CELLS["why-program"], updates=20))
+    found = virtual.learn("virtual-two", 5)
+    assert sum(found["exchanges"]) == 40 and all(found["exchanges"])
+    assert [updates for updates, _ in found["kept"]] == list(range(1, 21))
 
 
 def test_cores_may_draw_alike() -> None:
@@ -138,11 +173,9 @@ def test_cores_may_draw_alike() -> None:
 @pytest.mark.slow
 def test_every_checkpoint_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CELLS, ALONE, replace(CELLS[ALONE], updates=2))
-    steps, kept = virtual.learn("virtual-child", 5)
-    row = virtual.judged("virtual-child", 5, steps, kept, 4)
-    assert (row["cell"], row["seed"], row["steps"]) == ("virtual-child", 5, steps)
+    row = judged(virtual.experiment_of(CHILD, 5), 5, virtual.learn("virtual-child", 5)["kept"], 4)
     assert [moment for moment, _, _ in row["curve"]] == [1, 2]
-    assert len(row["returns"]) == 4
+    assert row["judged_by"] == len(row["returns"]) == 4
     assert row["curve"][-1][1] == pytest.approx(np.mean(row["returns"]), abs=0.06)
 
 
