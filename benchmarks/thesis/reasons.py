@@ -8,7 +8,7 @@ from statistics import median
 from benchmarks.differences import NONE, apart, compare, number, verdict
 from benchmarks.thesis.cells import ALONE, BEST, CELLS, FORMS, UPDATES, WEIGHTS, Row
 from benchmarks.thesis.published import FINAL, PATHS
-from benchmarks.thesis.statistics import difference, passages, summary
+from benchmarks.thesis.statistics import difference, luck, passages, summary
 from benchmarks.thesis.wording import LANDS, Cells, on_the_way, passed, table
 
 __all__ = ["program", "seeds", "why"]
@@ -27,7 +27,9 @@ def why(cells: Cells) -> Iterator[str]:
     yield f"*{LANDS:.0f} after* is the first of 20 moments with that mean, in updates of the 2,000."
     yield "*Ever above* is how many seeds had a mean above 200 at a checkpoint. A policy stands on"
     yield "the pad with its engines on, at some 130, until it finds out how to land, and jumps to"
-    yield "220 and more. When it does is chance, so these counts say more than medians do."
+    yield "220 and more. When it does is chance, so these counts say more than medians do. In"
+    yield "brackets is how likely counts so far apart are if nothing but luck tells the two cells"
+    yield "apart (Fisher's exact test). Of 20 such figures one is below 0.05 by luck as well."
     yield ""
     lines = []
     clear: list[str] = []
@@ -38,9 +40,15 @@ def why(cells: Cells) -> Iterator[str]:
             higher = difference(rows, base)
             sooner = compare(passages(base, LANDS), passages(rows, LANDS))
             line += [number(summary(rows).median), apart(higher), verdict(higher)]
-            line += [_landed(rows), passed(rows), apart(sooner), verdict(sooner, "sooner", "later")]
-            if higher.clear or sooner.clear:
-                clear.append(f"{CELLS[name].label} ({line[4]}, {line[-1]})")
+            chance = luck(rows, base)
+            landed = _landed(rows) + (f" ({chance:.3f})" if chance is not None else "")
+            line += [landed, passed(rows), apart(sooner), verdict(sooner, "sooner", "later")]
+            says = [line[4], line[-1]]
+            lucky = chance is None or chance >= 0.05
+            if not lucky:
+                says.append(f"{_landed(rows)} ever above")
+            if higher.clear or sooner.clear or not lucky:
+                clear.append(f"{CELLS[name].label} ({', '.join(says)})")
         else:
             line += [NONE] * 7
         lines.append(line)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from scipy.stats import fisher_exact  # type: ignore[import-untyped]
 
-from benchmarks.differences import Difference, compare, interval, medians
+from benchmarks.differences import LEAST, Difference, compare, interval, medians
 from benchmarks.thesis.cells import UPDATES, Row
 
-__all__ = ["Summary", "by_cell", "difference", "passage", "passages", "standing", "summary"]
+__all__ = ["Summary", "by_cell", "difference", "luck", "passage", "passages", "standing", "summary"]
 
 
 def passages(rows: Iterable[Row], level: float) -> list[float]:
@@ -95,6 +96,20 @@ def summary(rows: Sequence[Row]) -> Summary:
 def difference(ours: Sequence[Row], others: Sequence[Row]) -> Difference:
     """How far one cell lies above another after the last update; both have rows."""
     return compare(finals(ours), finals(others))
+
+
+def luck(ours: Sequence[Row], others: Sequence[Row]) -> float | None:
+    """How likely counts of runs that were ever above 200 are, if neither cell has more than luck.
+
+    Fisher's exact test, two-sided: it takes for granted how many runs of both were.
+
+    Returns:
+        None with fewer than three seeds in one of them, as for `interval`.
+    """
+    if min(len(ours), len(others)) < LEAST:
+        return None
+    counts = [[found := summary(rows).landed, len(rows) - found] for rows in (ours, others)]
+    return float(fisher_exact(counts).pvalue)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -125,6 +126,22 @@ def test_where_single_runs_lie_among_ours(ours: list[list[int]], singles: list[i
     assert statistics.standing({}, {"ours": 1.0}) is None
 
 
+def test_how_likely_counts_so_far_apart_are() -> None:
+    """The oracle counts the ways to choose which of all runs are the first cell's."""
+
+    def runs(landed: int, of: int) -> list[dict[str, Any]]:
+        return [row(BEST, seed, 201.0 if seed < landed else 200.0) for seed in range(of)]
+
+    def ways(first: int) -> int:
+        return math.comb(4, first) * math.comb(5, 5 - first)
+
+    assert statistics.luck(runs(4, 5), runs(0, 4)) == pytest.approx(
+        sum(ways(first) for first in range(5) if ways(first) <= ways(4)) / math.comb(9, 5)
+    )
+    assert statistics.luck(runs(2, 4), runs(2, 4)) == pytest.approx(1.0)
+    assert statistics.luck(runs(2, 2), runs(0, 5)) is None
+
+
 def test_when_a_mean_was_first_reached() -> None:
     assert passage([-50.0, 100.0, 90.0, 200.0], 100.0) == 1_000
     assert passage([-50.0, 99.0], 100.0) == 3_000  # never
@@ -167,7 +184,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     assert "lies within 257.2 ± 39.9" in text
     assert "cores | +1.3 | −1.0 | – | 3 and 2 | too few seeds |" in text
     assert (
-        "stored state | 3 and 3 | 102.0 | −118.0 (−129.0 to −107.0) | lower | 0 of 3 | 2,000 |"
+        "stored state | 3 and 3 | 102.0 | −118.0 (−129.0 to −107.0) | lower | 0 of 3 (0.100) |"
         in text
     )
     assert (
