@@ -160,6 +160,8 @@ def _why() -> list[Cell]:
         one("heavy", "one child with a sixth of the other's CPU time", {}, slower=SLOWER,
             seeds=3),
         one("weights", "all runs begin with the program's own weights", weights),
+        one("weights-both", "the program's weights, and both its faults",
+            _plug("OriginalA3C") | weights),
         one("program", "the program's weights, both its faults, and v2, all together",
             _plug("OriginalA3C") | v2 | weights),
         one("shelf", "the same, and one child with a sixth of the other's CPU time",

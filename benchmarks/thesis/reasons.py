@@ -91,7 +91,12 @@ def _is_parted(name: str, row: Row) -> bool:
 
 def _behind(row: Row) -> float:
     """The better child's own mean less the parent's."""
-    return float(max(mean for mean, _ in row["children"].values()) - row["curve"][-1][1])
+    return _better(row) - float(row["curve"][-1][1])
+
+
+def _better(row: Row) -> float:
+    """The mean of the better child's own weights at the end."""
+    return float(max(mean for mean, _ in row["children"].values()))
 
 
 def _landed(rows: Sequence[Row]) -> str:
@@ -142,10 +147,17 @@ def program(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[s
     yield ""
     named = {
         "`thesis.toml`": cells.get(BEST, []),
-        "… with its weights and its faults, and v2": cells.get("why-program", []),
+        "… with its weights and its faults": cells.get("why-weights-both", []),
+        "… and v2": cells.get("why-program", []),
         "virtual-two": virtual.get("virtual-two", []),
     }
     yield from _beside_the_thesis(BEST, named)
+    better = [_better(row) for row in cells.get("why-program", []) if row.get("children")]
+    if better:
+        yield "*2,000* is the parent's, which is nearly the child that has pushed last. With all of"
+        yield "these, v2 included, the better child of each run ended at"
+        yield f"{', '.join(map(number, better))}: {number(median(better))} in the median."
+        yield ""
     if two := named["virtual-two"]:
         shares = [max(row["exchanges"]) / sum(row["exchanges"]) for row in two]
         ends = [f"{row['curve'][-1][1]:.1f} ± {row['curve'][-1][2]:.1f}" for row in two]
