@@ -9,6 +9,9 @@ of their own, which takes two minutes and a C++ compiler:
         Box2D-kengz==2.3.3
     python -m benchmarks.thesis.physics /tmp/old/bin/python
 
+The repository lists Box2D 2.3.2, too. With today's SWIG that can be imported once the lines of its
+`Box2D.py` that end with `_swigconstant(_Box2D)` are deleted.
+
 Episodes are played there: with random actions, with those of a heuristic that lands, and with a
 mixture. The same actions are then played here from the same seeds. An episode is equal if all its
 observations and rewards are, to the bit.

@@ -162,7 +162,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     rows += [row(BEST, 1, 210.0)]  # later, so it counts
     uneven = {"child-1": {"exchanges": 300}, "child-2": {"exchanges": 100}}
     own = {"child-1": [250.0, 40.0], "child-2": [120.0, 40.0]}
-    rows += [row("why-weights", 1, 190.0, children=own)]
+    rows += [row("why-weights", seed, 190.0, children=own) for seed in (1, 2, 3)]
     rows += [row("why-heavy", 1, 150.0) | {"exchanges": uneven}]
     controls = [row(ALONE, 1, 240.0), row(ALONE, 2, 120.0)]
     timed = [row(ALONE, 1, 100.0) | {"cell": "virtual-child"}]
@@ -174,6 +174,8 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     )
     assert "| the thesis | 1 | – | – | – | 230.0 ± 87.1 | – | – |" in text
     assert "| the thesis | 1 | −37.0 | 10.9 | 243.3 | 257.2 ± 39.9 | – | – |" in text
+    # With a seed's own weights: BEST's 3, and the lower ones of why-bootstrap and why-heavy.
+    assert "0 of 3 that begin with the program's weights were ever above 200,\nand 3 of 7" in text
     two = "| two children as its own, in virtual time | 1 | 60.0 | 120.0 | 180.0 | 240.0 ± 50.0 |"
     assert two in text
     assert "ended at\n240.0 ± 50.0.\nThe busier child made 75% of the exchanges" in text
@@ -193,7 +195,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     )
     assert "| the program's truncation: the time limit counts as an end | 0 and 3 | – |" in text
     assert "With 6 times the CPU time the faster child makes 75% of them." in text
-    assert "behind its better child by 60.0 in the\nmedian, by 60.0 at most (1 runs)." in text
+    assert "behind its better child by 60.0 in the\nmedian, by 60.0 at most (3 runs)." in text
     assert "| *α = 0.9, β = 0.0* | 3 | 220.0 |  |  | 3 of 3 | 1,000 |" in text
     assert "In 2 of 2 cells the thesis' run ended above the median of ours." in text
     assert "as far from the middle in\n16.7% of all cases" in text
