@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from scipy.stats import fisher_exact  # type: ignore[import-untyped]
 
 from benchmarks.differences import LEAST, Difference, compare, interval, medians
 from benchmarks.thesis.cells import UPDATES, Row
@@ -108,6 +107,9 @@ def luck(ours: Sequence[Row], others: Sequence[Row]) -> float | None:
     """
     if min(len(ours), len(others)) < LEAST:
         return None
+    # SciPy's statistics take a second to import.
+    from scipy.stats import fisher_exact  # type: ignore[import-untyped]
+
     counts = [[found := summary(rows).landed, len(rows) - found] for rows in (ours, others)]
     return float(fisher_exact(counts).pvalue)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -27,19 +27,33 @@ from hypothesis import strategies as st
 from genkidama.errors import ConfigurationError
 from genkidama.hypertrick import Decision, HyperTrick, Mode, Verdict
 
-pytest.importorskip("ray.tune", reason="needs the extra `ray`")
+if TYPE_CHECKING:
+    from ray.tune.experiment import Trial
 
-from ray.tune.experiment import Trial
-
-from genkidama.hypertrick.ray import JOURNAL, HyperTrickScheduler
+    from genkidama.hypertrick.ray import HyperTrickScheduler
 
 NAN = math.nan
 ROOT = Path(__file__).parents[2]
 RULE: dict[str, Any] = {"workers": 6, "phases": 3, "eviction_rate": 0.25}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> None:
+    """Ray takes two seconds to import, which workers that run other files need not wait for."""
+    pytest.importorskip("ray.tune", reason="needs the extra `ray`")
+
+
 def scheduler(**settings: Any) -> HyperTrickScheduler:
+    from genkidama.hypertrick.ray import HyperTrickScheduler
+
     return HyperTrickScheduler(**{**RULE, "metric": "score", "mode": "max", **settings})
+
+
+def journal(directory: Path) -> Path:
+    """Where a run in `directory` keeps its decisions."""
+    from genkidama.hypertrick.ray import JOURNAL
+
+    return directory / JOURNAL
 
 
 def new_trial(number: int, directory: Path | None = None) -> Trial:
@@ -47,6 +61,8 @@ def new_trial(number: int, directory: Path | None = None) -> Trial:
 
     Of its storage only what the scheduler uses, for the rest needs a running Ray.
     """
+    from ray.tune.experiment import Trial
+
     trial = Trial("train", stub=True, trial_id=f"id{number}")
     if directory is not None:
         trial.storage = SimpleNamespace(experiment_driver_staging_path=str(directory))
@@ -258,7 +274,7 @@ def test_a_restored_run_goes_on_with_the_same_verdicts(
     for *report, expected in history[:cut]:
         assert tell(before, trials, *report) == expected
     if torn:
-        with (directory / JOURNAL).open("a") as file:
+        with journal(directory).open("a") as file:
             file.write('{"number": 3, "pha')
     after: HyperTrickScheduler = pickle.loads(pickled)
     for trial in shuffle.sample(trials, len(trials)):  # Ray adds them in another order
@@ -267,7 +283,7 @@ def test_a_restored_run_goes_on_with_the_same_verdicts(
     for *report, expected in history[cut:]:
         assert tell(after, trials, *report) == expected
     assert repr(after.rule.decisions) == repr(rule.decisions)
-    assert (directory / JOURNAL).read_text().count("number") == len(history)
+    assert journal(directory).read_text().count("number") == len(history)
     third: HyperTrickScheduler = pickle.loads(pickled)
     trials_of(third, directory=directory)
     assert repr(third.rule.decisions) == repr(rule.decisions)
@@ -326,7 +342,7 @@ def test_a_scheduler_serves_one_run(tmp_path: Path) -> None:
 
 
 def test_metric_and_mode_may_come_from_the_tuner() -> None:
-    ours = HyperTrickScheduler(**RULE)
+    ours = scheduler(metric=None, mode=None)
     assert ours.set_search_properties("score", "min", points_to_evaluate=None)
     trial = trials_of(ours, 1)[0]
     ours.on_trial_result(None, trial, result(1, 3.0))
@@ -336,7 +352,7 @@ def test_metric_and_mode_may_come_from_the_tuner() -> None:
     assert not ours.set_search_properties(None, "max")
     assert ours.set_search_properties(None, None)
     with pytest.raises(ConfigurationError, match="mode = 'maximum'"):
-        HyperTrickScheduler(**RULE).set_search_properties("score", "maximum")
+        scheduler(metric=None, mode=None).set_search_properties("score", "maximum")
 
 
 @pytest.mark.parametrize("settings", [{"metric": None}, {"mode": None}])
@@ -530,7 +546,7 @@ def test_a_search_survives_kill_9_and_goes_on_with_the_same_rule(
 ) -> None:
     killed = run_ray("interrupted", tmp_path, rays_directory)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    kept = (tmp_path / "search" / JOURNAL).read_text()
+    kept = journal(tmp_path / "search").read_text()
     done = run_ray("restored", tmp_path, rays_directory)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
