@@ -6,8 +6,9 @@ updates of 2,000, and each is judged by 500 episodes with sampled actions, once 
 Updates and episodes are the result here, seconds are not: the machine need not be quiet.
 
 `--cells` takes names of cells and of groups: `grid` (Tables 5.3 to 5.5), `a3c` (Table 5.2), `ours`
-(our own A3C settings), `why` (what may explain a difference, one at a time), `sizes` (1, 4 and 8
-children at equal episodes). Every cell has its first seed before any has its second.
+(our own A3C settings), `why` (what may explain a difference, one at a time), `again` (what of this
+seemed to tell, with fresh seeds), `sizes` (1, 4 and 8 children at equal episodes). Every cell has
+its first seed before any has its second.
 
 Each run is a line of `docs/results/thesis.jsonl`, and is not repeated once it is there. Stop it at
 any point, also by `kill -9`, and start it again: a training that was cut off begins anew, since a
@@ -105,7 +106,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--seeds",
         type=int,
         nargs="+",
-        help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 21 to 25)",
+        help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 21 to 25, again 31 to 35)",
     )
     add_places(parser, ROOT / "docs/results/thesis.jsonl", ROOT / "runs/thesis")
     parser.add_argument(

@@ -86,6 +86,7 @@ def text(
         *_as_a_whole(cells),
         *_ours(cells),
         *reasons.why(cells),
+        *reasons.again(cells),
         *reasons.program(cells, controls, by_cell(virtual)),
         *reasons.seeds(cells),
         *_sizes(cells, pictures),

@@ -59,7 +59,9 @@ def test_the_plan_takes_every_cell_with_a_seed_before_the_next_seed() -> None:
     assert turns == sorted(turns)
     assert {one.cell for one in order[: len(CELLS)]} == set(CELLS)
     assert [one.seed for one in order if one.cell == "ours"] == [21, 22, 23, 24, 25]
-    assert len(set(order)) == len(order) == 9 * 5 + 5 * 3 + 5 + 5 + 14 * 5 + 3 * 3 + 9 * 3
+    assert [one.seed for one in order if one.cell == "again-program"] == [31, 32, 33, 34, 35]
+    assert CELLS["again-program"].overrides == CELLS["why-program"].overrides
+    assert len(set(order)) == len(order) == 9 * 5 + 5 * 3 + 5 + 5 + 14 * 5 + 3 * 3 + 3 * 5 + 9 * 3
     assert missing(order, [row(BEST, 1, 0.0)]) == order[1:]
     assert plan(selected(["ours", "a3c"]), [7])[0] == Condition("a3c-8-0.999-120", 7)
 
@@ -154,7 +156,7 @@ def test_when_a_mean_was_first_reached() -> None:
 
 def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     nothing = document.text([])
-    assert "**0 of 176 runs are there, and 176 are missing.** 42 of 42 cells" in nothing
+    assert "**0 of 191 runs are there, and 191 are missing.** 45 of 45 cells" in nothing
     rows = [row(BEST, seed, mean) for seed, mean in enumerate([215.0, 220.0, 230.0], 1)]
     rows += [row("why-bootstrap", seed, 100.0 + seed) for seed in (1, 2, 3)]
     rows += [row("a3c-8-0.999-120", seed, 221.0) for seed in (1, 2)]
@@ -163,6 +165,9 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     uneven = {"child-1": {"exchanges": 300}, "child-2": {"exchanges": 100}}
     own = {"child-1": [250.0, 40.0], "child-2": [120.0, 40.0]}
     rows += [row("why-weights", seed, 190.0, children=own) for seed in (1, 2, 3)]
+    fresh = own | {"child-1": [270.0, 40.0]}
+    rows += [row("again-program", seed, 210.0, children=fresh) for seed in (31, 32, 33)]
+    rows += [row("again-thesis", seed, 150.0) for seed in (31, 32, 33)]
     rows += [row("why-heavy", 1, 150.0) | {"exchanges": uneven}]
     controls = [row(ALONE, 1, 240.0), row(ALONE, 2, 120.0)]
     timed = [row(ALONE, 1, 100.0) | {"cell": "virtual-child"}]
@@ -195,8 +200,13 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     )
     assert "| the program's truncation: the time limit counts as an end | 0 and 3 | – |" in text
     assert "With 6 times the CPU time the faster child makes 75% of them." in text
-    assert "behind its better child by 60.0 in the\nmedian, by 60.0 at most (3 runs)." in text
+    assert "behind its better child by 60.0 in the\nmedian, by 60.0 at most (6 runs)." in text
     assert "| *α = 0.9, β = 0.0* | 3 | 220.0 |  |  | 3 of 3 | 1,000 |" in text
+    assert "| `thesis.toml` | 3 | 150.0 | – | 0 of 3 | 1,400 |  |  |  |" in text
+    assert (
+        "v2, all together | 3 | 210.0 | 270.0 | 3 of 3 | 1,000 "
+        "| 0.100 | +400.0 (400.0 to 400.0) | sooner |" in text
+    )
     assert "In 2 of 2 cells the thesis' run ended above the median of ours." in text
     assert "as far from the middle in\n16.7% of all cases" in text
     assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text
