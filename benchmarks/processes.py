@@ -38,18 +38,23 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def command(main: Callable[P, int]) -> Callable[P, int]:
     """Decorates a benchmark's `main`: a user's error is one line, and Ctrl-C and SIGTERM end it.
 
-    SIGTERM ends what it has started, too.
+    SIGTERM ends what it has started, too. It ends in silence where nobody reads it any more.
     """
 
     @functools.wraps(main)
     def run(*arguments: P.args, **named: P.kwargs) -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
-            return main(*arguments, **named)
+            code = main(*arguments, **named)
+            sys.stdout.flush()
+            return code
         except GenkidamaError as error:
             return fail(error)
         except KeyboardInterrupt:
             return 130
+        except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+            sys.stderr.close()
+            return 1
 
     return run
 
