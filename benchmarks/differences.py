@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LEAST", "NONE", "Difference", "apart", "compare", "interval", "medians", "number"]
-__all__ += ["span", "verdict"]
+__all__ = ["LEAST", "NONE", "Difference", "Numbers", "apart", "compare", "interval", "medians"]
+__all__ += ["number", "span", "verdict"]
 
 Numbers = npt.NDArray[np.float64]
 

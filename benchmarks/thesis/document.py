@@ -87,6 +87,8 @@ def text(
         *_ours(cells),
         *reasons.why(cells),
         *reasons.again(cells),
+        *reasons.twins(cells),
+        *reasons.landings(cells, controls, by_cell(virtual)),
         *reasons.program(cells, controls, by_cell(virtual)),
         *reasons.seeds(cells),
         *_sizes(cells, pictures),

@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from benchmarks.differences import NONE, apart, compare, number, verdict
-from benchmarks.thesis.cells import AGAIN, ALONE, BEST, CELLS, FORMS, UPDATES, WEIGHTS, Row
+from benchmarks.thesis.cells import AGAIN, ALONE, BEST, CELLS, FORMS, GRID, UPDATES, WEIGHTS, Row
 from benchmarks.thesis.published import FINAL, PATHS
-from benchmarks.thesis.statistics import difference, luck, passages, summary
+from benchmarks.thesis.statistics import (
+    Searching,
+    as_often,
+    difference,
+    enough,
+    luck,
+    passages,
+    searching,
+    sooner,
+    summary,
+)
 from benchmarks.thesis.wording import LANDS, Cells, on_the_way, passed, table
 
-__all__ = ["again", "program", "seeds", "why"]
+__all__ = ["again", "landings", "program", "seeds", "twins", "why"]
 
-#: Cells that learn otherwise than the thesis' program.
-_OTHERWISE = {"why-sum", "why-one-core"}
+#: Cells that differ in one thing alone, or in two: with it, and without.
+_TWINS = {
+    "both faults": (
+        ("why-both", BEST),
+        ("why-weights-both", "why-weights"),
+        ("why-a3c-both", ALONE),
+        ("why-a3c-program", "why-a3c-weights"),
+    ),
+    "the program's weights": (
+        ("why-weights", BEST),
+        ("why-weights-both", "why-both"),
+        ("why-a3c-weights", ALONE),
+        ("why-a3c-program", "why-a3c-both"),
+    ),
+    "v2": (
+        ("why-v2", BEST),
+        ("why-program", "why-weights-both"),
+        ("again-program", "again-faults"),
+    ),
+    "both faults and the program's weights": (
+        ("why-weights-both", BEST),
+        ("again-faults", AGAIN),
+        ("why-a3c-program", ALONE),
+    ),
+    "all three": (
+        ("why-program", BEST),
+        ("again-program", AGAIN),
+    ),
+}
 #: Moments of a run, in updates.
 _WAY = (500, 1_000, 1_500)
 
@@ -42,7 +79,7 @@ def why(cells: Cells) -> Iterator[str]:
             higher = difference(rows, base)
             sooner = compare(passages(base, LANDS), passages(rows, LANDS))
             line += [number(summary(rows).median), apart(higher), verdict(higher)]
-            chance = luck(rows, base)
+            chance = luck([(rows, base)])
             landed = _landed(rows) + (f" ({chance:.3f})" if chance is not None else "")
             line += [landed, passed(rows), apart(sooner), verdict(sooner, "sooner", "later")]
             says = [line[4]] * bool(higher.clear) + [line[-1]] * bool(sooner.clear)
@@ -65,7 +102,6 @@ def why(cells: Cells) -> Iterator[str]:
     else:
         yield "None of these makes a clear difference so far."
     yield ""
-    yield from _by_weights(cells)
     yield "v2 and v3 differ in three things: v3 has a new Box2D world for every episode, draws"
     yield "the wind's offset anew (the thesis has no wind), and states wider bounds of"
     yield "observations, which the learner does not read. `benchmarks/thesis/lander_v2.py`"
@@ -88,26 +124,67 @@ def why(cells: Cells) -> Iterator[str]:
     yield ""
 
 
-def _by_weights(cells: Cells) -> Iterator[str]:
-    """Whether the weights at the start matter, whatever else is changed."""
-    alike = {BEST, ALONE} | {name for name in CELLS if CELLS[name].group == "why"} - _OTHERWISE
-    for children, what in ((2, "two children"), (1, "one child")):
-        theirs, others = (
-            [
-                row
-                for name in sorted(alike & set(cells))
-                if CELLS[name].children == children and (WEIGHTS in CELLS[name].settings) == given
-                for row in cells[name]
-            ]
-            for given in (True, False)
-        )
-        chance = luck(theirs, others)
-        if chance is not None:
-            yield f"All runs with {what}, whatever else is changed but the gradients and the cores:"
-            yield f"{_landed(theirs)} that begin with the program's weights were ever above 200,"
-            yield f"and {_landed(others)} that begin with a seed's own ({chance:.3f}). They were"
-            yield "put together so after they had been seen."
-            yield ""
+def twins(cells: Cells) -> Iterator[str]:
+    yield "## With and without"
+    yield ""
+    yield "Many of these cells differ in one thing alone, so each thing can be judged by several"
+    yield "pairs of cells together: those with three seeds or more, with fresh seeds, too. *Sooner*"
+    yield "is the mean of the pairs' differences. The counts are compared within pairs."
+    yield ""
+    lines = []
+    for what, names in _TWINS.items():
+        pairs = enough((cells.get(ours, []), cells.get(others, [])) for ours, others in names)
+        found = sooner(pairs, LANDS)
+        if found is None:
+            lines.append([what, *[NONE] * 6])
+            continue
+        sides = [[row for rows in side for row in rows] for side in zip(*pairs, strict=True)]
+        line = [what, str(len(pairs)), *(_landed(rows) for rows in sides)]
+        chance = luck(pairs)
+        assert chance is not None  # there is a pair
+        lines.append([*line, f"{chance:.3f}", apart(found), verdict(found, "sooner", "later")])
+    head = ["", "pairs", "ever above 200: with", "without", "by luck"]
+    yield from table([*head, f"{LANDS:.0f} sooner by", "says"], lines)
+
+
+def landings(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[str]:
+    """How often a way to land is found, once runs look for it."""
+    faulty = {ours for ours, _ in (*_TWINS["both faults"], *_TWINS["all three"])} | {"again-faults"}
+    two = [name for name in sorted(faulty & set(cells)) if CELLS[name].children == 2]
+    groups = {
+        "the thesis, Tables 5.3 to 5.5": list(PATHS.values()),
+        "`thesis.toml`, the same cells": _paths(cells, GRID.values()),
+        "… with both faults (α = 0.9, β = 0.0)": _paths(cells, two),
+        "its program here, and as its program in virtual time": [
+            *_paths({"": controls}, [""]),
+            *_paths(virtual, ["virtual-program", "virtual-two"]),
+        ],
+    }
+    found = {what: searching(paths, LANDS) for what, paths in groups.items()}
+    yield "## How often a way to land is found"
+    yield ""
+    yield f"A run that has come to a mean of {LANDS:.0f} looks for a way to land. *Landed* had a"
+    yield "mean above 200 afterwards. *Updates* are what all runs together had from then until they"
+    yield "landed or ended. *By luck* is how likely a rate so far from the thesis' is if all"
+    yield "updates are equally likely to bring a landing (the exact test of two rates)."
+    yield ""
+    theirs, *_ = found.values()
+    lines = []
+    for what, one in found.items():
+        line = [what, str(len(groups[what])), str(one.runs), str(one.landed), f"{one.updates:,.0f}"]
+        rate = number(1_000.0 * one.landed / one.updates) if one.updates else NONE
+        lines.append([*line, rate, "" if one is theirs else _as_often(theirs, one)])
+    head = ["", "runs", f"came to {LANDS:.0f}", "landed", "updates", "in 1,000 of them", "by luck"]
+    yield from table(head, lines)
+
+
+def _as_often(theirs: Searching, ours: Searching) -> str:
+    return f"{as_often(theirs, ours):.3f}" if ours.updates else NONE
+
+
+def _paths(cells: Cells, names: Iterable[str]) -> list[list[float]]:
+    """The means of each run at its checkpoints."""
+    return [[mean for _, mean, _ in row["curve"]] for name in names for row in cells.get(name, [])]
 
 
 def _is_parted(name: str, row: Row) -> bool:
@@ -159,7 +236,7 @@ def again(cells: Cells) -> Iterator[str]:
         else:
             line += [NONE] * 4
         if name != AGAIN and rows and base:
-            chance = luck(rows, base)
+            chance = luck([(rows, base)])
             sooner = compare(passages(base, LANDS), passages(rows, LANDS))
             line += [NONE if chance is None else f"{chance:.3f}", apart(sooner)]
             line += [verdict(sooner, "sooner", "later")]

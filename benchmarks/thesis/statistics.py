@@ -9,10 +9,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from benchmarks.differences import LEAST, Difference, compare, interval, medians
+from benchmarks.differences import LEAST, Difference, Numbers, compare, interval, medians
 from benchmarks.thesis.cells import UPDATES, Row
 
-__all__ = ["Summary", "by_cell", "difference", "luck", "passage", "passages", "standing", "summary"]
+__all__ = ["Searching", "Summary", "as_often", "by_cell", "difference", "enough", "luck"]
+__all__ += ["passage", "passages", "searching", "sooner", "standing", "summary"]
+
+#: The rows of two cells.
+Pair = tuple[Sequence[Row], Sequence[Row]]
 
 
 def passages(rows: Iterable[Row], level: float) -> list[float]:
@@ -97,21 +101,110 @@ def difference(ours: Sequence[Row], others: Sequence[Row]) -> Difference:
     return compare(finals(ours), finals(others))
 
 
-def luck(ours: Sequence[Row], others: Sequence[Row]) -> float | None:
-    """How likely counts of runs that were ever above 200 are, if neither cell has more than luck.
+def enough(pairs: Iterable[Pair]) -> list[Pair]:
+    """The pairs of cells that both have three seeds or more."""
+    return [pair for pair in pairs if min(map(len, pair)) >= LEAST]
 
-    Fisher's exact test, two-sided: it takes for granted how many runs of both were.
+
+def luck(pairs: Iterable[Pair]) -> float | None:
+    """How likely counts of runs that were ever above 200 are, if no cell has more than luck.
+
+    Fisher's exact test, two-sided, over all pairs together: each pair's own count is taken for
+    granted, and what is added up is how many of these are the first cell's.
+
+    Args:
+        pairs: of cells, those with `enough` seeds count.
 
     Returns:
-        None with fewer than three seeds in one of them, as for `interval`.
+        None without a pair.
     """
-    if min(len(ours), len(others)) < LEAST:
-        return None
     # SciPy's statistics take a second to import.
-    from scipy.stats import fisher_exact  # type: ignore[import-untyped]
+    from scipy.stats import hypergeom  # type: ignore[import-untyped]
 
-    counts = [[found := summary(rows).landed, len(rows) - found] for rows in (ours, others)]
-    return float(fisher_exact(counts).pvalue)
+    likely = np.ones(1)  # of each sum of the first cells' counts
+    seen = 0
+    for ours, others in enough(pairs):
+        first = summary(ours).landed
+        both = first + summary(others).landed
+        seen += first
+        counts = hypergeom(len(ours) + len(others), both, len(ours)).pmf(np.arange(len(ours) + 1))
+        likely = np.convolve(likely, counts)
+    if len(likely) == 1:
+        return None
+    # Sums that are as likely as the one that was seen count, whatever the last bit says.
+    return float(likely[likely <= likely[seen] * (1.0 + 1e-9)].sum())
+
+
+def sooner(pairs: Iterable[Pair], level: float) -> Difference | None:
+    """By how many updates the first cells come to a mean sooner: the mean over the pairs.
+
+    Each pair's difference is that of the medians over seeds.
+
+    Args:
+        pairs: of cells, those with `enough` seeds count.
+        level: a mean return.
+
+    Returns:
+        None without a pair.
+    """
+    samples = [passages(rows, level) for ours, others in enough(pairs) for rows in (others, ours)]
+    if not samples:
+        return None
+
+    def mean(*groups: Numbers) -> Numbers:
+        middles = np.array([medians(group) for group in groups])
+        result: Numbers = (middles[::2] - middles[1::2]).mean(axis=0)
+        return result
+
+    value = float(mean(*(np.array([sample]) for sample in samples))[0])
+    return Difference(value, interval(samples, mean))
+
+
+@dataclass(frozen=True)
+class Searching:
+    """Runs that have come to some mean, and look for a way to land from then on."""
+
+    runs: int
+    #: How many had a mean above 200 at a later moment, or the same.
+    landed: int
+    #: Of all runs together, from the one moment to the other, or to the end.
+    updates: float
+
+
+def searching(paths: Iterable[Sequence[float]], level: float) -> Searching:
+    """How long runs look for a way to land.
+
+    Args:
+        paths: of each run the means at moments that are evenly spread over it. A run of more or
+            fewer than 2,000 updates counts as if it had 2,000.
+        level: a mean return, below 200. A run that passes both between the same two moments has
+            looked for half of the time between them.
+    """
+    runs = landed = 0
+    updates = 0.0
+    for means in paths:
+        begin = passage(means, level)
+        if begin > UPDATES:
+            continue
+        end = passage(means, np.nextafter(200.0, 201.0))
+        runs += 1
+        if end <= UPDATES:
+            landed += 1
+            updates += max(end - begin, UPDATES / len(means) / 2)
+        else:
+            updates += UPDATES - begin
+    return Searching(runs, landed, updates)
+
+
+def as_often(ours: Searching, others: Searching) -> float:
+    """How likely landings so unequally frequent are, if each update brings one as likely to both.
+
+    The exact test of two rates (Przyborowski and Wilenski 1940), two-sided. Both have updates.
+    """
+    from scipy.stats import binomtest
+
+    share = ours.updates / (ours.updates + others.updates)
+    return float(binomtest(ours.landed, ours.landed + others.landed, share).pvalue)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -128,20 +127,64 @@ def test_where_single_runs_lie_among_ours(ours: list[list[int]], singles: list[i
     assert statistics.standing({}, {"ours": 1.0}) is None
 
 
-def test_how_likely_counts_so_far_apart_are() -> None:
-    """The oracle counts the ways to choose which of all runs are the first cell's."""
+def runs(landed: int, of: int) -> list[dict[str, Any]]:
+    return [row(BEST, seed, 201.0 if seed < landed else 200.0) for seed in range(of)]
 
-    def runs(landed: int, of: int) -> list[dict[str, Any]]:
-        return [row(BEST, seed, 201.0 if seed < landed else 200.0) for seed in range(of)]
 
-    def ways(first: int) -> int:
-        return math.comb(4, first) * math.comb(5, 5 - first)
+counts = st.integers(3, 4).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of)))
 
-    assert statistics.luck(runs(4, 5), runs(0, 4)) == pytest.approx(
-        sum(ways(first) for first in range(5) if ways(first) <= ways(4)) / math.comb(9, 5)
-    )
-    assert statistics.luck(runs(2, 4), runs(2, 4)) == pytest.approx(1.0)
-    assert statistics.luck(runs(2, 2), runs(0, 5)) is None
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(counts, counts), min_size=1, max_size=2))
+def test_how_likely_counts_so_far_apart_are(pairs: list[tuple[Any, Any]]) -> None:
+    """The oracle deals out each pair's landings to its runs in every way."""
+
+    def dealt(ours: tuple[int, int], others: tuple[int, int]) -> list[int]:
+        everyone = range(ours[1] + others[1])
+        ways = itertools.combinations(everyone, ours[0] + others[0])
+        return [sum(one < ours[1] for one in way) for way in ways]
+
+    sums = [sum(way) for way in itertools.product(*(dealt(*pair) for pair in pairs))]
+    often = {total: sums.count(total) for total in sums}
+    seen = often[sum(ours[0] for ours, _ in pairs)]
+    expected = sum(one for one in often.values() if one <= seen) / len(sums)
+    given_runs = [(runs(*ours), runs(*others)) for ours, others in pairs]
+    assert statistics.luck(given_runs) == pytest.approx(expected)
+    # A pair with too few seeds changes nothing.
+    assert statistics.luck([*given_runs, (runs(2, 2), runs(0, 5))]) == pytest.approx(expected)
+
+
+def test_no_pair_with_enough_seeds_tells_nothing() -> None:
+    assert statistics.luck([(runs(2, 2), runs(0, 5))]) is None
+    assert statistics.sooner([(runs(2, 2), runs(0, 5))], 100.0) is None
+
+
+def test_how_much_sooner_pairs_of_cells_are() -> None:
+    def cell(*ends: float) -> list[dict[str, Any]]:
+        return [row(BEST, seed, end) for seed, end in enumerate(ends)]
+
+    slow, fast, faster = cell(100, 100, 125), cell(200, 200, 160), cell(400, 400, 400)
+    assert [statistics.passages(one, 100.0)[0] for one in (slow, fast, faster)] == [2000, 1000, 500]
+    found = statistics.sooner([(fast, slow), (faster, fast), (cell(1), slow)], 100.0)
+    assert found is not None
+    assert found.value == (1000 + 500) / 2
+    low, high = found.interval or (0.0, 0.0)
+    assert (low, high) == (300 / 2 + 500 / 2, (1000 + 800) / 2) and found.clear
+
+
+def test_how_long_runs_look_for_a_way_to_land() -> None:
+    paths = [
+        [0.0, 100.0, 150.0, 201.0],  # from 1,000 to 2,000
+        [0.0, 120.0, 200.0, 150.0],  # never; 1,000 updates
+        [0.0, 250.0, 90.0, 90.0],  # at once
+        [0.0, 0.0, 0.0, 100.0],  # at its end
+        [0.0, 0.0, 0.0, 99.0],
+    ]
+    found = statistics.searching(paths, 100.0)
+    assert found == statistics.Searching(4, 2, 1_000 + 1_000 + 250)
+    # 2 of 2 landings in a quarter of all updates; the other way round is likelier.
+    assert statistics.as_often(found, statistics.Searching(9, 0, 6_750.0)) == pytest.approx(1 / 16)
+    assert statistics.as_often(found, found) == pytest.approx(1.0)
 
 
 def test_when_a_mean_was_first_reached() -> None:
@@ -179,8 +222,13 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     )
     assert "| the thesis | 1 | – | – | – | 230.0 ± 87.1 | – | – |" in text
     assert "| the thesis | 1 | −37.0 | 10.9 | 243.3 | 257.2 ± 39.9 | – | – |" in text
-    # With a seed's own weights: BEST's 3, and the lower ones of why-bootstrap and why-heavy.
-    assert "0 of 3 that begin with the program's weights were ever above 200,\nand 3 of 7" in text
+    assert "| the program's weights | 1 | 0 of 3 | 3 of 3 | 0.100 | −100.0 (−200.0 to" in text
+    assert "| all three | 1 | 3 of 3 | 0 of 3 | 0.100 | +400.0 (400.0 to 400.0) | sooner |" in text
+    assert "| both faults | – | – | – | – | – | – |" in text
+    assert "| the thesis, Tables 5.3 to 5.5 | 9 | 7 | 5 | 2,100 | 2.4 |  |" in text
+    assert "| `thesis.toml`, the same cells | 3 | 3 | 3 | 2,800 | 1.1 | 0.301 |" in text
+    assert "| … with both faults (α = 0.9, β = 0.0) | 3 | 3 | 3 | 3,000 | 1.0 |" in text
+    assert "as its program in virtual time | 3 | 3 | 2 | 1,900 | 1.1 |" in text
     two = "| two children as its own, in virtual time | 1 | 60.0 | 120.0 | 180.0 | 240.0 ± 50.0 |"
     assert two in text
     assert "ended at\n240.0 ± 50.0.\nThe busier child made 75% of the exchanges" in text
