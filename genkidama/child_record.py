@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from genkidama.errors import ProtocolError
 from genkidama.lines import ParentLine, agree, unknown_base
@@ -15,10 +16,13 @@ from genkidama.messages import Hello, Push, Weights
 from genkidama.trial import Snapshot, Trial
 from genkidama.weights import Signature, Vector
 
-__all__ = ["ChildRecord", "cut_off", "distance", "kept", "restored"]
+__all__ = ["ChildRecord", "Judging", "cut_off", "distance", "kept", "restored"]
 
 #: The distance is judged by so many numbers, which takes some 10 µs.
 _SAMPLE = 4096
+#: A child's distance is judged every so many seconds, that of so many children at most.
+_EVERY = 1.0
+_JUDGED = 64
 
 
 @dataclass
@@ -41,10 +45,11 @@ class ChildRecord:
     #: What it said of itself: its software's version, and its cores, 0 if it did not say.
     software: str = field(default="", compare=False)
     cores: int = field(default=0, compare=False)
-    #: Whether somebody wants to know how far its next push lies from θ_P, and how far the last
-    #: such push lay: |θ_C − θ_P| / |θ_P|.
-    curious: bool = field(default=False, compare=False)
+    #: How far from θ_P the last of its pushes lay that was judged, |θ_C − θ_P| / |θ_P|, when that
+    #: was, and the same distance until an event has said it.
     distance: float | None = field(default=None, compare=False)
+    judged: float = field(default=-math.inf, compare=False, repr=False)
+    untold: float | UnsetType = field(default=UNSET, compare=False, repr=False)
     #: How many of its pushes had measures, since the parent began.
     measures: int = field(default=0, compare=False, repr=False)
     #: What it trains.
@@ -110,10 +115,12 @@ class ChildRecord:
             if self.line is None:
                 raise unknown_base(child, push)
             push = self.line.read(child, push)
-        if self.curious and self.trial is not None and self.trial.vector is not None:
-            self.curious = False
-            self.distance = distance(push, self.trial.vector)
         return push
+
+    def tell(self) -> float | UnsetType:
+        """The distance that no event has said yet."""
+        told, self.untold = self.untold, UNSET
+        return told
 
     def join(self, signature: Signature, cores: int = 0) -> None:
         """It joins with a network of this signature, and so many cores."""
@@ -124,6 +131,28 @@ class ChildRecord:
     def answer(self, weights: Weights, push: Push | None = None) -> Weights:
         """These weights as they travel; `push` as `ParentLine.answer` takes it."""
         return weights if self.line is None else self.line.answer(weights, push)
+
+
+class Judging:
+    """Which pushes are judged by how far they lie from θ_P: a few, since it takes its time."""
+
+    def __init__(self) -> None:
+        self._after = -math.inf
+
+    def take(self, record: ChildRecord, push: Push, parent: Vector | None, now: float) -> None:
+        """Takes a push down in its child's record, if it is its turn.
+
+        Args:
+            push: with its whole vector.
+            parent: θ_P before it, or the part of it that is held here; None if there is none yet.
+            now: seconds, never less than at the call before.
+        """
+        if parent is None or now < self._after or now < record.judged + _EVERY:
+            return
+        self._after = now + _EVERY / _JUDGED
+        record.judged = now
+        record.distance = distance(push, parent)
+        record.untold = UNSET if record.distance is None else record.distance
 
 
 def distance(push: Push, parent: Vector) -> float | None:

@@ -21,7 +21,7 @@ AXES = {
 }
 
 #: Of a curve: one row an exchange.
-COLUMNS = (*AXES, "mean_return", "staleness", "child")
+COLUMNS = (*AXES, "mean_return", "staleness", "distance", "child")
 
 #: A band is drawn through so many points.
 _POINTS = 200
@@ -42,7 +42,8 @@ def columns(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The exchanges of a plain run's history as columns, by the names of `COLUMNS`.
 
     `mean_return` is that of the last `stop.window` training episodes, and None before the first has
-    ended. `seconds` count from the first join, over all resumptions of the run.
+    ended; `distance` is None where none was judged. `seconds` count from the first join, over all
+    resumptions of the run.
     """
     result: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     began: float | None = None
@@ -59,6 +60,7 @@ def columns(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
             "updates": line["update"],
             "mean_return": line["mean_return"],
             "staleness": line["staleness"],
+            "distance": line.get("distance"),
             "child": line["child"],
         }
         for name, value in row.items():

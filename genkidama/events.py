@@ -123,6 +123,9 @@ class Exchange(Event, kw_only=True):
     """Search: the trial that all this is about."""
     left_out: str | UnsetType = UNSET
     """Why the parent's rule left the push out, as `"stale"` (docs/rules.md), if it did."""
+    distance: float | UnsetType = UNSET
+    """How far the child's weights lay from θ_P, by the length of θ_P: at this push, or at the last
+    that was judged. One is judged a second, of 64 children at most."""
 
 
 class Measures(Event, kw_only=True):

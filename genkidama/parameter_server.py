@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from genkidama.averaging import Contribution
-from genkidama.child_record import ChildRecord, kept, restored
+from genkidama.child_record import ChildRecord, Judging, kept, restored
 from genkidama.errors import ProtocolError
 from genkidama.events import Event, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
@@ -71,6 +71,7 @@ class ParameterServer:
         self._events = self.trials.events
         self._tally = self.trials.tally
         self._floods = Floods()
+        self._judging = Judging()
 
     # What the shell calls.
 
@@ -262,6 +263,7 @@ class ParameterServer:
                 message.measures.get("loss"),
                 trial.held.statistics,
             )
+            self._judging.take(record, message, trial.vector, now)
             average = self.experiment.parent.average
             left_out = trial.take(contribution, message.kind, self.trials.rule, average)
             if left_out != "":
@@ -285,11 +287,12 @@ class ParameterServer:
         trial.steps += message.steps
         trial.add_returns(message.returns)
         record.count(message, left_out=bool(left_out))
-        tally = self._tally
         every = self.experiment.parent.history_every
-        if left_out or not tally.exchanges % every:
+        if left_out or not self._tally.exchanges % every:
             staleness = version - message.version
-            self._events.append(trial.exchanged(child, tally.updates, staleness, left_out, now))
+            event = trial.exchanged(child, self._tally.updates, staleness, left_out, now)
+            event.distance = record.tell()
+            self._events.append(event)
         if message.measures and record.measured(every):
             # Every n-th of each child: otherwise children that push in turns would be left out.
             self._events.append(

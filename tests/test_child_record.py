@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
+from msgspec import UNSET
 
-from genkidama.child_record import ChildRecord, kept, restored
+from genkidama.child_record import ChildRecord, Judging, kept, restored
 from genkidama.errors import ProtocolError
 from genkidama.experiment import Experiment
 from genkidama.messages import Hello, Push, Weights
@@ -38,6 +41,22 @@ def test_a_push_is_counted_under_its_number() -> None:
     record.count(Push(version=0, sequence=8, steps=5), left_out=True)
     assert (record.sequence, record.exchanges) == (8, 5)
     assert record.counts() == {"exchanges": 5, "episodes": 2, "steps": 25, "left_out": 1}
+
+
+def test_how_far_it_lies_from_the_parent_is_judged_once_a_second_and_told_once() -> None:
+    record, parent = ChildRecord(), np.array([3.0, 4.0], DTYPE)
+    take = partial(Judging().take, record)
+    push = Push(version=0, sequence=1, vector=np.array([3.0, 9.0], DTYPE))
+    far = Push(version=0, sequence=2, vector=np.array([3.0, 14.0], DTYPE))
+    take(push, None, 10.0)  # the parent has no weights yet
+    take(push, parent, 10.0)
+    take(far, parent, 10.9)
+    assert (record.distance, record.tell(), record.tell()) == (1.0, 1.0, UNSET)
+    take(far, parent, 11.0)
+    assert (record.tell(), record.distance) == (2.0, 2.0)
+    take(Push(version=0, sequence=3, kind="gradient", vector=parent), parent, 12.0)
+    assert (record.tell(), record.distance) == (UNSET, None)
+    assert record == ChildRecord()
 
 
 def test_every_nth_push_with_measures_is_kept_however_rare_they_are() -> None:

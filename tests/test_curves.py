@@ -30,7 +30,7 @@ def test_exchanges_become_rows_that_count_from_the_first_join() -> None:
     lines = [
         {"time": 90.0, "event": "start", "run": "r"},
         {"time": 100.0, "event": "join", "child": "a"},
-        exchange(101.0, 10, None),
+        exchange(101.0, 10, None, distance=0.25),
         {"time": 102.0, "event": "join", "child": "b"},
         exchange(103.5, 20, -4.0, child="b", update=1.0),
         exchange(104.0, 30, 5.0, trial=3),
@@ -42,6 +42,7 @@ def test_exchanges_become_rows_that_count_from_the_first_join() -> None:
     assert found["mean_return"] == [None, -4.0]
     assert found["child"] == ["a", "b"]
     assert found["updates"] == [0.5, 1.0]
+    assert found["distance"] == [0.25, None]
 
 
 def test_a_band_reaches_as_far_as_all_curves_do() -> None:

@@ -166,10 +166,26 @@ def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
         ),
         {"time": 14, "event": "join", "child": "b", "version": 1, "parameters": 3},
         exchange(
-            15, "b", version=2, update=1.5, staleness=0, episodes=3, steps=150, mean_return=3.0
+            15,
+            "b",
+            version=2,
+            update=1.5,
+            staleness=0,
+            episodes=3,
+            steps=150,
+            mean_return=3.0,
+            distance=pytest.approx(np.sqrt(128 / 80)),  # |(−8, 8, 0)| / |(8, 0, 4)|
         ),
         exchange(
-            16, "a", version=3, update=2.0, staleness=1, episodes=3, steps=160, mean_return=3.0
+            16,
+            "a",
+            version=3,
+            update=2.0,
+            staleness=1,
+            episodes=3,
+            steps=160,
+            mean_return=3.0,
+            distance=1.0,
         ),
         {"time": 16, "event": "stop", "reason": "2 updates done", "version": 3},
         {"time": 18, "event": "leave", "child": "a", "reason": "the run is over"},
@@ -701,6 +717,43 @@ def test_the_first_reason_stays_and_everybody_is_told() -> None:
         "exchange",
         "stop",
     ]  # what comes later is answered, not counted
+
+
+def test_the_history_tells_how_far_children_lie_from_the_parent() -> None:
+    """|θ_C − θ_P| / |θ_P|, before the blend: once a second a child."""
+    server = make()
+    enter(server, "a", "b")
+    for sequence, (now, child, number) in enumerate(
+        [
+            *[(0.0, "a", 3.0)],  # becomes θ_P
+            *[(1.0, "a", 6.0), (1.001, "b", 9.0)],  # 4.5 and 6.75 after them
+            *[(1.5, "a", 9.0), (1.5, "b", 7.875)],  # "a" was judged a moment ago
+            *[(2.1, "a", 7.875 * 3)],
+        ],
+        1,
+    ):
+        server.handle(child, push(sequence, number, 0, 0, version=0), now)
+    told = [(event["child"], event.get("distance")) for event in lines(server)]
+    assert told == [("a", None), ("a", 1.0), ("b", None), ("a", None), ("b", 0.0), ("a", 2.0)]
+
+
+def test_what_was_judged_waits_for_the_next_line_of_a_thinned_history() -> None:
+    server = make(parent_history_every=3)
+    enter(server, "a")
+    for now, number in enumerate([3.0, 6.0, 9.0, 9.0]):
+        server.handle("a", push(now + 1, number, 0, 0), 0.1 * now)
+    assert [(event["version"], event["distance"]) for event in lines(server)] == [(3, 1.0)]
+
+
+def test_no_more_than_so_many_children_are_judged_a_second() -> None:
+    server = make(parent_max_children=200)
+    names = [f"pi-{number}" for number in range(200)]
+    enter(server, *names)
+    server.handle("pi-0", push(1, 1, 0, 0), 0.0)
+    for number, name in enumerate(names):
+        server.handle(name, push(2, 1, 0, 0), 1.0 + number / 200)
+    judged = sum("distance" in event for event in lines(server))
+    assert 50 <= judged <= 64
 
 
 def test_the_history_may_be_thinned() -> None:

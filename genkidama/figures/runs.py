@@ -159,27 +159,35 @@ def _threshold(run: Run) -> float | None:
 
 
 def _children(run: Run, over: str) -> Figure | None:
-    """Exchanges of each child, and how stale they were."""
+    """Exchanges of each child, how stale they were, and how far from the parent's their weights."""
     found = columns(run.history())
     children = sorted(set(found["child"]))
     if not children:
         return None
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
     who = np.array(found["child"])
     place = np.array(found[over], np.float64)
     stale = np.array(found["staleness"], np.float64)
+    far = np.array(found["distance"], np.float64)  # None is NaN: it is not judged at each push
+    judged = ~np.isnan(far)
+    rows = 3 if judged.any() else 2
+    figure = Figure(figsize=(9, 3 * rows), layout="constrained")
+    charts = figure.subplots(rows, 1, sharex=True)
     for number, child in enumerate(children[:_MOST_CHILDREN]):
         own = who == child
         colour = COLOURS[number]
-        upper.plot(place[own], np.arange(1, own.sum() + 1), color=colour, label=plain(child))
-        lower.plot(*_means(place[own], stale[own]), color=colour)
+        charts[0].plot(place[own], np.arange(1, own.sum() + 1), color=colour, label=plain(child))
+        charts[1].plot(*_means(place[own], stale[own]), color=colour)
+        if (seen := own & judged).any():
+            charts[2].plot(place[seen], far[seen], ".", color=colour, markersize=4)
     left_out = len(children) - _MOST_CHILDREN
-    upper.set_title("Exchanges" + (f" (of {left_out} more children not shown)" * (left_out > 0)))
-    lower.set_title("Staleness: versions that other pushes had made meanwhile (means)")
-    lower.set_xlabel(AXES[over])
-    upper.legend(loc="upper left")
-    _thousands(upper)
+    more = f" (of {left_out} more children not shown)" * (left_out > 0)
+    charts[0].set_title(f"Exchanges{more}")
+    charts[1].set_title("Staleness: versions that other pushes had made meanwhile (means)")
+    if rows == 3:
+        charts[2].set_title("Disagreement: |θ_C − θ_P| / |θ_P| as the child pushes")
+    charts[-1].set_xlabel(AXES[over])
+    charts[0].legend(loc="upper left")
+    _thousands(charts[0])
     return figure
 
 

@@ -51,9 +51,6 @@ STUCK_SECONDS = 30.0
 #: The rest of a large answer may take so long.
 _ANSWER_SECONDS = 60.0
 
-#: Of so many children at a time it is computed how far their next push lies from θ_P.
-_CURIOUS = 64
-
 #: If no child has exchanged for so long, nobody knows whether the other parts are there.
 _PARTS_SECONDS = 30.0
 
@@ -89,7 +86,6 @@ class Site:
         self._children = children
         self._doors = doors
         self._now = now
-        self._next = 0
         self._filming: Filming | None = None
         self.watchers = Watchers(self.document, now, self._facts, self._gather)
         #: CPU seconds that taking events in has taken.
@@ -210,13 +206,6 @@ class Site:
         self.document.advice = advice + [problem] * bool(problem)
         self.document.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
         self.document.parts = self._parts()
-        names = list(self._children)
-        if names:
-            start = self._next % len(names)
-            for name in (names[start:] + names[:start])[:_CURIOUS]:
-                if (record := server.children.get(name)) is not None:
-                    record.curious = True
-            self._next = start + _CURIOUS
 
     def _film(self, filming: Filming) -> None:
         filming.look(self._now(), self._server.trial.mean_return)

@@ -10,13 +10,17 @@ import pytest
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
+from genkidama.figures import runs
 from genkidama.figures.runs import draw_runs, series_of
+from genkidama.figures.style import COLOURS
 from genkidama.local.evaluation import Evaluation
 from genkidama.system.run import Run
 from tests.test_curves import exchange
 
 
-def run(path: Path, seed: int = 0, rows: int = 50, **settings: object) -> Run:
+def run(
+    path: Path, seed: int = 0, rows: int = 50, distance: float | None = None, **settings: object
+) -> Run:
     path.mkdir()
     experiment = Experiment(name="tried", seed=seed).with_settings(dict(settings))
     (path / "experiment.toml").write_text(experiment.to_toml())
@@ -25,6 +29,8 @@ def run(path: Path, seed: int = 0, rows: int = 50, **settings: object) -> Run:
         exchange(float(i), 10 * i, None if i < 3 else i * 1.5 + seed, child="ab"[i % 2])
         for i in range(1, rows)
     ]
+    for line in lines[5::5] if distance is not None else []:
+        line["distance"] = distance
     (path / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return Run(path)
 
@@ -44,6 +50,22 @@ def test_one_run_has_its_curve_and_its_children(tmp_path: Path) -> None:
     for path in written:
         start = path.read_bytes()[:5]
         assert start == (b"\x89PNG\r" if path.suffix == ".png" else b"<?xml")
+
+
+def test_children_have_a_chart_of_their_disagreement_where_it_was_judged(tmp_path: Path) -> None:
+    old = run(tmp_path / "old")
+    figure = runs._children(old, "steps")
+    assert figure is not None and len(figure.axes) == 2
+    new = run(tmp_path / "new", distance=0.25)
+    figure = runs._children(new, "steps")
+    assert figure is not None
+    *_, chart = figure.axes
+    assert chart.get_title().startswith("Disagreement")
+    drawn = {line.get_color(): line.get_xydata().tolist() for line in chart.lines}
+    assert drawn == {  # each fifth push is judged
+        COLOURS[0]: [[10.0 * i, 0.25] for i in (10, 20, 30, 40)],
+        COLOURS[1]: [[10.0 * i, 0.25] for i in (5, 15, 25, 35, 45)],
+    }
 
 
 def test_runs_that_differ_in_their_seeds_are_one_line(tmp_path: Path) -> None:
