@@ -6,7 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from benchmarks.differences import NONE, apart, compare, number, verdict
-from benchmarks.thesis.cells import AGAIN, ALONE, BEST, CELLS, FORMS, GRID, UPDATES, WEIGHTS, Row
+from benchmarks.thesis.cells import (
+    AGAIN,
+    ALONE,
+    BEST,
+    CELLS,
+    FORMS,
+    GRID,
+    UPDATES,
+    WEIGHTS,
+    Row,
+)
 from benchmarks.thesis.published import FINAL, PATHS
 from benchmarks.thesis.statistics import (
     Searching,
@@ -23,6 +33,8 @@ from benchmarks.thesis.wording import LANDS, Cells, on_the_way, passed, table
 
 __all__ = ["again", "landings", "program", "seeds", "twins", "why"]
 
+#: Cells that learn otherwise than the thesis' program.
+_OTHERWISE = {"why-sum", "why-one-core"}
 #: Cells that differ in one thing alone, or in two: with it, and without.
 _TWINS = {
     "both faults": (
@@ -149,12 +161,16 @@ def twins(cells: Cells) -> Iterator[str]:
 
 def landings(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[str]:
     """How often a way to land is found, once runs look for it."""
-    faulty = {ours for ours, _ in (*_TWINS["both faults"], *_TWINS["all three"])} | {"again-faults"}
-    two = [name for name in sorted(faulty & set(cells)) if CELLS[name].children == 2]
-    groups = {
+    alike: dict[bool, list[str]] = {False: [], True: []}  # by whether it has the program's weights
+    for name, cell in CELLS.items():
+        if cell.group in ("why", "again") and cell.children == 2 and name not in _OTHERWISE:
+            alike[WEIGHTS in cell.settings].append(name)
+    alike[False].append(BEST)
+    groups: dict[str, Sequence[Sequence[float]]] = {
         "the thesis, Tables 5.3 to 5.5": list(PATHS.values()),
         "`thesis.toml`, the same cells": _paths(cells, GRID.values()),
-        "… with both faults (α = 0.9, β = 0.0)": _paths(cells, two),
+        f"{CELLS[BEST].label}, a seed's own weights": _paths(cells, alike[False]),
+        f"{CELLS[BEST].label}, the program's weights": _paths(cells, alike[True]),
         "its program here, and as its program in virtual time": [
             *_paths({"": controls}, [""]),
             *_paths(virtual, ["virtual-program", "virtual-two"]),
@@ -168,7 +184,7 @@ def landings(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[
     yield "landed or ended. *By luck* is how likely a rate so far from the thesis' is if all"
     yield "updates are equally likely to bring a landing (the exact test of two rates)."
     yield ""
-    theirs, *_ = found.values()
+    theirs, _, own, given, _ = found.values()
     lines = []
     for what, one in found.items():
         line = [what, str(len(groups[what])), str(one.runs), str(one.landed), f"{one.updates:,.0f}"]
@@ -176,6 +192,11 @@ def landings(cells: Cells, controls: Sequence[Row], virtual: Cells) -> Iterator[
         lines.append([*line, rate, "" if one is theirs else _as_often(theirs, one)])
     head = ["", "runs", f"came to {LANDS:.0f}", "landed", "updates", "in 1,000 of them", "by luck"]
     yield from table(head, lines)
+    yield "The third and the fourth line have all cells of *why* with two children, and those with"
+    yield "fresh seeds, whatever else is changed but the gradients and the cores."
+    if own.updates and given.updates:
+        yield f"Luck tells these two apart with a probability of {as_often(own, given):.3f}."
+    yield ""
 
 
 def _as_often(theirs: Searching, ours: Searching) -> str:

@@ -227,7 +227,10 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     assert "| both faults | – | – | – | – | – | – |" in text
     assert "| the thesis, Tables 5.3 to 5.5 | 9 | 7 | 5 | 2,100 | 2.4 |  |" in text
     assert "| `thesis.toml`, the same cells | 3 | 3 | 3 | 2,800 | 1.1 | 0.301 |" in text
-    assert "| … with both faults (α = 0.9, β = 0.0) | 3 | 3 | 3 | 3,000 | 1.0 |" in text
+    # Of BEST, again-thesis, why-bootstrap and why-heavy; of why-weights and again-program.
+    assert "| α = 0.9, β = 0.0, a seed's own weights | 10 | 10 | 3 | 5,200 | 0.6 | 0.049 |" in text
+    assert "| α = 0.9, β = 0.0, the program's weights | 6 | 6 | 3 | 5,700 | 0.5 | 0.037 |" in text
+    assert "Luck tells these two apart with a probability of 1.000." in text
     assert "as its program in virtual time | 3 | 3 | 2 | 1,900 | 1.1 |" in text
     two = "| two children as its own, in virtual time | 1 | 60.0 | 120.0 | 180.0 | 240.0 ± 50.0 |"
     assert two in text
