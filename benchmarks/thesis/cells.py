@@ -120,7 +120,7 @@ def _a3c() -> list[Cell]:
             },
             children=1,
             cores=cores,
-            seeds=5 if cores == 4 else 3,  # more on "why" are compared with it
+            seeds=3,
         )
         for cores, gamma, batch in (
             (8, 0.999, 120),
@@ -138,9 +138,8 @@ def _why() -> list[Cell]:
         return Cell(f"why-{name}", label, "why", _blend(0.9, 0.0) | settings, **more)
 
     def alone(name: str, label: str, settings: dict[str, object]) -> Cell:
-        return one(
-            name, f"A3C, 4 cores: {label}", _blend(1.0, 0.0) | settings, children=1, base=ALONE
-        )
+        label = f"A3C, 4 cores: {label}"
+        return one(name, label, _blend(1.0, 0.0) | settings, children=1, seeds=3, base=ALONE)
 
     v2: dict[str, object] = {"environment.id": "benchmarks.thesis.lander_v2:make"}
     weights: dict[str, object] = {WEIGHTS: ORIGINAL_WEIGHTS}
