@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.differences import LEAST, NONE, compare, number, span
-from benchmarks.thesis import reasons
+from benchmarks.thesis import evidence, reasons
 from benchmarks.thesis.cells import (
     BEST,
     CELLS,
@@ -86,9 +86,9 @@ def text(
         *_as_a_whole(cells),
         *_ours(cells),
         *reasons.why(cells),
-        *reasons.again(cells),
-        *reasons.twins(cells),
-        *reasons.landings(cells, controls, by_cell(virtual)),
+        *evidence.again(cells),
+        *evidence.twins(cells),
+        *evidence.landings(cells, controls, by_cell(virtual)),
         *reasons.program(cells, controls, by_cell(virtual)),
         *reasons.seeds(cells),
         *_sizes(cells, pictures),

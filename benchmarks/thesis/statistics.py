@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.differences import LEAST, Difference, Numbers, compare, interval, medians
 from benchmarks.thesis.cells import UPDATES, Row
 
-__all__ = ["Searching", "Summary", "as_often", "by_cell", "difference", "enough", "luck"]
-__all__ += ["passage", "passages", "searching", "sooner", "standing", "summary"]
+__all__ = ["Searching", "Summary", "as_often", "better", "by_cell", "difference", "enough"]
+__all__ += ["luck", "passage", "passages", "searching", "sooner", "standing", "summary"]
 
 #: The rows of two cells.
 Pair = tuple[Sequence[Row], Sequence[Row]]
@@ -74,6 +74,11 @@ def passage(means: Sequence[float], level: float) -> float:
     """
     number = next((number for number, mean in enumerate(means) if mean >= level), len(means))
     return UPDATES * (number + 1) / len(means)
+
+
+def better(row: Row) -> float:
+    """The mean of the better child's own weights at the end; the children were judged."""
+    return float(max(mean for mean, _ in row["children"].values()))
 
 
 def summary(rows: Sequence[Row]) -> Summary:

@@ -7,9 +7,9 @@ from statistics import median
 
 from benchmarks.differences import NONE, number, span, verdict
 from benchmarks.thesis.cells import CELLS, UPDATES, Row
-from benchmarks.thesis.statistics import difference, passages
+from benchmarks.thesis.statistics import difference, passages, summary
 
-__all__ = ["LANDS", "Cells", "differing", "moment_of", "on_the_way", "passed", "table"]
+__all__ = ["LANDS", "Cells", "differing", "landed", "moment_of", "on_the_way", "passed", "table"]
 
 Cells = Mapping[str, Sequence[Row]]
 
@@ -30,6 +30,12 @@ def table(head: Sequence[str], lines: Iterable[list[str]]) -> Iterator[str]:
 def passed(rows: Sequence[Row]) -> str:
     """When a cell's mean came to `LANDS`, in the median of its seeds."""
     return moment_of(float(median(passages(rows, LANDS)))) if rows else NONE
+
+
+def landed(rows: Sequence[Row]) -> str:
+    """How many of a cell's seeds had a mean above 200 at a checkpoint."""
+    found = summary(rows)
+    return f"{found.landed} of {found.seeds}"
 
 
 def on_the_way(rows: Sequence[Row], name: str, updates: int) -> str:

@@ -210,6 +210,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     rows += [row("why-weights", seed, 190.0, children=own) for seed in (1, 2, 3)]
     fresh = own | {"child-1": [270.0, 40.0]}
     rows += [row("again-program", seed, 210.0, children=fresh) for seed in (31, 32, 33)]
+    rows += [row("again-faults", seed, 160.0) for seed in (31, 32, 33)]
     rows += [row("again-thesis", seed, 150.0) for seed in (31, 32, 33)]
     rows += [row("why-heavy", 1, 150.0) | {"exchanges": uneven}]
     controls = [row(ALONE, 1, 240.0), row(ALONE, 2, 120.0)]
@@ -229,8 +230,8 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     assert "| `thesis.toml`, the same cells | 3 | 3 | 3 | 2,800 | 1.1 | 0.301 |" in text
     # Of BEST, again-thesis, why-bootstrap and why-heavy; of why-weights and again-program.
     assert "| α = 0.9, β = 0.0, a seed's own weights | 10 | 10 | 3 | 5,200 | 0.6 | 0.049 |" in text
-    assert "| α = 0.9, β = 0.0, the program's weights | 6 | 6 | 3 | 5,700 | 0.5 | 0.037 |" in text
-    assert "Luck tells these two apart with a probability of 1.000." in text
+    assert "| α = 0.9, β = 0.0, the program's weights | 9 | 9 | 3 | 7,800 | 0.4 | 0.013 |" in text
+    assert "Luck tells these two apart with a probability of 0.689." in text
     assert "as its program in virtual time | 3 | 3 | 2 | 1,900 | 1.1 |" in text
     two = "| two children as its own, in virtual time | 1 | 60.0 | 120.0 | 180.0 | 240.0 ± 50.0 |"
     assert two in text
@@ -258,6 +259,9 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
         "v2, all together | 3 | 210.0 | 270.0 | 3 of 3 | 1,000 "
         "| 0.100 | +400.0 (400.0 to 400.0) | sooner |" in text
     )
+    assert "1. These runs show no difference (0.100 by luck): 3 of 3, and 0 of 3 with" in text
+    assert "2. These runs show no difference (0.100 by luck): 3 of 3 with v2, and 0 of 3" in text
+    assert "3. Yes: at 270.0." in text
     assert "In 2 of 2 cells the thesis' run ended above the median of ours." in text
     assert "as far from the middle in\n16.7% of all cases" in text
     assert "| 1 | 260.0 ± 30.0 | 260.0 ± 30.0 | yes |" in text
