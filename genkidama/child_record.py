@@ -45,11 +45,10 @@ class ChildRecord:
     #: What it said of itself: its software's version, and its cores, 0 if it did not say.
     software: str = field(default="", compare=False)
     cores: int = field(default=0, compare=False)
-    #: How far from θ_P the last of its pushes lay that was judged, |θ_C − θ_P| / |θ_P|, when that
-    #: was, and the same distance until an event has said it.
-    distance: float | None = field(default=None, compare=False)
+    #: How far from θ_P the last of its pushes lay that was judged, |θ_C − θ_P| / |θ_P|, until an
+    #: event has said it; and when that was.
+    distance: float | UnsetType = field(default=UNSET, compare=False, repr=False)
     judged: float = field(default=-math.inf, compare=False, repr=False)
-    untold: float | UnsetType = field(default=UNSET, compare=False, repr=False)
     #: How many of its pushes had measures, since the parent began.
     measures: int = field(default=0, compare=False, repr=False)
     #: What it trains.
@@ -119,7 +118,7 @@ class ChildRecord:
 
     def tell(self) -> float | UnsetType:
         """The distance that no event has said yet."""
-        told, self.untold = self.untold, UNSET
+        told, self.distance = self.distance, UNSET
         return told
 
     def join(self, signature: Signature, cores: int = 0) -> None:
@@ -152,19 +151,18 @@ class Judging:
         self._after = now + _EVERY / _JUDGED
         record.judged = now
         record.distance = distance(push, parent)
-        record.untold = UNSET if record.distance is None else record.distance
 
 
-def distance(push: Push, parent: Vector) -> float | None:
-    """|θ_C − θ_P| / |θ_P|, judged by a sample of the numbers; None if the push does not say.
+def distance(push: Push, parent: Vector) -> float | UnsetType:
+    """|θ_C − θ_P| / |θ_P|, judged by a sample of the numbers; UNSET if the push does not say.
 
     Args:
         parent: θ_P, or the part of it that is held here.
     """
     if push.kind not in ("weights", "difference") or push.vector is None:
-        return None
+        return UNSET
     if not 0 < len(push.vector) <= len(parent):
-        return None  # it is refused, or brings less than all
+        return UNSET  # it is refused, or brings less than all
     step = -(-len(push.vector) // _SAMPLE)
     ours = parent[: len(push.vector) : step]
     theirs = push.vector[::step]
@@ -172,7 +170,7 @@ def distance(push: Push, parent: Vector) -> float | None:
         away = theirs if push.kind == "difference" else theirs - ours
         whole = float(np.sqrt(np.dot(ours, ours)))
         found = float(np.sqrt(np.dot(away, away))) / whole if whole > 0.0 else math.nan
-    return found if math.isfinite(found) else None
+    return found if math.isfinite(found) else UNSET
 
 
 def cut_off(children: dict[str, ChildRecord]) -> list[str]:

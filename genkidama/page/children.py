@@ -30,7 +30,6 @@ class Facts(msgspec.Struct):
     round_trip: float | None = None
     bytes_in: int = 0
     bytes_out: int = 0
-    distance: float | None = None
 
 
 #: Gives the facts of a child by its name; None where there are none.
@@ -90,6 +89,8 @@ class Children:
         if child is not None:
             child.updates += 1
             child.steps += max(0, done)
+            if event.distance is not UNSET:
+                child.distance = event.distance
 
     def exchanged(self, event: Exchange) -> None:
         """The last of some exchanges of one child, which were counted."""

@@ -243,5 +243,4 @@ class Site:
             round_trip=connection.latency or None,
             bytes_in=connection.received,
             bytes_out=connection.sent,
-            distance=record.distance,
         )

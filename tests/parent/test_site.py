@@ -110,14 +110,16 @@ async def test_what_is_shown_is_what_happened(parent: Parent, tmp_path: Path) ->
     assert again.children.steps == 50 and again.whole(0.0)["learning"]["mean_return"] == 3.0
 
 
-async def test_a_page_tells_how_far_children_lie_apart(parent: Parent) -> None:
-    async with FakeChild(parent.address, "pi") as child:
+async def test_a_page_tells_how_far_a_child_lies_from_the_parent(parent: Parent) -> None:
+    async with watch(parent) as feed, FakeChild(parent.address, "pi") as child:
+        seen = fold(None, await hear(feed))
         await child.enter()
-        await push(child, 1, 2.0)  # becomes θ_P
-        record = parent.server.children["pi"]
-        assert record.distance is None
-        await push(child, 2, 3.0)
-        assert record.distance == pytest.approx(0.5)  # |3 − 2| / |2|, before the blend
+        for number in (2.0, 3.0):  # the first becomes θ_P
+            await push(child, int(number), number)
+        while seen["learning"]["version"] < 2:
+            seen = fold(seen, await hear(feed))
+        (pi,) = seen["children"]
+        assert pi["distance"] == pytest.approx(0.5)  # |3 − 2| / |2|, before the blend
 
 
 async def test_health_and_readiness_need_no_token(guarded: Parent) -> None:
