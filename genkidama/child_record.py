@@ -138,34 +138,40 @@ class Judging:
     def __init__(self) -> None:
         self._after = -math.inf
 
-    def take(self, record: ChildRecord, push: Push, parent: Vector | None, now: float) -> None:
+    def take(self, record: ChildRecord, push: Push, now: float) -> None:
         """Takes a push down in its child's record, if it is its turn.
 
         Args:
+            record: of a child that has joined; its trial has θ_P as it is before the push.
             push: with its whole vector.
-            parent: θ_P before it, or the part of it that is held here; None if there is none yet.
             now: seconds, never less than at the call before.
         """
-        if parent is None or now < self._after or now < record.judged + _EVERY:
+        trial = record.trial
+        if now < self._after or now < record.judged + _EVERY:
+            return
+        if trial is None or trial.vector is None:
             return
         self._after = now + _EVERY / _JUDGED
         record.judged = now
-        record.distance = distance(push, parent)
+        record.distance = distance(push, trial.vector, trial.held.statistics)
 
 
-def distance(push: Push, parent: Vector) -> float | UnsetType:
+def distance(push: Push, parent: Vector, statistics: int) -> float | UnsetType:
     """|θ_C − θ_P| / |θ_P|, judged by a sample of the numbers; UNSET if the push does not say.
 
     Args:
+        push: of a child.
         parent: θ_P, or the part of it that is held here.
+        statistics: how many running statistics end it. They are not trained, so they do not count.
     """
+    trained = len(parent) - statistics
     if push.kind not in ("weights", "difference") or push.vector is None:
         return UNSET
-    if not 0 < len(push.vector) <= len(parent):
-        return UNSET  # it is refused, or brings less than all
-    step = -(-len(push.vector) // _SAMPLE)
-    ours = parent[: len(push.vector) : step]
-    theirs = push.vector[::step]
+    if not 0 < trained <= len(push.vector):
+        return UNSET
+    step = -(-trained // _SAMPLE)
+    ours = parent[:trained:step]
+    theirs = push.vector[:trained:step]
     with np.errstate(all="ignore"):
         away = theirs if push.kind == "difference" else theirs - ours
         whole = float(np.sqrt(np.dot(ours, ours)))

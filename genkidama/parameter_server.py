@@ -263,7 +263,7 @@ class ParameterServer:
                 message.measures.get("loss"),
                 trial.held.statistics,
             )
-            self._judging.take(record, message, trial.vector, now)
+            self._judging.take(record, message, now)
             average = self.experiment.parent.average
             left_out = trial.take(contribution, message.kind, self.trials.rule, average)
             if left_out != "":

@@ -44,19 +44,26 @@ def test_a_push_is_counted_under_its_number() -> None:
 
 
 def test_how_far_it_lies_from_the_parent_is_judged_once_a_second_and_told_once() -> None:
-    record, parent = ChildRecord(), np.array([3.0, 4.0], DTYPE)
+    trial = Trial(window=1)
+    trial.signature = Signature.of([("weight", (2,)), ("statistics.observations", (3,))])
+    record = ChildRecord(trial=trial)
     take = partial(Judging().take, record)
-    push = Push(version=0, sequence=1, vector=np.array([3.0, 9.0], DTYPE))
-    far = Push(version=0, sequence=2, vector=np.array([3.0, 14.0], DTYPE))
-    take(push, None, 10.0)  # the parent has no weights yet
-    take(push, parent, 10.0)
-    take(far, parent, 10.9)
+
+    def push(sequence: int, *numbers: float, kind: str = "weights") -> Push:
+        tail = [5.0 * sequence] * 3  # statistics are not trained, and do not count
+        return Push(version=0, sequence=sequence, kind=kind, vector=np.array([*numbers, *tail]))
+
+    take(push(1, 3.0, 9.0), 10.0)  # the parent has no weights yet
+    trial.vector = np.array([3.0, 4.0, 7.0, 8.0, 9.0], DTYPE)
+    take(push(2, 3.0, 9.0), 10.0)
+    take(push(3, 3.0, 14.0), 10.9)
     assert (record.tell(), record.tell()) == (1.0, UNSET)
-    take(far, parent, 11.0)
+    take(push(4, 3.0, 14.0), 11.0)
     assert record.tell() == 2.0
-    take(Push(version=0, sequence=3, kind="gradient", vector=parent), parent, 12.0)
+    take(push(5, 0.0, 15.0, kind="difference"), 12.0)
+    assert record.tell() == 3.0
+    take(push(6, 1.0, 1.0, kind="gradient"), 13.0)
     assert record.tell() is UNSET
-    assert record == ChildRecord()
 
 
 def test_every_nth_push_with_measures_is_kept_however_rare_they_are() -> None:
