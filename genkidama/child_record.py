@@ -85,6 +85,7 @@ class ChildRecord:
         if self.session != hello.session:
             self.session = hello.session
             self.sequence = 0
+        self.distance = UNSET  # it may be that of another trial
         self.software = hello.software
         self.connected = True
         self.parted = False

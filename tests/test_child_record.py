@@ -64,6 +64,9 @@ def test_how_far_it_lies_from_the_parent_is_judged_once_a_second_and_told_once()
     assert record.tell() == 3.0
     take(push(6, 1.0, 1.0, kind="gradient"), 13.0)
     assert record.tell() is UNSET
+    take(push(7, 3.0, 9.0), 14.0)
+    record.enter(Hello(protocol=2, name="pi", session="s"), trial, "")  # perhaps another trial's
+    assert record.tell() is UNSET
 
 
 def test_every_nth_push_with_measures_is_kept_however_rare_they_are() -> None:

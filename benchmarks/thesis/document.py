@@ -109,10 +109,10 @@ def _head(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     there = f"{len(wanted) - len(left)} of {len(wanted)} runs are there"
     if left:
-        nothing = set(CELLS) - {row["cell"] for row in rows}
-        yield f"**{there}, and {len(left)} are missing.** {len(nothing)} of {len(CELLS)} cells"
-        yield f"have no run yet. {NONE} stands for what is missing, and"
-        yield "`python -m benchmarks.thesis plan` lists it."
+        yield f"**{there}, and {len(left)} are missing.**"
+        if nothing := set(CELLS) - {row["cell"] for row in rows}:
+            yield f"{len(nothing)} of {len(CELLS)} cells have no run yet."
+        yield f"{NONE} stands for what is missing, and `python -m benchmarks.thesis plan` lists it."
     else:
         yield f"**{there}.**"
     yield ""

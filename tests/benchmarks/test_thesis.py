@@ -199,7 +199,7 @@ def test_when_a_mean_was_first_reached() -> None:
 
 def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     nothing = document.text([])
-    assert "**0 of 183 runs are there, and 183 are missing.** 45 of 45 cells" in nothing
+    assert "**0 of 183 runs are there, and 183 are missing.**\n45 of 45 cells" in nothing
     rows = [row(BEST, seed, mean) for seed, mean in enumerate([215.0, 220.0, 230.0], 1)]
     rows += [row("why-bootstrap", seed, 100.0 + seed) for seed in (1, 2, 3)]
     rows += [row("a3c-8-0.999-120", seed, 221.0) for seed in (1, 2)]
