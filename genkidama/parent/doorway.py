@@ -4,6 +4,8 @@ Laws of this file:
 - Each connection is counted from its first byte on, before TLS. `genkidama.doors` says whether it
   fits; one that does not is closed at once.
 - Some descriptors stay free for checkpoints and the history, however many connections come.
+- What is accepted is counted or closed in the same step. Between `loop.sock_accept` and the task
+  that waits for it lies a turn of the loop, and a door that closes in it would lose the socket.
 
 websockets knows all that happens on a connection. It leaves to asyncio who may open one, and
 asyncio asks nobody. So this takes the place of asyncio's server in websockets' own, and has the
@@ -70,7 +72,7 @@ class Doorway:
                 "ssl_shutdown_timeout": close_seconds,
             }
         self._make: Callable[[], Channel]
-        self._taking: list[asyncio.Task[None]] = []
+        self._serving = False
         self._opening: dict[asyncio.Task[None], tuple[socket.socket, Visit]] = {}
         #: Of these, those that are being opened already.
         self._begun: set[Visit] = set()
@@ -91,37 +93,50 @@ class Doorway:
         return asyncio.get_running_loop()
 
     def is_serving(self) -> bool:
-        return any(not task.cancelling() for task in self._taking)
+        return self._serving
 
     async def start_serving(self) -> None:
         """Raises an `OSError` if nobody can listen there."""
         for each in self.sockets:
             each.listen(_BACKLOG)
-        self._taking = [asyncio.create_task(self._take(each)) for each in self.sockets]
+        self._serving = True
+        for each in self.sockets:
+            self._watch(each)
 
     def close(self) -> None:
-        for task in (*self._taking, *self._opening):
-            task.cancel()
-        if not self._taking:
-            _close(self.sockets)
+        if self._serving:
+            for each in self.sockets:
+                asyncio.get_running_loop().remove_reader(each)
+        self._serving = False
+        _close(self.sockets)
+        for task, (_, visit) in self._opening.items():
+            # Without TLS a connection is there in a moment. If it is cancelled in that moment,
+            # uvloop closes it, and never tells it of its end.
+            if self._options or visit not in self._begun:
+                task.cancel()
 
     async def wait_closed(self) -> None:
-        if left := {*self._taking, *self._opening}:
-            await asyncio.wait(left)
-        _close(self.sockets)  # one whose task was never begun
+        if self._opening:
+            await asyncio.wait(self._opening)
 
     # Inside.
 
-    async def _take(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        with listening:
-            while True:
-                try:
-                    taken, address = await loop.sock_accept(listening)
-                except OSError:
-                    await asyncio.sleep(_RETRY_SECONDS)
-                else:
-                    self._receive(taken, address)
+    def _watch(self, listening: socket.socket) -> None:
+        if self._serving:
+            asyncio.get_running_loop().add_reader(listening, self._take, listening)
+
+    def _take(self, listening: socket.socket) -> None:
+        try:
+            taken, address = listening.accept()
+        except (BlockingIOError, InterruptedError):  # it was gone before it was taken
+            return
+        except OSError:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listening)
+            loop.call_later(_RETRY_SECONDS, self._watch, listening)
+            return
+        taken.setblocking(False)
+        self._receive(taken, address)
 
     def _receive(self, taken: socket.socket, address: Any) -> None:
         host, port = address[:2] if isinstance(address, tuple) else ("", 0)
@@ -158,6 +173,8 @@ class Doorway:
         finally:
             if not channel.made:
                 self._doors.leave(visit)
+            elif not self._serving:
+                channel.abort_unopened()
 
 
 async def bind(listen: str, settings: ParentSettings | None) -> list[socket.socket]:

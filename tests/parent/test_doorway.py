@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+import time
+import warnings
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -126,6 +129,46 @@ async def test_a_parent_that_ends_waits_for_no_tls_handshake(
         begun = loop.time()
     assert loop.time() - begun < 1.0
     writer.close()
+
+
+@needs_openssl
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("turns", range(6))
+def test_what_comes_in_the_moment_of_the_end_is_closed_with_the_door(
+    tmp_path: Path, signed: Signed, loop: str, tls: bool, turns: int
+) -> None:
+    """However far the loop has come with it: no socket is left over, and nobody waits for one."""
+
+    async def come_and_end() -> None:
+        async with running(settings, tmp_path) as parent:
+            counted = parent._connections.doors
+            here = stack.enter_context(socket.create_connection(parent.address))
+            await until(lambda: len(counted) == 1)
+            new = stack.enter_context(socket.create_connection(parent.address))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            parent._websockets.server.close()
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 1.0
+        assert not len(counted)
+        gc.collect()
+        for each in (here, new):
+            each.settimeout(5.0)
+            with suppress(ConnectionResetError):
+                assert each.recv(1) == b""
+
+    settings = experiment(parent=signed.settings() if tls else {})
+    make = asyncio.new_event_loop
+    if loop == "uvloop":
+        make = pytest.importorskip("uvloop").new_event_loop
+    with (
+        warnings.catch_warnings(record=True, action="always") as warned,
+        ExitStack() as stack,
+        asyncio.Runner(loop_factory=make) as runner,
+    ):
+        runner.run(come_and_end())
+    assert not [str(each.message) for each in warned]
 
 
 # Where other machines may come from.
