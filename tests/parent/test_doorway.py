@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import resource
 import socket
 import subprocess
 import sys
@@ -11,13 +13,14 @@ import time
 import warnings
 from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from genkidama import doors
 from genkidama.errors import ConfigurationError
 from genkidama.messages import Weights
-from genkidama.parent import Parent
+from genkidama.parent import Parent, doorway
 from genkidama.parent.connections import Connections
 from genkidama.system.checkpoint import CheckpointFolder
 from tests.certificates import Authority, Signed, needs_openssl
@@ -87,6 +90,33 @@ async def test_what_has_just_been_accepted_is_closed_with_the_door(tmp_path: Pat
             await door.wait_closed()
             assert ours.fileno() < 0 and theirs.recv(1) == b""
             assert not len(parent._connections.doors)
+
+
+async def test_without_a_descriptor_the_next_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[float] = []
+
+    def accept(listening: socket.socket) -> tuple[socket.socket, Any]:
+        tried.append(time.monotonic())
+        return accepted(listening)
+
+    accepted = socket.socket.accept
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with running(experiment(), tmp_path) as parent:
+        with socket.socket() as child:
+            lowest = os.dup(child.fileno())
+            os.close(lowest)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+            try:
+                child.connect(parent.address)
+                await until(lambda: len(tried) == 3)
+                assert not len(parent._connections.doors)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            await until(lambda: len(parent._connections.doors) == 1)
+    assert tried[2] - tried[0] >= 2 * doorway._RETRY_SECONDS
 
 
 @pytest.fixture(scope="module")
