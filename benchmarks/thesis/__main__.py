@@ -19,6 +19,7 @@ to measure it again. Lines of several machines may be put into one file.
     python -m benchmarks.thesis run                        everything, in that order
     python -m benchmarks.thesis run --cells grid a3c --seeds 1
     python -m benchmarks.thesis report                     writes docs/results/thesis.md
+    python -m benchmarks.thesis plot --cells why-both grid-0.9-0.0      draws these into figures/
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=("plan", "run", "report"))
+    parser.add_argument("what", choices=("plan", "run", "report", "plot"))
     names = ", ".join(GROUPS)
     parser.add_argument(
         "--cells", nargs="+", default=[], metavar="CELL", help=f"names, or {names} (default: all)"
@@ -112,6 +113,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--document", type=Path, default=ROOT / "docs/results/thesis.md", help="what report writes"
     )
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="where plot draws")
     parser.add_argument("--keep", action="store_true", help="keep each run's directory in --work")
     add_episodes(parser, 500, "that judge a checkpoint")
     options = parser.parse_args(arguments)
@@ -150,6 +152,12 @@ def main(arguments: list[str] | None = None) -> int:
 
             others = store.read(program.RESULTS), store.read(virtual.RESULTS)
             for file in write(rows, options.document, *others):
+                print(file)
+        case "plot":
+            from benchmarks.thesis.pictures import compare
+            from benchmarks.thesis.statistics import by_cell
+
+            for file in compare(by_cell(rows), options.cells, options.out):
                 print(file)
     return 0
 

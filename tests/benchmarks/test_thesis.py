@@ -282,6 +282,34 @@ def test_report_writes_the_document_and_its_figures(tmp_path: Path) -> None:
     assert page.read_text().count(".svg)") == len(names)
 
 
+def test_plot_draws_the_cells_that_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, out = tmp_path / "thesis.jsonl", tmp_path / "figures"
+    for name, seed in itertools.product([BEST, "size-4-0.9-0.0"], (1, 2)):
+        store.append(results, row(name, seed, 100.0 * seed))
+    there = ["--results", str(results), "--out", str(out)]
+    assert command.main(["plot", *there, "--cells", BEST, "size-4-0.9-0.0", "why-v2"]) == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        "learning.png",
+        "learning.svg",
+        "returns.png",
+        "returns.svg",
+    ]
+    drawn = (out / "learning.svg").read_text()
+    assert [f"{CELLS[name].label}, n = 2" in drawn for name in (BEST, "size-4-0.9-0.0")] == [
+        True
+    ] * 2
+    assert CELLS["why-v2"].label not in drawn
+    capsys.readouterr()
+    assert command.main(["plot", *there, "--cells", "why-v2"]) != 0
+    assert "none of them has a run yet" in capsys.readouterr().err
+    for name in CELLS:
+        store.append(results, row(name, 1, 0.0))
+    assert command.main(["plot", *there]) != 0
+    assert f"{len(CELLS)} cells have runs, and 7 can be told apart" in capsys.readouterr().err
+
+
 # Rows on disk.
 
 
