@@ -107,14 +107,14 @@ def _head(rows: Sequence[Row]) -> Iterator[str]:
     yield "    python -m benchmarks.thesis run"
     yield "    python -m benchmarks.thesis report"
     yield ""
-    there = f"{len(wanted) - len(left)} of {len(wanted)} runs are there"
     if left:
-        yield f"**{there}, and {len(left)} are missing.**"
+        there = len(wanted) - len(left)
+        yield f"**{there} of {len(wanted)} runs are there, and {len(left)} are missing.**"
         if nothing := set(CELLS) - {row["cell"] for row in rows}:
             yield f"{len(nothing)} of {len(CELLS)} cells have no run yet."
         yield f"{NONE} stands for what is missing, and `python -m benchmarks.thesis plan` lists it."
     else:
-        yield f"**{there}.**"
+        yield f"**All {len(wanted)} runs are there.**"
     yield ""
     yield "The thesis has one run a cell, on LunarLander-v2. Ours is `thesis.toml` on"
     yield "LunarLander-v3. *Median* is that of the seeds' means, each over 500 episodes with"

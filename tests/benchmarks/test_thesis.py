@@ -212,7 +212,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     rows += [row("again-program", seed, 210.0, children=fresh) for seed in (31, 32, 33)]
     rows += [row("again-faults", seed, 160.0) for seed in (31, 32, 33)]
     rows += [row("again-thesis", seed, 150.0) for seed in (31, 32, 33)]
-    rows += [row("why-heavy", 1, 150.0) | {"exchanges": uneven}]
+    rows += [row("why-heavy", 1, 150.0) | {"exchanges": uneven, "date": "2026-11-25 00:00:00"}]
     controls = [row(ALONE, 1, 240.0), row(ALONE, 2, 120.0)]
     timed = [row(ALONE, 1, 100.0) | {"cell": "virtual-child"}]
     timed += [row(BEST, 1, 240.0) | {"cell": "virtual-two", "exchanges": [1_000, 3_000]}]
@@ -232,6 +232,7 @@ def test_the_document_says_what_is_there_and_what_is_missing() -> None:
     assert "| α = 0.9, β = 0.0, a seed's own weights | 10 | 10 | 3 | 5,200 | 0.6 | 0.049 |" in text
     assert "| α = 0.9, β = 0.0, the program's weights | 9 | 9 | 3 | 7,800 | 0.4 | 0.013 |" in text
     assert "Luck tells these two apart with a probability of 0.689." in text
+    assert "Of the\n1 that came afterwards, 0 landed: 0.0 in 1,000 updates." in text
     assert "as its program in virtual time | 3 | 3 | 2 | 1,900 | 1.1 |" in text
     two = "| two children as its own, in virtual time | 1 | 60.0 | 120.0 | 180.0 | 240.0 ± 50.0 |"
     assert two in text
