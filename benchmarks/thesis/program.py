@@ -21,7 +21,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -133,10 +133,7 @@ def measure(clone: Path, run: int, folder: Path, episodes: int, say: Say) -> Row
     load = os.getloadavg()[0]
     seconds = train(clone, folder, say)
     experiment = Experiment.load(ROOT / CELLS[ALONE].file)
-    say("judging")
-    files = sorted(folder.glob("*.pt"), key=_episodes)
-    kept = [(_episodes(file), weights(file)) for file in files]
-    said = judged(experiment, run, kept, episodes)
+    said = judged(experiment, run, _kept(folder, say), episodes)
     shutil.rmtree(folder)
     return {
         "cell": ALONE,
@@ -147,6 +144,14 @@ def measure(clone: Path, run: int, folder: Path, episodes: int, say: Say) -> Row
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
         **said,
     }
+
+
+def _kept(folder: Path, say: Say) -> Iterator[tuple[int, Weights]]:
+    """What the program has set aside, one after another as they are judged."""
+    files = sorted(folder.glob("*.pt"), key=_episodes)
+    for number, file in enumerate(files, 1):
+        say(f"judging {number}/{len(files)}")
+        yield _episodes(file), weights(file)
 
 
 def _episodes(path: Path) -> int:
