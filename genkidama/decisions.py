@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 from genkidama.errors import EnvironmentFailure, GenkidamaError, ProtocolError
 from genkidama.experiment import Experiment
-from genkidama.messages import Join, Refusal, Reply, Weights, Welcome
+from genkidama.messages import PROTOCOL, Join, Refusal, Reply, Weights, Welcome
 from genkidama.parts import Part
 from genkidama.weights import Vector
 
@@ -131,15 +131,15 @@ def expect(kind: type[R], reply: Reply, to: str) -> R:
     return reply
 
 
-def check_welcome(welcome: Welcome, parent: str, protocol: int, part: Part) -> None:
+def check_welcome(welcome: Welcome, parent: str, part: Part) -> None:
     """Checks that a parent is what the child takes it for.
 
     Raises:
         EnvironmentFailure: it speaks another protocol, or is another part.
     """
-    if welcome.protocol != protocol:
+    if welcome.protocol != PROTOCOL:
         raise EnvironmentFailure(
-            f"{parent} speaks protocol {welcome.protocol}, this child {protocol}; "
+            f"{parent} speaks protocol {welcome.protocol}, this child {PROTOCOL}; "
             "install the same version"
         )
     if welcome.part != str(part):

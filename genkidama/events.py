@@ -4,7 +4,7 @@ Laws of this file:
 - The parent's mind and its shell make events; history, log and progress line read them.
 - A line has its time first and its kind second. Then come the fields in the order of this file.
   A field that is `UNSET` is left out; one that is None is written as null.
-- A reader passes over unknown kinds and fields, and accepts what older versions wrote.
+- A reader passes over unknown kinds and fields.
 
 `docs/history.md` has the tables, made from the lines below the fields.
 """
@@ -339,10 +339,7 @@ def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
         return _measures(fields)
     if name in KINDS:
         return msgspec.convert(fields, KINDS[name])
-    # Before measures had a kind of their own, their kind was the name of their backend.
-    old = fields | {"event": "measures", "backend": name}
-    numbers = all(isinstance(old[key], float | int) for key in old.keys() - _HEADS)
-    return _measures(old) if "child" in old and numbers else None
+    return None
 
 
 def _measures(fields: dict[str, Any]) -> Measures:

@@ -15,64 +15,17 @@ Laws of this file:
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from genkidama.compression import ENCODINGS, Encoding, compress, expand
 from genkidama.errors import ProtocolError
-from genkidama.experiment import Experiment
 from genkidama.messages import Hello, Push, Weights
 from genkidama.weights import DTYPE, Signature, Vector, is_finite
 
-__all__ = ["ChildLine", "ParentLine", "agree", "as_known_to", "check_weights"]
-
-#: The settings that came with protocol 2. A child of protocol 1 refuses an experiment with them.
-_SINCE_2 = {
-    "environment": ("lanes",),
-    "network": ("channels",),
-    "algorithm": (
-        "entropy_fraction",
-        "epsilon_schedule",
-        "final_epsilon",
-        "epsilon_fraction",
-        "epsilon_spread",
-        "start_steps",
-        "batch_updates",
-        "n_steps",
-        "double",
-        "dueling",
-        "huber",
-        "target_updates",
-        "target_versions",
-    ),
-    "replay": ("priority_exponent", "correction", "url", "name", "port"),
-    "optimizer": ("schedule_fraction",),
-    "parent": (
-        "average",
-        "encoding",
-        "signature",
-        "push_limit",
-        "push_window",
-        "push_trim",
-        "quarantine_after",
-        "quarantine_seconds",
-        "open",
-        "max_per_address",
-        "max_pushes_per_second",
-        "max_bytes_per_second",
-        "films",
-        "linger_seconds",
-    ),
-    "child": ("push", "hang_seconds", "roles"),
-    "stop": ("steps",),
-}
-
-#: What the parent alone follows.
-_PARENTS = ("parent", "stop")
+__all__ = ["ChildLine", "ParentLine", "agree", "check_weights"]
 
 
 def agree(hello: Hello, encoding: str) -> ParentLine | None:
@@ -83,22 +36,6 @@ def agree(hello: Hello, encoding: str) -> ParentLine | None:
     """
     agreed = (name for name in ENCODINGS if name == encoding and name in hello.encodings)
     return next(map(ParentLine, agreed), None)
-
-
-def as_known_to(protocol: int, experiment: dict[str, Any]) -> dict[str, Any]:
-    """The experiment without the settings that a child of this protocol does not know.
-
-    One that the child would have to follow is left out only at its default. Otherwise it stays, and
-    the child refuses it by its name.
-    """
-    if protocol > 1:
-        return experiment
-    known, plain = deepcopy(experiment), Experiment().to_dict()
-    for section, names in _SINCE_2.items():
-        for name in names:
-            if section in _PARENTS or known[section].get(name) == plain[section].get(name):
-                known[section].pop(name, None)
-    return known
 
 
 class ParentLine:

@@ -38,7 +38,6 @@ from genkidama.weights import DTYPE, Signature
 __all__ = [
     "HANDSHAKE_LIMIT",
     "LARGEST_RETURN",
-    "OLDEST_PROTOCOL",
     "PROTOCOL",
     "Goodbye",
     "Hello",
@@ -59,9 +58,8 @@ __all__ = [
     "size_limit",
 ]
 
-#: The protocol's version, and the oldest one that both ends still speak.
+#: The protocol's version. A peer with another one is refused.
 PROTOCOL = 2
-OLDEST_PROTOCOL = 1
 
 #: Beyond this a return is nonsense, and the sum of a window of them could overflow. A parent
 #: refuses a push with such a return, so a child leaves it out.

@@ -7,7 +7,7 @@ import numpy as np
 from genkidama.averaging import Rule
 from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ProtocolError
-from genkidama.messages import LARGEST_RETURN, OLDEST_PROTOCOL, PROTOCOL, Hello, Push
+from genkidama.messages import LARGEST_RETURN, PROTOCOL, Hello, Push
 from genkidama.parts import WHOLE, Part
 from genkidama.trial import STATE_PREFIX, Trial
 from genkidama.weights import DTYPE, Signature, Vector
@@ -29,12 +29,11 @@ def check_hello(
         limit: `parent.max_children`.
         part: which part of a parent this is.
     """
-    if not OLDEST_PROTOCOL <= message.protocol <= PROTOCOL:
+    if message.protocol != PROTOCOL:
         raise ProtocolError(
             "version",
             f"child {message.name!r} speaks protocol {message.protocol}, "
-            f"this parent protocols {OLDEST_PROTOCOL} to {PROTOCOL}; "
-            "install the same version on both",
+            f"this parent protocol {PROTOCOL}; install the same version on both",
         )
     if message.part != str(part):
         raise ProtocolError(

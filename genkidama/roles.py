@@ -21,7 +21,6 @@ import msgspec
 
 from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.experiment import Experiment
-from genkidama.lines import as_known_to
 from genkidama.messages import Hello
 
 __all__ = ["Roles", "at_its_own_pace", "reachable"]
@@ -61,7 +60,7 @@ class Roles:
         role = hello.role or self._of.get(name) or self._next(name, connected)
         if plain and role == "bundle" and not self.replay:
             self._of.pop(name, None)
-            return as_known_to(hello.protocol, experiment)
+            return experiment
         told = deepcopy(experiment)
         told["replay"].update(self.replay)
         told["child"]["roles"] = [role]
@@ -73,7 +72,7 @@ class Roles:
         if len(self._of) >= _MOST_NAMES:
             self._of = {name: role for name, role in self._of.items() if name in connected}
         self._of[name] = role
-        return as_known_to(hello.protocol, told)
+        return told
 
     def pushing(self, joined: Collection[str]) -> int:
         """How many of these children bring something to learn from; at least 1."""

@@ -41,7 +41,6 @@ from genkidama.experiment import Experiment
 from genkidama.gathered import Gathered, LeftOut
 from genkidama.lines import ChildLine, check_weights
 from genkidama.messages import (
-    OLDEST_PROTOCOL,
     PROTOCOL,
     Hello,
     Join,
@@ -117,8 +116,6 @@ class Session:
         #: Why the parent has refused NaN or infinite weights, until it has given others.
         self._diverged = ""
         self._told_of_measures = False
-        #: What the parent has not refused to speak.
-        self._protocol = PROTOCOL
         self._line = ChildLine()
 
     # Requests.
@@ -127,12 +124,12 @@ class Session:
         """The first request on every connection, and the one after a trial."""
         self._diverged = ""
         return Hello(
-            protocol=self._protocol,
+            protocol=PROTOCOL,
             name=self.name,
             session=self._word,
             software=genkidama.__version__,
             trial=self.trial,
-            encodings=list(ENCODINGS) if self._protocol > OLDEST_PROTOCOL else [],
+            encodings=list(ENCODINGS),
             role=self._role,
             part=str(self.part),
         )
@@ -257,13 +254,8 @@ class Session:
         if isinstance(reply, Refusal) and reply.code == "token" and self._base and not training:
             self.name = self._base  # the token is for no numbered name
             self._number = 1
-        if isinstance(reply, Refusal) and reply.code == "version" and self._protocol == PROTOCOL:
-            self._protocol = OLDEST_PROTOCOL
-            raise ProtocolError(
-                "version", f"it does not speak protocol {PROTOCOL}; trying an older one"
-            )
         welcome = expect(Welcome, reply, "hello")
-        check_welcome(welcome, self.parent, self._protocol, self.part)
+        check_welcome(welcome, self.parent, self.part)
         self.run = welcome.run
         self._line = ChildLine(welcome.encoding)
         return self._resume(welcome) if training else self._start(welcome)

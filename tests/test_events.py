@@ -188,7 +188,6 @@ LINES: list[tuple[Event, str]] = [
 
 #: Measures had the name of their backend in version 0.1.0.
 MEASURED = Measures(time=1.5, backend="ga3c", child="pi", trial=3, figures={"pps": 9.0, "lag": 1.5})
-OLD_MEASURED = '{"time":1.5,"event":"ga3c","child":"pi","trial":3,"pps":9.0,"lag":1.5}'
 NEW_MEASURED = (
     '{"time":1.5,"event":"measures","backend":"ga3c","child":"pi","trial":3,"pps":9.0,"lag":1.5}'
 )
@@ -209,12 +208,10 @@ def test_a_line_is_what_it_was_to_the_byte_and_says_the_same_again(event: Event,
     assert from_line(line) == from_line(json.loads(line)) == event
 
 
-def test_measures_have_a_kind_of_their_own_and_are_read_as_they_were_before() -> None:
+def test_measures_name_their_backend_and_no_other_kind_is_taken_for_them() -> None:
     assert as_lines([MEASURED]).decode() == NEW_MEASURED + "\n"
-    assert from_line(NEW_MEASURED) == from_line(OLD_MEASURED) == MEASURED
-    old = from_line('{"time":1.5,"event":"evolution:EvolutionStrategy","child":"pi","best":271.0}')
-    assert isinstance(old, Measures)
-    assert (old.backend, old.figures) == ("evolution:EvolutionStrategy", {"best": 271.0})
+    assert from_line(NEW_MEASURED) == MEASURED
+    assert from_line('{"time":1.5,"event":"ga3c","child":"pi","pps":271.0}') is None
 
 
 names = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=32)

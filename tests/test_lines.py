@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 from genkidama.averaging import blend
 from genkidama.compression import ENCODINGS, Encoding
 from genkidama.errors import ProtocolError
-from genkidama.experiment import Experiment
-from genkidama.lines import ChildLine, ParentLine, agree, as_known_to
+from genkidama.lines import ChildLine, ParentLine, agree
 from genkidama.messages import Hello, Kind, Push, Weights, decode_reply, decode_request, encode
 from genkidama.weights import DTYPE, Signature, Vector
 
@@ -41,59 +39,6 @@ def hello(*encodings: str) -> Hello:
 def test_what_both_know_is_agreed_on(wish: str, offer: tuple[str, ...], agreed: str | None) -> None:
     line = agree(hello(*offer), wish)
     assert (line.encoding if line else None) == agreed
-
-
-#: All settings of an experiment when protocol 1 was the newest.
-KNOWN_TO_1 = """
-    environment: id options wrappers vectorized normalize_observations normalize_rewards
-        reward_scale clip_rewards
-    network: name convolutions hidden activation shared initialization initial_deviation options
-    algorithm: name gamma gae_lambda batch_size across_episodes pull_steps epsilon value_coefficient
-        entropy_coefficient entropy_schedule final_entropy_coefficient reduction
-        normalize_advantages max_gradient_norm vtrace vtrace_rho vtrace_c epochs minibatch_size clip
-        options
-    replay: steps
-    optimizer: name learning_rate schedule final_learning_rate momentum weight_decay decay betas
-        epsilon epsilon_inside shared
-    parent: alpha rule rule_options listen checkpoint_updates checkpoint_seconds checkpoint_keep
-        history_every silence_seconds max_children max_parameters tokens_file certificate_file
-        key_file
-    child: beta backend exchange exchange_seconds exchange_steps cores
-    ga3c: device agents environments predictors trainers prediction_batch training_batch rollouts
-        dynamic window_seconds max_predictors max_trainers max_agents
-    stop: updates episodes seconds mean_return window
-"""
-
-
-def test_a_child_of_protocol_1_is_told_no_setting_that_is_new() -> None:
-    ends = {f"stop.{name}": 7 for name in ("updates", "episodes", "steps", "seconds")}
-    new = {"parent.encoding": "int4", "parent.average": 0.5, "stop.mean_return": 1.0}
-    experiment = Experiment().with_settings({**ends, **new}).to_dict()
-    assert as_known_to(2, experiment) is experiment
-    before = deepcopy(experiment)
-    known = as_known_to(1, experiment)
-    assert experiment == before
-    assert {known.pop("name"), known.pop("seed")} == {"experiment", 0}
-    names = [word for section, given in known.items() for word in (f"{section}:", *given)]
-    assert sorted(names) == sorted(KNOWN_TO_1.split())
-    assert all(experiment[section].items() >= given.items() for section, given in known.items())
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"environment.lanes": 2, "algorithm.across_episodes": True},
-        {"algorithm.entropy_fraction": 0.5},
-        {"optimizer.schedule_fraction": 0.5},
-        {"child.push": "weights"},
-    ],
-)
-def test_what_a_child_of_protocol_1_cannot_follow_is_not_hidden_from_it(
-    setting: dict[str, Any],
-) -> None:
-    section, name = next(iter(setting)).split(".")
-    known = as_known_to(1, Experiment().with_settings(setting).to_dict())
-    assert known[section][name] == next(iter(setting.values()))
 
 
 def ends(encoding: Encoding, start: Vector | None) -> tuple[ParentLine, ChildLine]:

@@ -15,7 +15,6 @@ from genkidama.decisions import Blend, Decision, Train
 from genkidama.experiment import Experiment
 from genkidama.messages import (
     Hello,
-    Join,
     Pull,
     Push,
     Refusal,
@@ -93,23 +92,6 @@ def test_each_child_is_read_by_what_it_was_told_itself(encoding: str) -> None:
         assert theirs is not None and theirs.known is not None
         assert ours is not None and ours.known is not None
         assert ours.known.tobytes() == theirs.known.tobytes()
-
-
-def test_a_child_of_protocol_1_is_spoken_to_as_before() -> None:
-    server = make("int4")
-    young = entered(server, "young")
-    exchange(server, young, numbers(0))
-    welcome = server.handle("", Hello(protocol=1, name="old", session="s"), 0.0)
-    assert isinstance(welcome, Welcome)
-    assert (welcome.protocol, welcome.encoding) == (1, "")
-    assert "encoding" not in welcome.experiment["parent"]
-    signature = [(name, list(shape)) for name, shape in PAIR.entries]
-    joined = server.handle("old", Join(signature=signature), 0.0)
-    assert isinstance(joined, Weights) and joined.vector is server.trial.vector
-    reply = server.handle("old", Push(version=1, sequence=1, vector=numbers(1)), 1.0)
-    assert isinstance(reply, Weights) and reply.vector is server.trial.vector
-    exchange(server, young, numbers(2))
-    assert server.exchanges == 3
 
 
 @pytest.mark.parametrize(("wish", "offer"), [("float32", list(ENCODINGS)), ("int4", ["int8"])])

@@ -144,6 +144,3 @@ def test_a_plain_run_tells_everybody_the_same() -> None:
     plain = Experiment()
     settings = plain.to_dict()
     assert Roles(plain).told(hello("a"), settings, ["a"]) is settings
-    old = Roles(plain).told(hello("a", protocol=1), settings, ["a"])
-    assert "roles" not in old["child"]
-    assert old["replay"] == {"steps": 0}

@@ -32,7 +32,6 @@ from genkidama.experiment import Experiment
 from genkidama.gathered import LeftOut
 from genkidama.lines import ParentLine
 from genkidama.messages import (
-    OLDEST_PROTOCOL,
     PROTOCOL,
     Goodbye,
     Hello,
@@ -386,21 +385,7 @@ def test_a_trial_that_is_no_longer_this_childs_is_asked_for_on_a_new_connection(
     assert session.hello() == hello(trial=7)
 
 
-@pytest.mark.parametrize("session", [new(), joined()], ids=["first", "again"])
-def test_a_parent_that_speaks_only_the_oldest_protocol(session: Session) -> None:
-    refusal = Refusal(code="version", reason="child 'pi' speaks protocol 2")
-    with pytest.raises(ProtocolError, match="does not speak protocol 2; trying an older one"):
-        session.hear(session.hello(), refusal)
-    again = session.hello()
-    assert (again.protocol, again.encodings) == (OLDEST_PROTOCOL, [])
-    older = Welcome(protocol=OLDEST_PROTOCOL, experiment=EXPERIMENT.to_dict())
-    begun = session.signature is not None
-    assert session.hear(again, older) == (JOIN if begun else Train(EXPERIMENT))
-    with pytest.raises(Refused):
-        session.hear(session.hello(), refusal)
-
-
-@pytest.mark.parametrize("code", ["name", "token", "full", "signature", "malformed"])
+@pytest.mark.parametrize("code", ["name", "token", "full", "signature", "malformed", "version"])
 @pytest.mark.parametrize("kind", ["hello", "join", "push"])
 def test_every_other_refusal_is_raised_and_says_whether_waiting_helps(kind: str, code: str) -> None:
     session = joined()
@@ -409,7 +394,7 @@ def test_every_other_refusal_is_raised_and_says_whether_waiting_helps(kind: str,
         session.hear(request, Refusal(code=code, reason="no."))
     assert caught.value.code == code
     assert caught.value.exit_code == 1
-    assert caught.value.final == (code == "malformed")
+    assert caught.value.final == (code in ("malformed", "version"))
     assert Refused(Refusal(code=code, reason="no.", final=True)).final
 
 

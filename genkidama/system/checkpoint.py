@@ -48,10 +48,7 @@ _SUFFIX = ".safetensors"
 _VERSION = re.compile(r"version-(\d{10,})\.safetensors\Z")
 _FIELDS = Snapshot.__struct_fields__
 
-#: The metadata's keys beside those fields. A file of before there was a checksum has no other key,
-#: so a checksum whose own name is damaged is found, too.
 _CHECKSUM = "checksum"
-_KEYS = frozenset({*_FIELDS, "signature", "format", "software"})
 
 
 @dataclass(frozen=True)
@@ -189,9 +186,9 @@ def load(path: str | Path) -> Checkpoint:
 
 def _check_whole(tensors: RuleState, metadata: dict[str, str]) -> None:
     told = metadata.get(_CHECKSUM)
-    if told is None and (strange := metadata.keys() - _KEYS):
-        raise ValueError(f"it has no checksum, and its metadata an unknown {min(strange)!r}")
-    if told is not None and told != _checksum(tensors, metadata):
+    if told is None:
+        raise ValueError("it has no checksum")
+    if told != _checksum(tensors, metadata):
         raise ValueError("its checksum is wrong, so it was damaged after it was written")
     if name := _not_finite(tensors):
         raise ValueError(f"{name!r} holds NaN or infinity")

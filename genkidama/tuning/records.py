@@ -9,8 +9,7 @@
     trial.user_attrs["reason"]        `TrialRecord.reason`
 
 Laws of this file:
-- All code that writes or reads one of these uses these names. Studies of older versions can be
-  read.
+- All code that writes or reads one of these uses these names.
 - A trial's score is its last metric: that of its newest weights. A failed trial has none.
 - The *best* trial has the highest score of the trials that completed, that is, ran all phases. Only
   if none did, it has the highest score of all trials. Of equal ones it is the first that was

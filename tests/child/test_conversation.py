@@ -25,14 +25,9 @@ from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
 from genkidama.local.progress import Progress
 from genkidama.messages import (
-    OLDEST_PROTOCOL,
-    PROTOCOL,
     Goodbye,
-    Hello,
     Push,
-    Refusal,
     Weights,
-    Welcome,
 )
 from genkidama.parent import Parent
 from genkidama.session import Session
@@ -451,18 +446,6 @@ async def test_it_trains_on_whatever_the_parent_answers(to: str, answer: Answer)
         await eventually(lambda: len(parent.connections) == 2 and len(parent.of(Push)()) >= 3)
         assert not serving.task.done()
         assert all(np.isfinite(blend).all() for blend in serving.backend.blends)
-
-
-async def test_a_parent_of_the_oldest_protocol_is_spoken_to_in_it() -> None:
-    no = Refusal(code="version", reason="child 'pi' speaks protocol 2, this parent protocol 1")
-    yes = Welcome(protocol=OLDEST_PROTOCOL, experiment=constant().to_dict())
-    async with (
-        Scripted(hello=[no, yes]) as parent,
-        Serving(Child(parent.url, name="pi")) as serving,
-    ):
-        await serving.exchanged(3)
-        assert [hello.protocol for hello in parent.of(Hello)()] == [PROTOCOL, OLDEST_PROTOCOL]
-        assert len(parent.connections) == 2
 
 
 async def test_a_child_blends_what_a_difference_says(tmp_path: Path) -> None:

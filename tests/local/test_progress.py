@@ -70,12 +70,6 @@ def test_a_run_without_an_exchange_leaves_nothing() -> None:
     assert file.getvalue() == ""
 
 
-def test_measures_as_older_versions_wrote_them_are_shown_too() -> None:
-    old = {"time": 2.0, "event": "ga3c", "child": "pi", "pps": 2950.4}
-    progress, _ = told(join(0.0), exchange(2.0), old)
-    assert " · PPS 2,950 · " in progress.line()
-
-
 def test_what_a_person_should_know_of_a_search_is_a_line_of_its_own() -> None:
     file = io.StringIO()
     progress = SearchProgress(small(search=PLAN), file)

@@ -28,7 +28,7 @@ from genkidama.parameter_server import ParameterServer
 from genkidama.parent import Parent, server
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.plain_run import PlainRun
-from genkidama.system.checkpoint import CheckpointFolder, load
+from genkidama.system.checkpoint import CheckpointFolder, _checksum, load
 from genkidama.system.run import Run
 from genkidama.tuning.service import Replace
 from genkidama.weights import DTYPE, Vector
@@ -88,11 +88,12 @@ def flip(path: Path, near: bytes) -> None:
 
 
 def make_nan(path: Path) -> None:
-    """As an older version would write it: without a checksum."""
+    """With a checksum that is right."""
     with safetensors.safe_open(path, framework="np") as file:
-        metadata = {key: text for key, text in file.metadata().items() if key != "checksum"}
+        metadata = dict(file.metadata())
     tensors = safetensors.numpy.load_file(path)
     tensors["layer.bias"] = np.full(3, np.nan, DTYPE)
+    metadata["checksum"] = _checksum(tensors, metadata)
     safetensors.numpy.save_file(tensors, path, metadata)
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.parameter_server import Snapshot
-from genkidama.system.checkpoint import CheckpointFolder, load, save
+from genkidama.system.checkpoint import CheckpointFolder, _checksum, load, save
 from genkidama.weights import DTYPE, Signature, Vector
 
 SIGNATURE = Signature.of(
@@ -102,15 +102,16 @@ def rewritten(
     tensors: dict[str, Any] | None = None,
     changes: Mapping[str, str | None] | None = None,
 ) -> Path:
-    """A checkpoint of before there was a checksum, with other tensors, or with metadata changed
-    (None: taken away)."""
+    """A checkpoint with other tensors, or with metadata changed (None: taken away). Its checksum is
+    right unless it is changed itself."""
     save(path, SIGNATURE, numbers(), snapshot())
     with safetensors.safe_open(path, framework="np") as file:
-        metadata = file.metadata() | {"checksum": None} | (changes or {})
+        metadata = file.metadata() | (changes or {})
     tensors = safetensors.numpy.load_file(path) if tensors is None else tensors
-    safetensors.numpy.save_file(
-        tensors, path, {key: value for key, value in metadata.items() if value is not None}
-    )
+    kept = {key: value for key, value in metadata.items() if value is not None}
+    if "checksum" not in (changes or {}):
+        kept["checksum"] = _checksum(tensors, kept)
+    safetensors.numpy.save_file(tensors, path, kept)
     return path
 
 
@@ -130,7 +131,7 @@ def rewritten(
         {"returns": "nonsense"},
         {"children": "[1]"},
         {"checksum": "0" * 32},
-        {"checksun": "0" * 32},
+        {"checksum": None},
     ],
 )
 def test_wrong_metadata(tmp_path: Path, changes: dict[str, str | None]) -> None:

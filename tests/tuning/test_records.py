@@ -82,12 +82,6 @@ def test_random_search_has_a_rule_that_decides_nothing() -> None:
     assert record.rule().expected_completion_rate == 1.0
 
 
-def test_what_an_older_version_wrote_can_be_read() -> None:
-    known = msgspec.to_builtins(SearchRecord.of(Experiment.from_dict({"search": SEARCH})))
-    older = {key: value for key, value in known.items() if key not in ("least_phases", "adaptive")}
-    assert msgspec.convert(older, SearchRecord).rule().decide_after == (0, 2)
-
-
 @pytest.mark.parametrize(
     ("scores", "completed", "best"),
     [

@@ -20,8 +20,6 @@ __all__ = [
 #: mislead; beyond the second, certificates and package downloads begin to fail.
 _OFFSETS = (5.0, 300.0)
 
-#: A child speaks protocols from this one on; importing `messages` may be what fails.
-_OLDEST_PROTOCOL = 1
 
 #: A certificate that ends sooner should be renewed.
 _CERTIFICATE_DAYS = 30
@@ -87,10 +85,9 @@ def judge_server_header(header: str, healthy: bool, version: str, protocol: int 
     theirs, number = stated[1], int(stated[2])
     same = f"install the same version on both: pip install genkidama=={theirs}"
     if protocol is not None and number != protocol:
-        status = "warning" if _OLDEST_PROTOCOL <= number < protocol else "failed"
         found = f"the parent has {theirs} with protocol {number}, "
         found += f"this machine {version} with protocol {protocol}"
-        return Check("version", status, found, same)
+        return Check("version", "failed", found, same)
     if theirs != version:
         return Check("version", "warning", f"the parent has {theirs}, this machine {version}", same)
     return Check("version", "ok", f"{theirs}, protocol {number}, on both sides")
