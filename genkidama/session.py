@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.basis import Basis
 from genkidama.compression import ENCODINGS
 from genkidama.decisions import (
@@ -127,7 +127,7 @@ class Session:
             protocol=PROTOCOL,
             name=self.name,
             session=self._word,
-            software=genkidama.__version__,
+            software=__version__,
             trial=self.trial,
             encodings=list(ENCODINGS),
             role=self._role,

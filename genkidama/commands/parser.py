@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.commands.access_verbs import ACCESS
 from genkidama.commands.options import (
     EPISODES,
@@ -301,7 +301,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"genkidama {genkidama.__version__}")
+    parser.add_argument("--version", action="version", version=f"genkidama {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, verb in VERBS.items():
         command = commands.add_parser(

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.doctor import connection, host, parent_machine, software
 from genkidama.doctor.judgements.check import Check
 from genkidama.errors import GenkidamaError
@@ -214,7 +214,7 @@ def _summary(checks: list[Check]) -> str:
 
 def _software() -> dict[str, Any]:
     return {
-        "genkidama": genkidama.__version__,
+        "genkidama": __version__,
         "protocol": connection.our_protocol(),
         "python": platform.python_version(),
         "system": platform.platform(),

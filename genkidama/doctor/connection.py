@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.doctor import host
 from genkidama.doctor.judgements.check import Check
 from genkidama.doctor.judgements.connection import (
@@ -231,7 +231,7 @@ def greet(target: Target, connection: socket.socket) -> tuple[Check, Greeting | 
         found = f"no HTTP answer: {str(error) or type(error).__name__}"
         return Check("version", "failed", found, way), None
     healthy = greeting.status == 200
-    check = judge_server_header(greeting.server, healthy, genkidama.__version__, our_protocol())
+    check = judge_server_header(greeting.server, healthy, __version__, our_protocol())
     return check, greeting
 
 

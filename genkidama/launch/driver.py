@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.formats import one_line, plural
 from genkidama.launch.copies import Copies
@@ -138,7 +138,7 @@ class Driver:
                 part.ask(self._parent_told, "look", self._copies.position, part.log)
         elif self._url and part.url != self._url:
             part.url = self._url
-            secret = (genkidama.__version__, self._token, self._url)
+            secret = (__version__, self._token, self._url)
             about = (part.child_name, part.cores, part.log)
             part.ask(lambda told: self._child_told(part, told), "start", *secret, *about)
         elif part.url:
@@ -170,7 +170,7 @@ class Driver:
         for path in (SETTINGS, HISTORY, *dict(files(self._path))):
             if (self._path / path).exists():
                 part.actor.put.remote(path, (self._path / path).read_bytes())
-        begins = (genkidama.__version__, self._token, self._copies.position)
+        begins = (__version__, self._token, self._copies.position)
         part.ask(self._parent_started, "start", *begins)
 
     def _lost(self, part: Part, error: Exception) -> None:
@@ -181,7 +181,7 @@ class Driver:
         if "failed to import" in str(error) or "No module named" in str(error):
             found = re.findall(r"^\s*(\w*Error: .*)$", str(error), re.MULTILINE)
             why = found[-1] if found else one_line(error)
-            reason = f"its node cannot run genkidama {genkidama.__version__} ({why})"
+            reason = f"its node cannot run genkidama {__version__} ({why})"
             way_out = "install that version on all nodes"
             self._fail(part, EnvironmentFailure.exit_code, f"{reason}; {way_out}")
             return

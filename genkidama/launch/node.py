@@ -15,7 +15,7 @@ from typing import TypedDict
 
 import msgspec
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.local.processes import Process
 from genkidama.system.address import listening_socket, local_address
@@ -104,10 +104,10 @@ class Host:
                 self._problem = _with_our_log(process, str(error))
 
     def _other_version(self, version: str) -> bool:
-        if version == genkidama.__version__:
+        if version == __version__:
             return False
         self._problem = (
-            f"node {self._node} has genkidama {genkidama.__version__}, this program {version}; "
+            f"node {self._node} has genkidama {__version__}, this program {version}; "
             "install the same version on all nodes"
         )
         return True

@@ -17,7 +17,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.errors import ConfigurationError
 from genkidama.page.answers import Answer, answer, is_watching
 from genkidama.page.files import Files, plotly
@@ -32,7 +32,7 @@ from genkidama.tokens import is_loopback
 __all__ = ["Gallery", "show"]
 
 #: What answers, in the headers.
-SERVER = f"genkidama/{genkidama.__version__}"
+SERVER = f"genkidama/{__version__}"
 
 _PREFIX = "/runs/"
 

@@ -34,7 +34,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import Event, State
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.cluster_settings import ParentSettings
 from genkidama.doors import Budget, Visit
 from genkidama.errors import ProtocolError
@@ -49,7 +49,7 @@ __all__ = ["SERVER", "Answer", "Channel"]
 Answer: TypeAlias = Callable[[bytes], bytes | None]
 
 #: The software that answers: the header `Server` of every HTTP answer.
-SERVER = f"genkidama/{genkidama.__version__} protocol/{PROTOCOL}"
+SERVER = f"genkidama/{__version__} protocol/{PROTOCOL}"
 
 # In Python 3.11 it takes long to look these up in their enumerations, and each frame does.
 _BINARY, _CLOSE = Opcode.BINARY, Opcode.CLOSE

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.averaging import Rule, RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.events import CheckpointWritten, Event, Resumed
@@ -123,7 +123,7 @@ class Checkpointer:
         return Resumed(
             time=now,
             run=server.run,
-            software=genkidama.__version__,
+            software=__version__,
             file=checkpoint.path.name if checkpoint.path else "",
             version=snapshot.version,
             update=server.updates,

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.events import CheckpointWritten, Event, Resumed, Started, Warned, as_lines
 from genkidama.experiment import Experiment, read_toml
@@ -116,7 +116,7 @@ class Records:
             raise
         self._pulse = Pulse(server, out, log, now())
         name = server.run or out.name
-        self.note(resumed or Started(time=now(), run=name, software=genkidama.__version__))
+        self.note(resumed or Started(time=now(), run=name, software=__version__))
 
     def pushed(self, now: float) -> bool:
         """To be called after each push, before the next is handled.

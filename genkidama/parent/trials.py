@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.child_record import restored
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.events import Resumed
@@ -114,7 +114,7 @@ class TrialKeeper:
         return Resumed(
             time=now,
             run=self._server.run,
-            software=genkidama.__version__,
+            software=__version__,
             trials=len(search.trials),
             reports=search.reports,
         )

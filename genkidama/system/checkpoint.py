@@ -30,7 +30,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.averaging import RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import Experiment
@@ -108,7 +108,7 @@ def save(
     # safetensors sorts its tensors, so their order must be told.
     metadata["signature"] = msgspec.json.encode(signature.entries).decode()
     metadata["format"] = FORMAT
-    metadata["software"] = genkidama.__version__
+    metadata["software"] = __version__
     tensors: RuleState = {**unflatten(vector, signature)}
     for name, array in (state or {}).items():
         tensors[STATE_PREFIX + name] = np.asarray(array, order="C")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-import genkidama
 from genkidama.errors import ConfigurationError
 
 __all__ = ["about", "example", "examples", "experiment_file"]
@@ -16,7 +15,7 @@ def examples() -> dict[str, Path]:
 
     The first experiment of a folder has the folder's name.
     """
-    package = Path(genkidama.__file__).parent
+    package = Path(__file__).parents[1]
     # In a checkout they lie beside the package; a wheel has them inside.
     folder = next(
         (path for path in (package / "examples", package.parent / "examples") if path.is_dir()),

@@ -7,7 +7,6 @@ import signal
 import sysconfig
 import traceback
 
-import genkidama
 from genkidama.errors import GenkidamaError
 
 __all__ = ["died_of", "in_words", "is_users", "print_users"]
@@ -19,7 +18,7 @@ _LONGEST = 500
 _OTHERS = tuple(
     os.path.realpath(folder) + os.sep
     for folder in (
-        os.path.dirname(genkidama.__file__),
+        os.path.dirname(os.path.dirname(__file__)),
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     )
 )

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-import genkidama
+from genkidama._version import __version__
 from genkidama.experiment import Experiment
 from genkidama.hypertrick.rule import Decision, Mode, Verdict
 from genkidama.hypertrick.space import parse_space
@@ -156,7 +156,7 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
         space = parse_space(settings.space)
         plain = {key: value for key, value in experiment.to_dict().items() if key != "search"}
         return cls(
-            version=genkidama.__version__,
+            version=__version__,
             method=settings.method,
             workers=settings.trials,
             phases=settings.phases,

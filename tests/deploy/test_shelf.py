@@ -500,7 +500,7 @@ def test_a_child_that_leaves_the_inventory_is_locked_out(shelf: Shelf) -> None:
 
 def test_an_upgrade_takes_one_child_at_a_time_and_the_run_goes_on(shelf: Shelf) -> None:
     newer = shelf.copy_checkout("newer")
-    module = newer / "genkidama/__init__.py"
+    module = newer / "genkidama/_version.py"
     module.write_text(
         re.sub(r'(?m)^__version__ = ".*"$', '__version__ = "99.0.0"', module.read_text())
     )

@@ -429,8 +429,8 @@ def test_a_node_with_other_software_is_named(
 ) -> None:
     package = tmp_path / "other" / "genkidama"
     shutil.copytree(ROOT / "genkidama", package, ignore=shutil.ignore_patterns("__pycache__"))
-    with (package / "__init__.py").open("a") as init:
-        init.write(f"\n{source}\n")
+    with (package / "_version.py").open("a") as module:
+        module.write(f"\n{source}\n")
     node = cluster.add(num_cpus=3, env_vars={"PYTHONPATH": str(package.parent)})
     try:
         launched = cluster.launch(
