@@ -15,17 +15,7 @@ from tests.pure import mirrors_of, pure_modules
 PACKAGE = ROOT / "genkidama"
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
 
-LINES = 350
 NAMES = 2
-
-#: Modules with code of their own and no test file of their own, each with what tests it instead.
-TESTED_ELSEWHERE = {
-    "__init__.py": "it only hands out names: tests/test_public_surface.py",
-    "decisions.py": "values that a session decides: tests/test_session.py compares them",
-    "errors.py": "they are raised where they belong: every test of a message",
-    "doctor/__main__.py": "it calls the command: tests/doctor/test_command.py",
-    "hypertrick/__init__.py": "it only hands out names: tests/hypertrick/test_rule.py uses them",
-}
 
 
 def text(module: str) -> str:
@@ -34,18 +24,6 @@ def text(module: str) -> str:
 
 def tree(module: str) -> ast.Module:
     return ast.parse(text(module))
-
-
-def mirror(module: str) -> Path:
-    """For `child/state.py` it is `tests/child/test_state.py`, for `__main__.py` `test_main.py`."""
-    path = Path(module)
-    return ROOT / "tests" / path.parent / f"test_{path.stem.strip('_')}.py"
-
-
-def has_rules(module: str) -> bool:
-    """Whether it holds a function; types and constants alone are tested with what reads them."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return any(isinstance(node, kinds) for node in ast.walk(tree(module)))
 
 
 def given_at_once(statement: ast.Assign) -> int:
@@ -60,18 +38,6 @@ def given_at_once(statement: ast.Assign) -> int:
 def listed(found: Iterable[str]) -> str:
     """One line for each, for a failure that shows them all."""
     return "".join(f"\n  {line}" for line in found)
-
-
-def test_a_module_with_rules_has_a_test_file_that_mirrors_it() -> None:
-    lacking = {module for module in MODULES if has_rules(module) and not mirror(module).exists()}
-    assert not (more := sorted(lacking - TESTED_ELSEWHERE.keys())), listed(more)
-    assert not (stale := sorted(TESTED_ELSEWHERE.keys() - lacking)), listed(stale)
-
-
-def test_a_module_is_no_longer_than_one_thing() -> None:
-    lines = {module: text(module).count("\n") for module in MODULES}
-    long = [f"{module}: {count} lines" for module, count in lines.items() if count > LINES]
-    assert not long, listed(long)
 
 
 def test_a_statement_assigns_two_names_at_most() -> None:
