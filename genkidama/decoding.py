@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from genkidama.errors import ConfigurationError
+from genkidama.permission import IMPORT
 
 __all__ = [
     "NAME",
@@ -42,7 +43,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 def plug(*names: str) -> msgspec.Meta:
     """Allows one of our own by name, or a plug of the user's: `"package.module:Name"`."""
-    pattern = "|".join((*names, r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"))
+    pattern = "|".join((*names, IMPORT))
     expected = f"one of {', '.join(map(repr, names))}, or an import string 'module:Name'"
     return Meta(pattern=rf"^({pattern})\Z", extra={"expected": expected})
 
@@ -161,7 +162,8 @@ def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
     """What is allowed, in msgspec's words; from the field's own type where they say too little."""
     owner = kind
     for name, _ in keys:
-        owner = _sections(owner).get(name, owner) if name else owner
+        inside = (*typing.get_args(owner), owner)[0]  # of a list, what it is a list of
+        owner = _sections(owner).get(name, owner) if name else inside
     parts = _parts(owner)
     if problem.startswith(
         ("Invalid enum value", "Expected `str` matching regex", "Expected `int | str`")

@@ -1,4 +1,4 @@
-"""What a child may be told to import. Pure.
+"""Import strings: the one grammar of them, and which of them may be followed. Pure.
 
 An experiment comes from the parent, and names code by import strings. What is named is on the
 child's own disk, but with any arguments `subprocess:Popen` would be as good as a shell. So a child
@@ -9,11 +9,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from genkidama.errors import ConfigurationError
 
-__all__ = ["ANYTHING", "check_imports", "imports"]
+__all__ = [
+    "ANYTHING",
+    "ENVIRONMENT",
+    "ENVPOOL",
+    "IMPORT",
+    "ImportString",
+    "check_imports",
+    "import_string",
+    "imports",
+]
+
+#: What stands before the id of an environment of EnvPool's, in `environment.id` only.
+ENVPOOL = "envpool:"
+
+_NAME = r"[^\W\d]\w*"
+_MODULE = rf"{_NAME}(?:\.{_NAME})*"
+_ID = r"(?:[\w-]+/)?[\w.-]+"
+
+#: A regular expression of an import string `"package.module:Name"`; the whole of it must match.
+IMPORT = rf"{_MODULE}:{_NAME}"
+
+#: The same of `environment.id`: an id of Gymnasium's, one in a module that registers it, one of
+#: EnvPool's, or an import string.
+ENVIRONMENT = rf"(?:{_MODULE}:)?{_ID}"
+
+#: Gymnasium's door to environments of the old Gym: an option names any import.
+_OLD_GYM = r"GymV\d+Environment"
+
+_PARTS = re.compile(rf"({_MODULE}):({_ID})")
 
 #: On the list, it stands for every module.
 ANYTHING = "*"
@@ -22,8 +50,26 @@ ANYTHING = "*"
 _NOT_THE_CHILDS = ("parent", "search", "stop")
 _OTHERS = ("options", "device")
 
-#: EnvPool's environments look like imports, but are its own.
-_IMPORT = re.compile(r"(?!envpool:)([A-Za-z_][\w.]*):\S")
+
+class ImportString(NamedTuple):
+    """A module, and what is meant in it."""
+
+    module: str
+    #: Its attribute, or an id of Gymnasium's that it registers, as `"Name-v0"`.
+    name: str
+
+
+def import_string(text: str) -> ImportString | None:
+    """The parts of `"package.module:Name"` or of Gymnasium's `"package.module:Name-v0"`.
+
+    Whatever imports what a setting names takes it apart by this function, so that nothing else is
+    imported than what `check_imports` has seen.
+
+    Returns:
+        None for any other text, as one with a blank or a second colon.
+    """
+    found = _PARTS.fullmatch(text)
+    return None if found is None else ImportString(*found.groups())
 
 
 def imports(settings: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -45,10 +91,15 @@ def imports(settings: dict[str, Any]) -> dict[str, tuple[str, str]]:
         elif isinstance(value, list | tuple):
             for position, inner in enumerate(value):
                 look(f"{key}[{position}]", inner)
-        elif isinstance(value, str) and (named := _IMPORT.match(value)):
-            found[key] = (value, named[1])
+        elif isinstance(value, str) and (named := import_string(value)) is not None:
+            found[key] = (value, named.module)
 
     look("", {name: section for name, section in settings.items() if name not in _NOT_THE_CHILDS})
+    name = settings.get("environment", {}).get("id", "")
+    if name.startswith(ENVPOOL):
+        found.pop("environment.id", None)
+    elif re.match(_OLD_GYM, name):
+        found["environment.id"] = (name, "shimmy")
     return found
 
 

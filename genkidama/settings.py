@@ -21,6 +21,7 @@ from genkidama.decoding import (
     Section,
     plug,
 )
+from genkidama.permission import ENVIRONMENT, ENVPOOL, IMPORT
 
 __all__ = [
     "Algorithm",
@@ -43,7 +44,7 @@ class Wrapper(Section, frozen=True):
     name: Annotated[
         str,
         Meta(
-            pattern=r"^[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?\Z",
+            pattern=rf"^(\w+|{IMPORT})\Z",
             extra={"expected": "a wrapper of Gymnasium's or 'module:Class'"},
         ),
     ]
@@ -55,7 +56,13 @@ class Wrapper(Section, frozen=True):
 class Environment(Section, frozen=True):
     """`[environment]`: what is learned."""
 
-    id: Annotated[str, Meta(min_length=1)] = "LunarLander-v3"
+    id: Annotated[
+        str,
+        Meta(
+            pattern=rf"^{ENVIRONMENT}\Z",
+            extra={"expected": "an id of Gymnasium's or EnvPool's, or 'module:Name'"},
+        ),
+    ] = "LunarLander-v3"
     """A Gymnasium id, also `"module:Name-v0"`, one of EnvPool's as `"envpool:LunarLander-v3"`, or
     `"module:callable"` that returns an environment."""
     options: dict[str, Any] = {}
@@ -81,7 +88,7 @@ class Environment(Section, frozen=True):
     @property
     def envpool(self) -> str | None:
         """EnvPool's id of the environment, None if it is not one of EnvPool's."""
-        name = self.id.removeprefix("envpool:")
+        name = self.id.removeprefix(ENVPOOL)
         return None if name == self.id else name
 
 

@@ -41,7 +41,7 @@ CHANGES: dict[str, st.SearchStrategy[Any]] = {
     "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True),
     "seed": st.integers(0, 2**31 - 1),
     "solved": finite,
-    "environment.id": st.text(min_size=1, max_size=20),
+    "environment.id": st.sampled_from(["A", "a_b/C-v1", "mine:Mine", "mine:a/B-v0", "größe:Ü"]),
     "environment.options": options,
     "environment.wrappers": st.lists(
         st.fixed_dictionaries(
@@ -422,7 +422,10 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         ({"network": {"hidden": []}}, "network.hidden = []: expected array of length >= 1"),
         ({"network": {"hidden": [64, 0]}}, "network.hidden[1] = 0: expected int >= 1"),
-        ({"environment": {"id": ""}}, "environment.id = '': expected str of length >= 1"),
+        (
+            {"environment": {"id": ""}},
+            "environment.id = '': expected an id of Gymnasium's or EnvPool's, or 'module:Name'",
+        ),
         ({"stop": {"updates": 0}}, "stop.updates = 0: expected int >= 1"),
         (
             {"stop": {"mean_return": float("nan")}},

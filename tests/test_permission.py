@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.permission import check_imports, imports
+from genkidama.permission import check_imports, import_string, imports
 
 #: Everything that a parent can have a child import.
 HOSTILE = {
@@ -44,6 +44,9 @@ def test_each_setting_that_names_a_module_is_found_and_no_other() -> None:
         ("my_games:Chess-v0", "my_games"),
         ("my_games:Board/Chess-v0", "my_games"),
         ("my.games:make", "my.games"),
+        ("größe:Übung", "größe"),
+        ("GymV26Environment-v0", "shimmy"),  # its option env_id is imported as Gym does
+        ("GymV21Environment", "shimmy"),
     ],
 )
 def test_ids_of_environments(name: str, module: str) -> None:
@@ -57,6 +60,43 @@ def test_ids_of_environments(name: str, module: str) -> None:
             check_imports({"environment": {"id": name}}, [])
     else:
         check_imports({"environment": {"id": name}}, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "module: X",
+        "module:\tX",
+        "module:X\n",
+        " module:X",
+        "module :X",
+        "module:\u00a0X",
+        "a:b:C",
+        "a/b:C",
+        "a-b:C",
+        ".a:C",
+        "a.:C",
+        "a..b:C",
+        "1a:C",
+        ":C",
+        "a:",
+        "a:b/c/D",
+        "module",
+    ],
+)
+def test_what_is_no_import_string_has_no_module_and_is_no_setting(text: str) -> None:
+    assert import_string(text) is None
+    if ":" in text:
+        for settings in (
+            {"environment": {"id": text}},
+            {"environment": {"wrappers": [{"name": text}]}},
+            {"network": {"name": text}},
+            {"algorithm": {"name": text}},
+            {"child": {"backend": text}},
+            {"parent": {"rule": text}},
+        ):
+            with pytest.raises(ConfigurationError, match=r"expected .*'module:"):
+                Experiment.from_dict(settings)
 
 
 @given(st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=4))

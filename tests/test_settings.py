@@ -11,7 +11,6 @@ from genkidama.settings import Environment
         ("LunarLander-v3", None),
         ("envpool:LunarLander-v3", "LunarLander-v3"),
         ("envpool:gfootball/11_vs_11_easy-v1", "gfootball/11_vs_11_easy-v1"),
-        ("envpool:", ""),
         ("my_envpool:LunarLander", None),
         ("envpools:make", None),
     ],

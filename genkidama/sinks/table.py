@@ -6,7 +6,6 @@ import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -101,8 +100,7 @@ def sink_maker(wanted: str | MakesSink) -> tuple[str, MakesSink]:
                 f"sink {wanted!r}: needs {package}, which is not installed: "
                 f"pip install 'genkidama[{wanted}]'"
             )
-        module, _, name = place.partition(":")
-        return wanted, lambda about: getattr(import_module(module), name)(about)
+        return wanted, lambda about: load_plug(place, "sink")(about)
     if is_plug(wanted):
         return wanted, load_plug(wanted, "sink")
     raise ConfigurationError(

@@ -19,7 +19,6 @@ import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from multiprocessing import forkserver, reduction, resource_tracker, util
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -28,6 +27,7 @@ import msgspec
 
 from genkidama.experiment import Experiment
 from genkidama.system.lifeline import end_with_pipe
+from genkidama.system.plugs import load_plug
 
 __all__ = [
     "EXPERIMENT_VARIABLE",
@@ -228,8 +228,7 @@ def _enter(entry: str, args: tuple[Any, ...], output: _Output | None) -> None:
         # cores of all children together would get as much as one of them.
         os.setsid()
         output.take_over()
-    module, _, function = entry.partition(":")
-    getattr(import_module(module), function)(*args)
+    load_plug(entry, "entry")(*args)
 
 
 def end(processes: list[ForkServerProcess], deadline: float) -> None:

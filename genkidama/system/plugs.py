@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from genkidama.errors import ConfigurationError
+from genkidama.permission import import_string
 from genkidama.system.faults import in_words
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def is_plug(name: str) -> bool:
 
     `"module:Name-v0"` is Gymnasium's: the module registers the id.
     """
-    return ":" in name and name.rpartition(":")[2].isidentifier()
+    named = import_string(name)
+    return named is not None and named.name.isidentifier()
 
 
 def load_plug(name: str, key: str) -> Any:
@@ -53,10 +55,13 @@ def load_plug(name: str, key: str) -> Any:
         key: the setting that holds it, for the error.
 
     Raises:
-        ConfigurationError: there is no such module, it fails to import, or it lacks the name. Or it
-            is a notebook's, which no other process could import.
+        ConfigurationError: it is no import string, there is no such module, it fails to import, or
+            it lacks the name. Or it is a notebook's, which no other process could import.
     """
-    module_name, _, attribute = name.partition(":")
+    named = import_string(name)
+    if named is None:
+        raise ConfigurationError(f"{key} = {name!r}: is no import string; expected 'module:Name'")
+    module_name, attribute = named
     if module_name == "__main__":
         raise of_a_notebook(key, name, attribute)
     module = _import(module_name, name, key)
@@ -158,7 +163,11 @@ def environment_spec(name: str) -> Any:
     Raises:
         ConfigurationError: Gymnasium does not know it, or something cannot be imported for it.
     """
-    module_name, _, known = name.rpartition(":")
+    module_name, known = import_string(name) or ("", name)
+    if ":" in known:
+        raise ConfigurationError(
+            f"environment.id = {name!r}: expected an id of Gymnasium's, or 'module:Name-v0'"
+        )
     if known.startswith("ALE/"):
         try:
             ale_py = importlib.import_module("ale_py")  # it registers its environments then
@@ -232,8 +241,9 @@ def check_environment(experiment: Experiment) -> None:
         load_plug(settings.id, "environment.id")
     else:
         made_by = environment_spec(settings.id).entry_point
-        if getattr(made_by, "__module__", str(made_by).partition(":")[0]) == "__main__":
-            name = getattr(made_by, "__name__", str(made_by).rpartition(":")[2])
+        module, name = import_string(str(made_by)) or ("", "")
+        if getattr(made_by, "__module__", module) == "__main__":
+            name = getattr(made_by, "__name__", name)
             raise of_a_notebook("environment.id", settings.id, name)
     if settings.vectorized:
         vectorized_spec(settings)

@@ -86,8 +86,8 @@ def test_bounds_that_mean_none_are_none() -> None:
             "did you mean 'envpool:Corridor-v0'?",
         ),
         (
-            Environment(id="envpool:"),
-            "environment.id = 'envpool:': EnvPool 0.0 does not know it; "
+            Environment(id="envpool:X"),
+            "environment.id = 'envpool:X': EnvPool 0.0 does not know it; "
             "its envpool.list_all_envs() names them",
         ),
         (

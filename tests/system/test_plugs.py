@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,18 @@ from typing import Any
 import gymnasium
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.permission import imports
 from genkidama.settings import Environment, Wrapper
+from genkidama.system.goal import default_threshold
 from genkidama.system.plugs import (
     check_environment,
+    environment_spec,
     is_plug,
     load_envpool,
     load_plug,
@@ -72,8 +80,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "importing 'plug_wrong' fails: SyntaxError: invalid syntax (plug_wrong.py:1)",
         ),
         ("plug_fine:question", "module 'plug_fine' has no 'question'"),
-        ("plug_fine:", "module 'plug_fine' has no ''"),
-        (":X", "importing '' fails: ValueError: Empty module name"),
+        ("plug_fine:", "is no import string; expected 'module:Name'"),
+        ("plug_fine: answer", "is no import string; expected 'module:Name'"),
     ],
 )
 def test_what_cannot_be_loaded_is_told_in_one_line(
@@ -97,7 +105,6 @@ def test_an_environment_that_exists_is_accepted(name: str) -> None:
     [
         ("MoonLander-v3", "environment.id = 'MoonLander-v3': Gymnasium does not know it: "),
         ("LunarLander-v99", "environment.id = 'LunarLander-v99': Gymnasium does not know it: "),
-        ("not an id", "environment.id = 'not an id': Gymnasium does not know it: "),
         ("plug_absent:Some/Thing-v0", "environment.id = 'plug_absent:Some/Thing-v0': "),
         ("plug_fine:make", "environment.id = 'plug_fine:make': module 'plug_fine' has no 'make'"),
     ],
@@ -107,6 +114,80 @@ def test_an_environment_that_does_not_exist_is_told_in_one_line(name: str, begin
         check_environment(Experiment(environment=Environment(id=name)))
     assert str(caught.value).startswith(beginning)
     assert len(str(caught.value).splitlines()) == 1
+
+
+class Watch:
+    """Notes on `sys.meta_path` what is imported of a certain name, and finds nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if "trap" in name:
+            self.asked.append(name)
+
+
+#: What is nearly an import string of the module `trap`, or is one.
+near_imports = st.lists(
+    st.sampled_from(
+        [
+            "trap",
+            ".",
+            ":",
+            " ",
+            "\t",
+            "\n",
+            "\u00a0",
+            "\u200b",
+            "/",
+            "-v0",
+            "X",
+            "ALE/",
+            "envpool:",
+            "é",
+        ]
+    ),
+    min_size=1,
+    max_size=8,
+).map("".join)
+
+
+@given(st.one_of(near_imports, near_imports.map("trap:{}".format), st.text("trapX:. ")))
+def test_what_permission_lets_pass_imports_nothing_beyond_it(text: str) -> None:
+    """Whatever follows a name takes it apart as `check_imports` does."""
+    watch = Watch()
+    sys.meta_path.insert(0, watch)  # type: ignore[arg-type]
+    keys: dict[str, tuple[dict[str, Any], Callable[[], object]]] = {
+        "environment.id": ({"environment": {"id": text}}, lambda: environment_spec(text)),
+        "the whole environment": (
+            {"environment": {"id": text}},
+            lambda: make_environment(Environment(id=text)),
+        ),
+        "its goal": (
+            {"environment": {"id": text}},
+            lambda: default_threshold(Environment(id=text)),
+        ),
+        "environment.wrappers": (
+            {"environment": {"wrappers": [{"name": text}]}},
+            lambda: load_wrapper(Wrapper(name=text), "environment.wrappers[0]"),
+        ),
+        "network.name": ({"network": {"name": text}}, lambda: load_plug(text, "network.name")),
+    }
+    try:
+        for key, (settings, follow) in keys.items():
+            named = {module for _, module in imports(settings).values()}
+            with suppress(ConfigurationError):
+                follow()
+            # A package is imported before what is inside it.
+            beyond = [
+                name
+                for name in watch.asked
+                if not any(f"{module}.".startswith(f"{name}.") for module in named)
+            ]
+            assert not beyond, f"{key} = {text!r}"
+            watch.asked.clear()
+    finally:
+        sys.meta_path.remove(watch)  # type: ignore[arg-type]
 
 
 class Bare(gymnasium.Wrapper[Any, Any, Any, Any]):
