@@ -72,9 +72,6 @@ class ParentSettings(Section, frozen=True):
     """How many messages of one child are read in a second; one that sends more has to wait."""
     max_bytes_per_second: Positive = 1e9
     """How many bytes of one child are read in a second; one that sends more has to wait."""
-    films: bool = False
-    """Whether the run's page shows films of new best policies, one a minute at most. It takes
-    `genkidama[video]`, torch and the environment on the parent's machine, and CPU time."""
     linger_seconds: NotNegative = 60.0
     """When the run is over, stay so long for the children that were cut off, to tell them."""
     max_parameters: Natural = 100_000_000

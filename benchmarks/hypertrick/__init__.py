@@ -5,5 +5,5 @@ methods.py       HyperTrick and its rivals
 problems.py      what they search
 contestants.py   the methods that the tables compare, Optuna's pruners and samplers among them
 tables.py        what `python -m benchmarks.hypertrick` prints
-gantt.py         charts, and the paper's toy problem: `genkidama search --simulate`
+gantt.py         charts, and the paper's toy problem: `python -m benchmarks.hypertrick.gantt`
 """

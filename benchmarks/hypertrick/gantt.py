@@ -6,6 +6,7 @@ where a figure is drawn.
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -266,3 +267,15 @@ def _last_intervals(outcome: Outcome) -> dict[int, Interval]:
         interval.trial: interval
         for interval in sorted(outcome.intervals, key=lambda found: found.end)
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, help="of the draw that the charts show")
+    parser.add_argument("--figures", type=Path, help="a folder for the charts as PNG and SVG")
+    options = parser.parse_args()
+    print(simulate_report(options.seed, options.figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -132,10 +132,6 @@ VERBS = {
             setting("search.trials=100"),
             *SINKS,
             flag("--no-figures", "draw nothing at the end"),
-            flag(
-                "--simulate",
-                "show the rule and its rivals on the paper's toy problem; trains nothing",
-            ),
         ),
         (
             ("genkidama search lunarlander/search", "an example, by its name"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import shlex
 import sys
@@ -99,9 +98,6 @@ def _played(target: Path, evaluation: Evaluation) -> str:
 
 
 def _search(options: argparse.Namespace) -> int:
-    if options.simulate:
-        print(_simulated(options))
-        return 0
     experiment = _experiment(options, "what is searched?")
     check_search(experiment)
     check_environment(experiment)
@@ -323,20 +319,6 @@ def _findings(run: Run, figures: Path | None) -> str:
         raise ConfigurationError(f"{run.path}: is no search; `genkidama plot {run.path}` draws it")
     url = storage_url(settings.storage, run.path)
     return report(url, run.path.absolute().name, figures, str(run.path))
-
-
-def _simulated(options: argparse.Namespace) -> str:
-    """What `benchmarks.hypertrick` says, if this package is part of a checkout."""
-    checkout = Path(genkidama.__file__).resolve().parents[1]
-    if not (checkout / "benchmarks" / "hypertrick" / "gantt.py").exists():
-        raise ConfigurationError(
-            "--simulate: the simulator is not installed with Genkidama; it is the folder "
-            "benchmarks/hypertrick of the source; call this command in a checkout"
-        )
-    sys.path.insert(0, str(checkout))
-    gantt = importlib.import_module("benchmarks.hypertrick.gantt")
-    report: str = gantt.simulate_report(seed=options.seed, figures=options.out)
-    return report
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -1,12 +1,5 @@
 """Rules of a search that know no experiment stand here, and what brings them to other libraries.
 
-    rule.py        which trials go on after a phase; pure
-    halving.py     its rivals ASHA and Hyperband, which halve without waiting; pure
-    equations.py   the paper's numbers; pure
-    space.py       what is searched, as TOML says it; pure
-    pruner.py      HyperTrickPruner: the rule for Optuna
-    ray.py         HyperTrickScheduler: the rule for Ray Tune
-
 Heinrich and Frosio, arXiv 1902.02725. `genkidama search FILE.toml` runs a search on real machines
 (`docs/hypertrick.md`). `genkidama.tuning` does that, and `benchmarks/hypertrick/` simulates it.
 """

@@ -20,13 +20,6 @@ Its laws:
   directory after a crash.
 - The token that lets children in is drawn for each launch. It is never on a command line.
 - An actor answers at once. The driver waits, and it asks each part one thing at a time.
-
-start.py    `launch`: checks, connects, prepares, drives, evaluates
-places.py   the way to a Ray cluster, its nodes, and which of them each child belongs on
-node.py     the actors: each looks after one process, on whatever node it was put
-part.py     one actor as the driver sees it, and the one question that it has been asked
-copies.py   what of the run is here, and what is missing
-driver.py   asks the parts, and starts again what was lost
 """
 
 from __future__ import annotations

@@ -3,8 +3,5 @@
 The parent needs neither torch nor an environment, so what needs them is a process of its own. The
 two take turns: the parent hands over a batch, the learner learns from it and says so.
 
-    memory.py    what both share, and who may write it when
-    __main__.py  the learner's process
-
 `genkidama.parent.learner` is the parent's side.
 """

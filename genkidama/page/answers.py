@@ -47,7 +47,6 @@ _KINDS = {
     "png": "image/png",
     "ico": "image/x-icon",
     "json": "application/json",
-    "mp4": "video/mp4",
 }
 
 
@@ -158,7 +157,7 @@ def _exists(path: str) -> bool:
     return (
         path in ("/", WATCH, "/plotly.js", "/favicon.ico")
         or path in _PAGES
-        or path.startswith(("/static/", "/films/"))
+        or path.startswith("/static/")
     )
 
 

@@ -73,7 +73,6 @@ class Document:
         self.refusals: Counter[str] = Counter()
         #: What the diagnostics of the parent's rule say.
         self.advice: list[str] = []
-        self.films: list[dict[str, Any]] = []
         self.parts: list[dict[str, Any]] | None = None
         #: What the page itself costs: `viewers`, and `seconds` of CPU time.
         self.page: dict[str, float] | None = None
@@ -267,7 +266,6 @@ class Document:
             "refusals": self.refusals,
             "search": None if self.search is None else self.search.to_dict(),
             "parts": self.parts,
-            "films": self.films,
             "evaluation": self._evaluation,
             "page": self.page,
         }

@@ -1,4 +1,4 @@
-"""What the page is made of: the files beside this module, plotly's JavaScript, and films.
+"""What the page is made of: the files beside this module and plotly's JavaScript.
 
 Files are read when they are asked for first, and kept. Only names that are in these folders are
 found; a name is never joined to a path.
@@ -28,22 +28,18 @@ class Files:
         self._kept: dict[str, bytes] = {}
         self._zipped: dict[str, bytes] = {}
         self._lock = threading.Lock()
-        #: By name, films that may be asked for.
-        self.films: dict[str, Path] = {}
 
     def read(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
         """A file, and whether it is compressed; None if there is none.
 
         Args:
-            name: as `static/page.js`, `plotly.js` or `films/first.mp4`.
+            name: as `static/page.js` or `plotly.js`.
             zipped: whether it may be compressed.
         """
         path = self._path(name)
         if path is None:
             return None
         try:
-            if name.startswith("films/"):
-                return path.read_bytes(), False
             content = self._kept.get(name)
             if content is None:
                 content = self._kept[name] = path.read_bytes()
@@ -65,8 +61,6 @@ class Files:
         folder, _, rest = name.rpartition("/")
         if name == "plotly.js":
             return plotly()
-        if folder == "films":
-            return self.films.get(rest)
         if folder == "static" and _STATIC.is_dir():
             return next((each for each in _STATIC.iterdir() if each.name == rest), None)
         return None

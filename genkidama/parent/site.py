@@ -27,7 +27,6 @@ from genkidama.page.answers import Answer, answer, is_watching
 from genkidama.page.children import Facts
 from genkidama.page.document import Document
 from genkidama.page.files import Files, plotly
-from genkidama.page.filming import FOLDER, Filming
 from genkidama.page.http import as_asked, as_response
 from genkidama.page.metrics import metrics
 from genkidama.page.viewers import Viewers
@@ -37,8 +36,6 @@ from genkidama.parent.admission import Admission
 from genkidama.parent.channel import Channel
 from genkidama.parent.manners import REFUSED_BY, address_of
 from genkidama.parts import Part
-from genkidama.system.checkpoint import CheckpointFolder
-from genkidama.system.run import CHECKPOINTS
 
 __all__ = ["STUCK_SECONDS", "Site"]
 
@@ -86,7 +83,6 @@ class Site:
         self._children = children
         self._doors = doors
         self._now = now
-        self._filming: Filming | None = None
         self.watchers = Watchers(self.document, now, self._facts, self._gather)
         #: CPU seconds that taking events in has taken.
         self._spent = 0.0
@@ -99,10 +95,6 @@ class Site:
     def begin(self, out: Path, admission: Admission | None) -> None:
         """The run's directory is known, and who may look."""
         settings = self._server.experiment.parent
-        if settings.films and self._server.trials.shared and self._server.trial.part.is_first:
-            best = CheckpointFolder(out / CHECKPOINTS).best_path
-            self._filming = Filming(best, out / FOLDER)
-            self.files.films = self._filming.films
         name = socket.gethostname().lower()
         opened: frozenset[str] = frozenset()
         with suppress(OSError, UnicodeDecodeError):
@@ -124,8 +116,6 @@ class Site:
         """Takes in what has happened."""
         began = time.thread_time()
         self.document.take(events)
-        if self._filming is not None:
-            self._film(self._filming)
         self._spent += time.thread_time() - began
 
     def answer(self, connection: Channel, request: Request) -> tuple[bool, Response | None]:
@@ -168,8 +158,6 @@ class Site:
         if len(self.watchers):
             self.watchers.send()
         self.watchers.close()
-        if self._filming is not None:
-            self._filming.close()
 
     # What is shown, as `genkidama.page.answers.Contents`.
 
@@ -201,15 +189,9 @@ class Site:
         """What events do not tell."""
         server = self._server
         beta = server.experiment.child.beta
-        advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
-        problem = "" if self._filming is None else self._filming.problem
-        self.document.advice = advice + [problem] * bool(problem)
+        self.document.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
         self.document.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
         self.document.parts = self._parts()
-
-    def _film(self, filming: Filming) -> None:
-        filming.look(self._now(), self._server.trial.mean_return)
-        self.document.films = filming.rows
 
     def _parts(self) -> list[dict[str, Any]] | None:
         """All parts of a parent in parts. A child pushes to all of them or to none, so the others

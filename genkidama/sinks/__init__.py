@@ -2,8 +2,4 @@
 
 Here a run's lines become points, and a thread for each sink hands them on. Nothing here slows a
 run: a sink that fails or hangs is said once and dropped.
-
-    points   pure: what a line of the history says, as figures by name
-    feeds    threads between a run and its sinks
-    table    which sink has which name
 """

@@ -45,18 +45,14 @@ def _add_always(logger: object, method: str, event: Any) -> Any:
 def configure_logging(*, named: bool = False) -> None:
     """Has every log line go to standard error: console lines on a terminal, JSON lines otherwise.
 
-    Where that is systemd's journal, a line has its fields there, too. In a named process each line
-    says what `log_with` was given: which run, and which child.
+    In a named process each line says what `log_with` was given: which run, and which child.
 
     Only commands call this. The library asks structlog for its loggers and configures none, so a
     program that embeds a `Parent` or a `Child` keeps its own logging.
     """
     import structlog  # a command that logs nothing does without it
 
-    from genkidama.system.journal import Journal, is_journal
-
     terminal = sys.stderr.isatty()
-    journal = is_journal()
     processors: list[Processor] = [
         *([_add_always] if named else []),
         structlog.processors.add_log_level,
@@ -64,15 +60,13 @@ def configure_logging(*, named: bool = False) -> None:
         if terminal
         else structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    if not journal:
-        processors.append(
-            structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
-        )
-    factory: Any = structlog.WriteLoggerFactory(_StandardError())  # type: ignore[arg-type]
+    processors.append(
+        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+    )
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=(lambda *_: Journal()) if journal else factory,
+        logger_factory=structlog.WriteLoggerFactory(_StandardError()),  # type: ignore[arg-type]
     )
 
 

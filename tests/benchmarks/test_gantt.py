@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -16,7 +12,6 @@ from benchmarks.hypertrick.methods import Independent, random_search
 from benchmarks.hypertrick.problems import Toy
 from benchmarks.hypertrick.simulator import Outcome, simulate
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from tests.helpers import ROOT
 
 
 def outcome() -> Outcome:
@@ -120,31 +115,3 @@ def test_another_seed_is_another_draw_and_a_negative_one_an_error(
 def test_charts_need_some_width() -> None:
     with pytest.raises(ConfigurationError, match="width = 3"):
         gantt_text(outcome(), width=3)
-
-
-def simulate_command(packages: Path) -> subprocess.CompletedProcess[str]:
-    """`genkidama search --simulate` in another folder, with the package that lies in `packages`."""
-    return subprocess.run(
-        [sys.executable, "-m", "genkidama", "search", "--simulate"],
-        cwd="/",
-        env={**os.environ, "PYTHONPATH": str(packages)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_the_command_finds_the_simulator_of_its_checkout_from_any_folder(tmp_path: Path) -> None:
-    (tmp_path / "genkidama").symlink_to(ROOT / "genkidama")
-    done = simulate_command(tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "Figure 9. Grid search" in done.stdout
-
-
-def test_an_installed_package_says_where_the_simulator_is(tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "genkidama", tmp_path / "genkidama", ignore=ignored)
-    done = simulate_command(tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert "benchmarks/hypertrick" in line and "--simulate" in line

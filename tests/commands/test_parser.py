@@ -66,7 +66,7 @@ def test_a_parsed_verb_knows_its_name() -> None:
         (["train"], {"file": None, "children": 2, "cores": None, "set": [], "episodes": 500}),
         (["train", "--set", "a=1", "--set", "b=2"], {"set": ["a=1", "b=2"]}),
         (["evaluate", "run"], {"targets": [Path("run")], "greedy": False, "seed": 0}),
-        (["search"], {"nodes": 2, "listen": None, "no_figures": False, "simulate": False}),
+        (["search"], {"nodes": 2, "listen": None, "no_figures": False}),
         (["launch", "--ray"], {"ray": True, "address": None, "children": None, "gpus": 0.0}),
         (["report", "run", "--figures", "x"], {"run": Path("run"), "figures": Path("x")}),
         (["plot", "a", "b"], {"runs": [Path("a"), Path("b")], "over": "steps", "out": None}),

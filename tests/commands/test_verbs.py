@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import genkidama
 from genkidama.commands import verbs
 from genkidama.commands.parser import make_parser
 from genkidama.commands.verbs import summary
-from genkidama.errors import ConfigurationError
 from genkidama.local.evaluation import Evaluation
 from tests.figures.test_runs import run
 from tests.helpers import small, untrained
@@ -80,12 +78,6 @@ def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
     assert json.loads(capsys.readouterr().out)["mean"] == 4.0
     assert verbs._evaluate(make_parser().parse_args(["evaluate", "3", "--json"])) == 0
     assert json.loads(capsys.readouterr().out)["starts"] is None
-
-
-def test_without_a_checkout_there_is_no_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(genkidama, "__file__", "/nowhere/genkidama/__init__.py")
-    with pytest.raises(ConfigurationError, match="--simulate: the simulator is not installed"):
-        verbs._search(Namespace(simulate=True, seed=None, out=None))
 
 
 def test_runs_are_drawn_beside_a_single_one_or_here(

@@ -1,7 +1,7 @@
 """A made-up parent for the page: its static files, and documents that a test chooses.
 
 What a real parent says is tested elsewhere. This says what a test cannot wait for: a thousand
-children, long searches, films.
+children, long searches.
 """
 
 from __future__ import annotations
@@ -132,7 +132,6 @@ def document(elapsed: float = 100.0, children: int = 4, **changed: Any) -> dict[
         "refusals": {},
         "search": None,
         "parts": None,
-        "films": [],
         "evaluation": None,
         **changed,
     }

@@ -59,7 +59,6 @@ def ask(target: str, viewers: Viewers = OPEN, method: str = "GET", **headers: st
         ("/metrics", 200, "text/plain", b"genkidama_children 0\n"),
         ("/healthz?probe=1", 200, "text/plain", b"ok\n"),
         ("/readyz", 200, "text/plain", b"ready\n"),
-        ("/films/none.mp4", 404, "text/plain", b"/films/none.mp4: there is no such file\n"),
     ],
 )
 def test_what_lies_where(target: str, status: int, kind: str, body: bytes) -> None:

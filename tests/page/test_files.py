@@ -32,17 +32,6 @@ def test_a_large_file_is_compressed_beside_and_then_kept(
     assert kept.read("static/page.js", False) == (content, False)
 
 
-def test_films_are_those_that_were_named(tmp_path: Path) -> None:
-    film = tmp_path / "best.mp4"
-    film.write_bytes(b"film")
-    given = Files()
-    assert given.read("films/best.mp4", True) is None
-    given.films["best.mp4"] = film
-    assert given.read("films/best.mp4", True) == (b"film", False)
-    film.unlink()
-    assert given.read("films/best.mp4", False) is None
-
-
 def test_plotlys_javascript_lies_in_its_wheel() -> None:
     pytest.importorskip("plotly")
     path = plotly()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers import until
 from tests.page.browser import DRAWN, Look, browsing, facts, picture, rows, violations
-from tests.page.made_up import BEGAN, STATIC, child, document, made_up, runs, search
+from tests.page.made_up import BEGAN, child, document, made_up, runs, search
 
 #: A browser takes seconds to begin: `make test-page` runs these.
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def troubled() -> dict[str, Any]:
 
 
 def shared() -> dict[str, Any]:
-    """A run with GA3C, a parent in parts, and films."""
+    """A run with GA3C and a parent in parts."""
     found = document(children=2)
     found["run"]["backend"] = "ga3c"
     found["learning"]["figures"] = {
@@ -55,10 +55,6 @@ def shared() -> dict[str, Any]:
         "lag": 1.2,
         "grad_norm": 0.51,
     }
-    found["films"] = [
-        {"url": f"/films/{name}.mp4", "time": BEGAN + 50.0 * number, "mean_return": 100.0 * number}
-        for number, name in enumerate(("first", "second"), 1)
-    ]
     found["parts"] = [
         {
             "part": part,
@@ -71,15 +67,12 @@ def shared() -> dict[str, Any]:
     return found
 
 
-#: No films, but they are there.
-FILMS = {f"/films/{name}.mp4": STATIC / "icon.svg" for name in ("first", "second")}
-
 DOCUMENTS = {
     "plain": troubled,
     "ga3c": shared,
     "search": search,
     "runs": runs,
-    "waiting": lambda: document(0.2, 0, films=[]),
+    "waiting": lambda: document(0.2, 0),
 }
 
 
@@ -191,7 +184,7 @@ def test_a_thousand_children_by_keyboard_alone(look: Look) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_everybody_can_use_it_on_a_phone_too(look: Look, name: str, scheme: str) -> None:
-    with made_up(DOCUMENTS[name](), FILMS) as parent:
+    with made_up(DOCUMENTS[name]()) as parent:
         for width in (1440, 360):
             with look(parent.url, width, color_scheme=scheme) as page:
                 page.wait_for_selector(DRAWN)
@@ -225,8 +218,8 @@ def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
         assert any("to now" in value for value in said.values())
 
 
-def test_ga3c_parts_and_films_are_seen(look: Look) -> None:
-    with made_up(shared(), FILMS) as parent, look(parent.url) as page:
+def test_ga3c_and_parts_are_seen(look: Look) -> None:
+    with made_up(shared()) as parent, look(parent.url) as page:
         page.wait_for_selector(DRAWN)
         stations = " ".join(page.inner_text("#ga3c-figures").split())
         assert "24 agents" in stations and "5 wait for a prediction" in stations
@@ -237,10 +230,6 @@ def test_ga3c_parts_and_films_are_seen(look: Look) -> None:
             ["1", "there", "1.5K"],
             ["2", "unknown", "1.5K"],
         ]
-        assert page.get_attribute("video", "src") == "films/second.mp4"
-        assert page.inner_text("#film-title").endswith("return 200.0")
-        page.select_option("#film select", index=1)
-        assert page.get_attribute("video", "src") == "films/first.mp4"
 
 
 def test_several_runs_lie_over_one_another(look: Look) -> None:

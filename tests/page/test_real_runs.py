@@ -195,22 +195,6 @@ def test_ga3c_shows_its_queues(start: Start, tmp_path: Path, look: Look) -> None
         assert told["agents"] == 2.0 and {"pps", "tps", "queue_training", "trainers"} <= told.keys()
 
 
-def test_a_film_of_the_best_policy_is_seen(start: Start, tmp_path: Path, look: Look) -> None:
-    """`genkidama play` makes it, and the browser can play it (`genkidama[video]`)."""
-    pytest.importorskip("imageio_ffmpeg", reason="needs pip install 'genkidama[video]'")
-    parent = {"films": True, "checkpoint_seconds": 0.5}
-    port = a_parent(start, tmp_path, small(parent=parent, stop={"mean_return": 475.0}))
-    a_child(start, port, "pi")
-    with look(f"http://127.0.0.1:{port}/") as page:
-        page.wait_for_selector("#films video[src]", timeout=2 * LONG)
-        ready = "document.querySelector('video').readyState >= 1"
-        until(lambda: page.evaluate(ready), "a film's head", LONG / 1000)
-        assert page.evaluate("document.querySelector('video').duration") > 0.1
-        assert page.evaluate("document.querySelector('video').videoWidth") > 100
-        assert "return" in page.inner_text("#film-title")
-        picture(page, "real-film")
-
-
 def test_a_parent_in_parts_shows_them(start: Start, tmp_path: Path, look: Look) -> None:
     (tmp_path / "cart.toml").write_text(small(stop={"mean_return": 475.0}).to_toml())
     options = ["--shards", 2, "--children", 1, "--cores", 1, "--out", "parts"]

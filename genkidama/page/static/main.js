@@ -5,7 +5,6 @@ import * as curve from "./curve.js";
 import * as details from "./details.js";
 import { find, mark, reveal, say } from "./dom.js";
 import { Feed } from "./feed.js";
-import * as films from "./films.js";
 import * as head from "./head.js";
 import * as measures from "./measures.js";
 import * as runs from "./runs.js";
@@ -69,7 +68,6 @@ function draw() {
   search.show(latest, now);
   children.show(latest, now);
   measures.show(latest);
-  films.show(latest);
   side.show(latest);
   details.draw();
   speech.follow(latest);
