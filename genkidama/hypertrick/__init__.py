@@ -1,7 +1,7 @@
 """Rules of a search that know no experiment stand here, and what brings them to other libraries.
 
 Heinrich and Frosio, arXiv 1902.02725. `genkidama search FILE.toml` runs a search on real machines
-(`docs/hypertrick.md`). `genkidama.tuning` does that, and `benchmarks/hypertrick/` simulates it.
+(`docs/hypertrick.md`). `genkidama.tuning` does that, and `studies/hypertrick/` simulates it.
 """
 
 from __future__ import annotations

@@ -8,9 +8,6 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.hypertrick.methods import hypertrick
-from benchmarks.hypertrick.problems import learning_curves
-from benchmarks.hypertrick.simulator import simulate
 from genkidama.hypertrick.equations import (
     completion_rate,
     eviction_rate_for,
@@ -18,6 +15,9 @@ from genkidama.hypertrick.equations import (
     workers_before_selection,
 )
 from genkidama.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
+from studies.hypertrick.methods import hypertrick
+from studies.hypertrick.problems import learning_curves
+from studies.hypertrick.simulator import simulate
 
 NAN = math.nan
 

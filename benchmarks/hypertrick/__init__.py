@@ -1,9 +1,0 @@
-"""Searches are simulated here, in virtual time: HyperTrick and its rivals, in tables and charts.
-
-simulator.py     runs any method on any problem
-methods.py       HyperTrick and its rivals
-problems.py      what they search
-contestants.py   the methods that the tables compare, Optuna's pruners and samplers among them
-tables.py        what `python -m benchmarks.hypertrick` prints
-gantt.py         charts, and the paper's toy problem: `python -m benchmarks.hypertrick.gantt`
-"""

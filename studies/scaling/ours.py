@@ -1,0 +1,207 @@
+"""One run of a Parent and its Children, as real processes with real websockets.
+
+The children start unheld, since a tenth of a core imports torch for half a minute. A child gets its
+share when it is about to join, and is frozen when it has, until all have joined. Then all get their
+shares, go on, and the time begins.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.judging import Snapshot
+from benchmarks.processes import free_port
+from genkidama.errors import EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.system import checkpoint as checkpoints
+from genkidama.system.history import Follower
+from genkidama.system.run import HISTORY, Run
+from studies.scaling.figures import staleness
+from studies.scaling.machines import ROOT, Machines
+from studies.scaling.matrix import BUNDLES, DISTURBANCES, Condition, Row, contender_of
+
+__all__ = ["Ours", "experiment_of"]
+
+#: All children must have joined by then.
+_START_SECONDS = 300.0
+
+#: So many children start side by side.
+_STARTING = 2
+
+#: How often the history is read, while children join and while they train.
+_JOINING_SECONDS, _TRAINING_SECONDS = 0.01, 0.2
+
+
+def experiment_of(condition: Condition) -> Experiment:
+    """The experiment that a contender learns, with its seed."""
+    contender = contender_of(condition.contender)
+    file = ROOT / "examples" / contender.experiment
+    settings = {**contender.overrides(), "seed": condition.seed}
+    if condition.contender in BUNDLES:  # they begin to learn after as many steps of all together
+        settings["algorithm.start_steps"] = 512 // condition.machines
+    if contender.together:
+        settings["child.cores"] = math.ceil(condition.machines * condition.share)
+    return Experiment.load(file).with_settings(settings)
+
+
+class Ours:
+    """A run of ours.
+
+    Args:
+        machines: where it runs.
+        folder: for its files.
+        goal: the training mean return that ends it.
+        every: seconds between two snapshots.
+    """
+
+    def __init__(self, machines: Machines, folder: Path, goal: float, every: float) -> None:
+        self._machines = machines
+        self._out = folder / "run"
+        self._history = Follower(self._out / HISTORY)
+        self._port = free_port()
+        #: When each child has joined first, in Unix seconds.
+        self._joined: dict[str, float] = {}
+        self._exchanges: list[Row] = []
+        self._refused = 0
+        self._begin = 0.0
+        self._parent: subprocess.Popen[bytes] | None = None
+        self._experiment = experiment_of(machines.condition).with_settings(
+            {
+                "parent.checkpoint_seconds": every,
+                "parent.checkpoint_keep": 1_000_000,
+                "stop.mean_return": goal,
+                "stop.seconds": 86_400.0,  # we end it, by the children's clock
+            }
+        )
+
+    def run(self, limit: float, late: float) -> Row:
+        """Trains, and returns what is known of it without judging its snapshots.
+
+        Args:
+            limit: seconds of learning at most.
+            late: seconds after which the second half joins, if it joins late.
+        """
+        condition = self._machines.condition
+        file = self._out.with_suffix(".toml")
+        file.write_text(self._experiment.to_toml())
+        command = [sys.executable, "-m", "genkidama.parent", str(file), "--until-eof"]
+        command += ["--listen", f"0.0.0.0:{self._port}", "--out", str(self._out)]
+        command += ["--set", "parent.open=true", "--set", "parent.linger_seconds=0"]
+        self._parent = self._machines.start_beside(command, "parent")
+        machines = range(len(self._machines.shares))
+        is_late = DISTURBANCES[condition.disturbance].late
+        first = machines[: max(1, len(machines) // 2)] if is_late else machines
+        # Not all at once: a parent that gets no time on the CPU says too late who has joined.
+        for start in range(0, len(first), _STARTING):
+            together = list(first[start : start + _STARTING])
+            for machine in together:
+                self._start_child(machine)
+            self._wait_for(together)
+        self._begin = self._machines.begin()
+        head_start = self._exchanges[-1]["steps"] if self._exchanges else 0
+        self._train(limit, late, [] if not is_late else list(machines[len(first) :]))
+        seconds = time.time() - self._begin
+        row = {
+            "seconds": seconds,
+            "head_start_steps": head_start,
+            **self._machines.account(),
+        }
+        self._parent.terminate()  # if it has not ended: it writes a last checkpoint
+        self._parent.wait()
+        self._read()
+        last: Row = self._exchanges[-1] if self._exchanges else {}
+        return {
+            **row,
+            **{key: last.get(key) for key in ("steps", "episodes", "version")},
+            "training_mean": last.get("mean_return"),
+            "refused": self._refused,
+            "left_out": dict(
+                Counter(line["left_out"] for line in self._exchanges if line.get("left_out"))
+            ),
+            "staleness": staleness([line["staleness"] for line in self._exchanges]),
+        }
+
+    def snapshots(self) -> list[Snapshot]:
+        """The checkpoints, oldest first, with the clock of the machines."""
+        offset = self._begin - min(self._joined.values())
+        found = []
+        for path in Run(self._out).checkpoints:
+            loaded = checkpoints.load(path)
+            state = loaded.snapshot
+            seconds = state.seconds - offset
+            if seconds > 0.0:
+                found.append(Snapshot(seconds, state.steps, state.mean_return, loaded.vector))
+        return found
+
+    def _start_child(self, machine: int) -> None:
+        url = f"ws://{self._machines.network.parents_address(machine)}:{self._port}"
+        command = [sys.executable, "-m", "genkidama.child", "--parent", url, "--until-eof"]
+        self._machines.start(machine, [*command, "--name", _name(machine)], _name(machine))
+
+    def _wait_for(self, machines: list[int]) -> None:
+        """Waits until they have joined, and freezes each at once."""
+        deadline = time.monotonic() + _START_SECONDS
+        waiting = list(machines)
+        ready: set[int] = set()
+        while waiting:
+            self._read()
+            # It has built its network and is about to join. The history says so a quarter of a
+            # second later: its cores do not run free until then.
+            for machine in set(waiting) - ready:
+                if self._machines.has_said(_name(machine), "training"):
+                    self._machines.groups[machine].hold(self._machines.shares[machine])
+                    ready.add(machine)
+            for machine in [one for one in waiting if _name(one) in self._joined]:
+                self._machines.groups[machine].freeze()
+                waiting.remove(machine)
+            self._check(waiting, deadline)
+            time.sleep(_JOINING_SECONDS)
+
+    def _train(self, limit: float, late: float, waiting: list[int]) -> None:
+        """Returns when the parent has ended the run, or the time is over."""
+        assert self._parent is not None
+        started: list[int] = []
+        while self._parent.poll() is None and (now := time.time() - self._begin) < limit:
+            self._read()
+            self._machines.disturb(now)
+            if waiting and now >= late:
+                for machine in waiting:
+                    # It starts as fast as this computer can, and is held once it has joined.
+                    self._machines.groups[machine].release()
+                    self._start_child(machine)
+                started, waiting = waiting, []
+            for machine in [one for one in started if _name(one) in self._joined]:
+                self._machines.groups[machine].hold(self._machines.shares[machine])
+                self._machines.count_from_now(machine)
+                started.remove(machine)
+            time.sleep(_JOINING_SECONDS if started else _TRAINING_SECONDS)
+
+    def _read(self) -> None:
+        for line in self._history.read():
+            event = msgspec.json.decode(line)
+            match event["event"]:
+                case "join":
+                    self._joined.setdefault(event["child"], event["time"])
+                case "exchange":
+                    self._exchanges.append(event)
+                case "refused":
+                    self._refused += 1
+
+    def _check(self, waiting: list[int], deadline: float) -> None:
+        """Ends the benchmark if nobody will ever join."""
+        assert self._parent is not None
+        names = ["parent", *map(_name, waiting)]
+        if self._parent.poll() is not None or time.monotonic() > deadline:
+            said = "; ".join(f"{name}: {self._machines.log(name)}" for name in names)
+            raise EnvironmentFailure(f"not all children have joined: {said}")
+
+
+def _name(machine: int) -> str:
+    return f"child-{machine}"

@@ -1,0 +1,147 @@
+"""docs/results/search.md, made from the rows. What no row tells is said to be missing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from studies.differences import NONE, apart, compare, number, span
+from studies.search.contestants import CONTESTANTS, Row
+
+__all__ = ["text"]
+
+#: Short names of what is searched.
+_SHORT = {
+    "optimizer.learning_rate": "learning rate",
+    "algorithm.gamma": "γ",
+    "algorithm.batch_size": "t_max",
+}
+
+
+def text(rows: Sequence[Row]) -> str:
+    """The document."""
+    groups = _groups(rows)
+    parts = [*_head(rows), *_found(groups), *_medians(groups), *_configurations(groups)]
+    return "\n".join(parts) + "\n"
+
+
+Groups = dict[tuple[str, str], list[Row]]
+
+
+def _groups(rows: Sequence[Row]) -> Groups:
+    """By method and sampler, the rows by seed; of two with the same seed the later one counts."""
+    found: dict[tuple[str, str], dict[int, Row]] = {}
+    order = list(CONTESTANTS)
+    for row in sorted(rows, key=lambda row: (order.index(row["method"]), row["sampler"])):
+        found.setdefault((row["method"], row["sampler"]), {})[row["seed"]] = row
+    return {key: [seeds[seed] for seed in sorted(seeds)] for key, seeds in found.items()}
+
+
+def _head(rows: Sequence[Row]) -> Iterator[str]:
+    yield "# Results: searches beside each other"
+    yield ""
+    yield "`python -m studies.search report` writes this page from `search.jsonl`."
+    yield ""
+    yield "The task is LunarLander with A3C over the space of HyperTrick's paper, two nodes of one"
+    yield "core each. HyperTrick runs as published, to the end of its trials or to the bound. Each"
+    yield "other method gets the same time with the same seed. The best score is the mean training"
+    yield "return at the end of the best trial's last phase. That trial then plays, with sampled"
+    yield "actions, since the best of many noisy scores flatters."
+    changes = sorted({change for row in rows for change in row["changes"]})
+    if changes:
+        yield ""
+        yield "Changed for all searches: " + ", ".join(f"`{change}`" for change in changes) + "."
+    lacking = [name for name in CONTESTANTS if not any(row["method"] == name for row in rows)]
+    if lacking:
+        yield ""
+        labels = ", ".join(CONTESTANTS[name].label for name in lacking)
+        yield f"No row yet: {labels}."
+    yield ""
+
+
+def _found(groups: Groups) -> Iterator[str]:
+    yield "## What each search found"
+    yield ""
+    yield (
+        "| method | sampler | seed | best score | played | time s | occupancy "
+        "| trials (completed, stopped) | phases | best after s |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for (name, sampler), rows in groups.items():
+        for row in rows:
+            yield (
+                f"| {CONTESTANTS[name].label} | {sampler} | {row['seed']} "
+                f"| {number(row['score'])} | {number(row['evaluation'])} ± {row['deviation']:.1f} "
+                f"({row['episodes']}) "
+                f"| {row['seconds']:.0f} | {row['occupancy']:.0%} "
+                f"| {row['trials']} ({row['completed']}, {row['stopped']}) | {row['phases']} "
+                f"| {row['time_to_best']:.0f} |"
+            )
+    yield ""
+    yield "Played: mean ± deviation (episodes)."
+    yield ""
+
+
+def _medians(groups: Groups) -> Iterator[str]:
+    yield "## The methods, over their seeds"
+    yield ""
+    yield (
+        "| method | sampler | seeds | played, median (least to most) | against random search "
+        "| best score | occupancy | completion rate |"
+    )
+    yield "|---|---|---|---|---|---|---|---|"
+    random = next((rows for (name, _), rows in groups.items() if name == "random"), [])
+    for (name, sampler), rows in groups.items():
+        played = [row["evaluation"] for row in rows]
+        figures = {
+            key: median(row[key] for row in rows)
+            for key in ("score", "occupancy", "completion_rate")
+        }
+        yield (
+            f"| {CONTESTANTS[name].label} | {sampler} | {len(rows)} "
+            f"| {number(median(played))} ({span((min(played), max(played)))}) "
+            f"| {_against(played, [row['evaluation'] for row in random], name)} "
+            f"| {number(figures['score'])} | {figures['occupancy']:.0%} "
+            f"| {figures['completion_rate']:.0%} |"
+        )
+    yield ""
+    yield "Against random search: the difference of the medians, and a bootstrap interval of 95 %"
+    yield "over seeds, from three seeds on. An interval with 0 in it tells no difference. With"
+    yield "three seeds one is about as wide as the seeds lie apart."
+    yield ""
+
+
+def _against(played: list[float], random: list[float], name: str) -> str:
+    if name == "random" or not random:
+        return NONE
+    return apart(compare(played, random))
+
+
+def _configurations(groups: Groups) -> Iterator[str]:
+    names = list(
+        dict.fromkeys(key for rows in groups.values() for row in rows for key in row["params"])
+    )
+    short = [_SHORT.get(name, name) for name in names]
+    yield "## The best configurations, and what matters"
+    yield ""
+    shares = " | ".join(f"{name} %" for name in short)
+    yield f"| method | sampler | seed | {' | '.join(short)} | {shares} | R² |"
+    yield "|" + "---|" * (4 + 2 * len(names))
+    for (name, sampler), rows in groups.items():
+        for row in rows:
+            values = " | ".join(_short(row["params"].get(key)) for key in names)
+            known = row["importances"]
+            parts = " | ".join(f"{known[key]:.0%}" if key in known else NONE for key in names)
+            r2 = NONE if row["r2"] is None else f"{row['r2']:.2f}".replace("-", "−")
+            yield (
+                f"| {CONTESTANTS[name].label} | {sampler} | {row['seed']} | {values} "
+                f"| {parts} | {r2} |"
+            )
+    yield ""
+    yield "The columns with % are the settings' importances: how much worse a random forest, which"
+    yield "has learned the trials' last scores, gets when a setting is shuffled. They are shares of"
+    yield "all, and mean little where R², its fit to trials that it has not seen, is low."
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

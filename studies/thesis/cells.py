@@ -1,0 +1,344 @@
+"""What is trained: every cell as data, and the order of all runs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = [
+    "AGAIN",
+    "ALONE",
+    "BEST",
+    "CELLS",
+    "CHECKPOINTS",
+    "FORMS",
+    "GRID",
+    "GROUPS",
+    "PAIRS",
+    "SIZES",
+    "UPDATES",
+    "WEIGHTS",
+    "Cell",
+    "Condition",
+    "Form",
+    "missing",
+    "plan",
+    "selected",
+]
+
+Row = dict[str, Any]
+
+#: The thesis' own: exchanges a child.
+UPDATES = 2_000
+#: Of all children together: so many updates of 2 children with 4 cores each.
+EPISODES = 16_000
+#: A run is judged at so many moments, evenly spread: every 100 updates of the thesis' 2,000.
+CHECKPOINTS = 20
+
+#: The thesis' best cell, which the experiments on "why" vary.
+BEST = "grid-0.9-0.0"
+#: One child alone: at β = 0 each child is, too, but two take twice the time.
+ALONE = "a3c-4-0.999-120"
+#: The best cell with fresh seeds, which the other cells with these are compared with.
+AGAIN = "again-thesis"
+
+THESIS = "examples/lunarlander/thesis.toml"
+OURS = "examples/lunarlander/a3c.toml"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table."""
+
+    name: str
+    #: What it says in a table.
+    label: str
+    #: A key of `GROUPS`.
+    group: str
+    #: What `--set` changes.
+    settings: Mapping[str, object]
+    children: int = 2
+    #: Of each child.
+    cores: int = 4
+    #: Exchanges a child.
+    updates: int = UPDATES
+    seeds: int = 5
+    first_seed: int = 1
+    #: What a cell on "why" is compared with; by default the thesis' best.
+    base: str = BEST
+    #: How many times the CPU time of the second child the first of two has.
+    slower: float = 1.0
+    file: str = THESIS
+
+    @property
+    def every(self) -> int:
+        """Updates between two checkpoints."""
+        return -(-self.updates // CHECKPOINTS)
+
+    @property
+    def overrides(self) -> list[str]:
+        """All arguments of `--set`, as `key=value`."""
+        found = {
+            "stop.updates": self.updates,
+            "parent.checkpoint_updates": self.every,
+            "parent.checkpoint_seconds": 0,
+            "parent.checkpoint_keep": CHECKPOINTS + 1,  # the last may not be a whole one
+            **self.settings,
+        }
+        return [f"{key}={str(value).lower()}" if isinstance(value, bool) else f"{key}={value}"
+                for key, value in found.items()]  # fmt: skip
+
+
+def _blend(alpha: float, beta: float) -> dict[str, object]:
+    return {"parent.alpha": alpha, "child.beta": beta}
+
+
+def _plug(name: str) -> dict[str, object]:
+    return {"algorithm.name": f"studies.thesis.original_a3c:{name}"}
+
+
+def _grid() -> list[Cell]:
+    return [
+        Cell(f"grid-{alpha}-{beta}", f"α = {alpha}, β = {beta}", "grid", _blend(alpha, beta))
+        for alpha in LEVELS
+        for beta in BETAS
+    ]
+
+
+def _a3c() -> list[Cell]:
+    return [
+        Cell(
+            f"a3c-{cores}-{gamma}-{batch}",
+            f"{cores} cores, γ {gamma}, batch {batch}",
+            "a3c",
+            _blend(1.0, 0.0)
+            | {
+                "algorithm.gamma": gamma,
+                "algorithm.batch_size": batch,
+                "algorithm.pull_steps": 2 * batch,
+            },
+            children=1,
+            cores=cores,
+            seeds=3,
+        )
+        for cores, gamma, batch in (
+            (8, 0.999, 120),
+            (8, 0.99, 120),
+            (8, 0.99, 60),
+            (4, 0.999, 120),
+            (8, 0.99, 30),
+            (8, 0.95, 120),
+        )
+    ]
+
+
+def _why() -> list[Cell]:
+    def one(name: str, label: str, settings: dict[str, object], **more: Any) -> Cell:
+        return Cell(f"why-{name}", label, "why", _blend(0.9, 0.0) | settings, **more)
+
+    def alone(name: str, label: str, settings: dict[str, object]) -> Cell:
+        label = f"A3C, 4 cores: {label}"
+        return one(name, label, _blend(1.0, 0.0) | settings, children=1, seeds=3, base=ALONE)
+
+    v2: dict[str, object] = {"environment.id": "studies.thesis.lander_v2:make"}
+    weights: dict[str, object] = {WEIGHTS: ORIGINAL_WEIGHTS}
+    return [
+        one("bootstrap", "the program's bootstrap: V of the last stored state",
+            _plug("OriginalBootstrap")),
+        one("truncation", "the program's truncation: the time limit counts as an end",
+            _plug("OriginalTruncation")),
+        one("both", "both of these", _plug("OriginalA3C")),
+        one("v2", "LunarLander-v2: the world is kept between episodes", v2),
+        one("one-core", "one core a child, four times the updates: nothing is stale in a child",
+            {}, cores=1, updates=8_000),
+        one("momentum", "one momentum for the cores of a child, not one a core",
+            {"optimizer.shared": True}),
+        one("empty", "the first exchange is empty: one update less", {}, updates=1_999),
+        one("sum", "gradients are reset once an episode (Algorithm 1, line 4), not once a batch",
+            _plug("SummedGradients")),
+        one("unequal-both", "one child with a half of the other's CPU time, and both faults",
+            _plug("OriginalA3C"), slower=2.0, seeds=3),
+        one("heavy", "one child with a sixth of the other's CPU time", {}, slower=SLOWER,
+            seeds=3),
+        one("weights", "all runs begin with the program's own weights", weights),
+        one("weights-both", "the program's weights, and both its faults",
+            _plug("OriginalA3C") | weights),
+        one("program", "the program's weights, both its faults, and v2, all together",
+            _plug("OriginalA3C") | v2 | weights),
+        one("shelf", "the same, and one child with a sixth of the other's CPU time",
+            _plug("OriginalA3C") | v2 | weights, slower=SLOWER, seeds=3),
+        alone("a3c-weights", "the program's own weights", weights),
+        alone("a3c-both", "both faults", _plug("OriginalA3C")),
+        alone("a3c-program", "the program's weights, and both its faults",
+            _plug("OriginalA3C") | weights),
+    ]  # fmt: skip
+
+
+def _again() -> list[Cell]:
+    """What `_why` seemed to tell, asked once more: with seeds that nobody has seen."""
+    known = {cell.name: cell for cell in [*_grid(), *_why()]}
+    return [
+        replace(known[name], name=f"again-{what}", group="again", first_seed=31, base=AGAIN)
+        for name, what in (
+            (BEST, "thesis"),
+            ("why-weights-both", "faults"),
+            ("why-program", "program"),
+        )
+    ]
+
+
+def _sizes() -> list[Cell]:
+    return [
+        Cell(
+            f"size-{children}-{alpha}-{beta}",
+            f"{children} {'child' if children == 1 else 'children'}, α = {alpha}, β = {beta}",
+            "sizes",
+            _blend(alpha, beta),
+            children=children,
+            updates=EPISODES // (4 * children),
+            seeds=3,
+        )
+        for children in SIZES
+        if children != 2  # they are in the grid
+        for alpha, beta in PAIRS
+    ]
+
+
+def _ours() -> list[Cell]:
+    settings: dict[str, object] = {
+        # Fewer lanes: longer stretches of each in a batch, and more exchanges.
+        "environment.lanes": 4,
+        "optimizer.learning_rate": 4e-3,
+        # With 0.5, the file's, seeds end further apart (docs/results/lunarlander.md).
+        "algorithm.max_gradient_norm": 2.0,
+        "child.exchange": "episode",
+        "stop.steps": 1_000_000_000,
+        "stop.episodes": EPISODES,  # they decide
+    }
+    # An update is an episode of each of a core's 4 lanes, or more of the lanes that are faster.
+    updates = EPISODES // (2 * 4 * 4)
+    label = "our own A3C settings (`a3c.toml`, 4 lanes, larger gradients)"
+    # The settings were chosen with lower seeds.
+    return [Cell("ours", label, "ours", settings, updates=updates, first_seed=21, file=OURS)]
+
+
+#: "Heavily imbalanced" (thesis, 5.3). At β = 0 its parent is nearly the child that pushed last, and
+#: 3 of 20 checkpoints of its best cell fall far back: one push in seven is the slower child's.
+SLOWER = 6.0
+#: A run that sets it does not begin with its own seed's weights.
+WEIGHTS = "network.name"
+ORIGINAL_WEIGHTS = "studies.thesis.original_a3c:OriginalWeights"
+LEVELS = (0.1, 0.5, 0.9)
+BETAS = (0.0, 0.5, 0.9)
+#: How many children, at an equal total of episodes, and with which α and β.
+SIZES = (1, 2, 4, 8)
+PAIRS = ((0.9, 0.0), (0.9, 0.5), (0.5, 0.5))
+
+#: What `--cells` takes beside the names of cells, in the order of a seed's runs.
+GROUPS = {
+    "grid": "Tables 5.3 to 5.5",
+    "a3c": "Table 5.2",
+    "ours": "our own A3C settings",
+    "why": "what may explain a difference, one at a time",
+    "again": "what of this seemed to tell, with fresh seeds",
+    "sizes": "1, 4 and 8 children at equal episodes",
+}
+GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BETAS}
+CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_again(), *_sizes()]}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How cores share time where each has a CPU of its own (`virtual.py`)."""
+
+    #: What it says in a table.
+    label: str
+    #: Which settings it has.
+    cell: str
+    #: Whether cores wait for one another after each episode, as those of a child do.
+    waits: bool
+    #: How much longer a step takes for each particle, in steps without any.
+    particle: float
+    #: Whether all draw their actions with the same random numbers.
+    alike: bool
+
+
+FORMS = {
+    "virtual-child": Form(
+        "`thesis.toml`, in virtual time", ALONE, waits=True, particle=0.0, alike=False
+    ),
+    # Some 3 µs for each particle, where a step and a forward pass with torch take 150.
+    "virtual-program": Form(
+        "as its program, in virtual time",
+        "why-a3c-program",
+        waits=False,
+        particle=0.02,
+        alike=True,  # each process sets torch's seed to 0 as it makes its network
+    ),
+    # 2 µs for each particle (`physics.py`), where the rest takes 200.
+    "virtual-two": Form(
+        "two children as its own, in virtual time",
+        "why-program",
+        waits=True,
+        particle=0.01,
+        alike=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One run."""
+
+    cell: str
+    seed: int
+
+    @classmethod
+    def of(cls, row: Row) -> Condition:
+        return cls(row["cell"], row["seed"])
+
+    def __str__(self) -> str:
+        return f"{self.cell} seed {self.seed}"
+
+
+def selected(names: Sequence[str]) -> list[str]:
+    """The cells that `--cells` means, in their order; all without a name.
+
+    Raises:
+        KeyError: there is neither a cell nor a group of that name.
+    """
+    wanted: set[str] = set()
+    for name in names:
+        found = {cell.name for cell in CELLS.values() if name in (cell.name, cell.group)}
+        if not found:
+            raise KeyError(name)
+        wanted |= found
+    return [name for name in CELLS if not names or name in wanted]
+
+
+def plan(cells: Iterable[str], seeds: Sequence[int] | None = None) -> list[Condition]:
+    """All runs in their order: every cell has its first seed before any has its second.
+
+    The thesis' best cell comes first, since most comparisons are with it.
+
+    Args:
+        cells: keys of `CELLS`.
+        seeds: of the runs; by default each cell has its own.
+    """
+    names = sorted(cells, key=lambda name: (name != BEST, list(CELLS).index(name)))
+    if seeds is not None:
+        return [Condition(name, seed) for seed in seeds for name in names]
+    most = max((CELLS[name].seeds for name in names), default=0)
+    return [
+        Condition(name, CELLS[name].first_seed + turn)
+        for turn in range(most)
+        for name in names
+        if turn < CELLS[name].seeds
+    ]
+
+
+def missing(wanted: Iterable[Condition], rows: Iterable[Row]) -> list[Condition]:
+    """What of the plan has no row yet."""
+    done = {Condition.of(row) for row in rows}
+    return [condition for condition in wanted if condition not in done]

@@ -1,0 +1,255 @@
+"""One run: train, then judge every checkpoint. What is done is not done again.
+
+A run's folder below `--work` has:
+
+    training/     the run directory while it trains; begun anew after an interruption
+    run/          the same, once training has ended; not used if its settings are others
+    judged.jsonl  a line for each checkpoint that was judged
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+
+import genkidama
+from benchmarks.judging import Judge, Snapshot
+from genkidama.errors import EnvironmentFailure
+from genkidama.experiment import Experiment
+from genkidama.system import checkpoint as checkpoints
+from genkidama.system.lifeline import end_with_parent
+from genkidama.system.machine import available_cores
+from genkidama.system.run import CHILDREN, Run
+from studies import store
+from studies.thesis.cells import CELLS, Cell, Condition, Row
+
+__all__ = ["JUDGING", "ROOT", "command", "judged", "measure"]
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Episodes begin alike for all cells of a seed, and otherwise than in training.
+JUDGING = 1_000
+#: A figure shows staleness as means of so many spans of the run.
+_SPANS = 20
+
+Say = Callable[[str], None]
+Weights = npt.NDArray[np.float32]
+
+
+def command(cell: Cell, seed: int, out: Path) -> list[str]:
+    """What trains the cell."""
+    settings = [word for setting in cell.overrides for word in ("--set", setting)]
+    file = str(ROOT / cell.file)
+    words = ["--cores", str(cell.cores), "--seed", str(seed), "--out", str(out), *settings]
+    if cell.slower != 1.0:
+        module = "studies.thesis.unequal"
+        return [sys.executable, "-m", module, file, "--slower", str(cell.slower), *words]
+    children = str(cell.children)
+    words += ["--children", children, "--episodes", "0"]
+    return [sys.executable, "-m", "genkidama", "train", file, *words]
+
+
+def measure(
+    condition: Condition,
+    work: Path,
+    say: Say,
+    episodes: int = 500,
+    cell: Cell | None = None,
+    keep: bool = False,
+) -> Row:
+    """The row of one run.
+
+    Args:
+        condition: which.
+        work: the folder of all runs.
+        say: is called with a line about the progress.
+        episodes: that judge a checkpoint.
+        cell: in place of the one that the condition names.
+        keep: leaves the run's folder there.
+
+    Raises:
+        EnvironmentFailure: the training failed.
+    """
+    cell = cell or CELLS[condition.cell]
+    folder = work / f"{condition.cell}-{condition.seed}"
+    timing = folder / "timing.jsonl"
+    if (folder / "run").exists() and store.read(timing)[-1].get("settings") != _settings(cell):
+        shutil.rmtree(folder)  # it is of an earlier version of the cell
+    if not (folder / "run").exists():
+        say("training")
+        store.append(timing, _train(cell, condition.seed, folder))
+        (folder / "training").rename(folder / "run")
+    trained = store.read(timing)[-1]
+    run = Run.open(folder / "run")
+    found = _judge(run, condition.seed, folder / "judged.jsonl", episodes, say)
+    children = _children(run)
+    snapshot = run.snapshot
+    row = {
+        "cell": condition.cell,
+        "seed": condition.seed,
+        "date": time.strftime("%F %T"),
+        **trained,
+        "judging": round(sum(one["seconds"] for one in found), 1),
+        "updates": snapshot.updates,
+        "episodes": snapshot.episodes,
+        "steps": snapshot.steps,
+        "judged_by": episodes,
+        "curve": [[round(one["updates"], 1), one["mean"], one["std"]] for one in found],
+        "returns": found[-1]["returns"],
+        "exchanges": _exchanges(run),
+        "disagreement": _disagreement(run, children),
+        "children": _judge_children(run, children, condition.seed, episodes, say),
+    }
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    return row
+
+
+def judged(
+    experiment: Experiment, seed: int, kept: Iterable[tuple[int, Weights]], episodes: int
+) -> Row:
+    """What a row says of the weights that a run has kept.
+
+    Args:
+        experiment: whose network has the weights.
+        seed: of the run.
+        kept: when, and the weights then, float32 (n,).
+        episodes: that judge each of them.
+    """
+    curve = []
+    with Judge(experiment, seed + JUDGING) as judge:
+        for moment, weights in kept:
+            mean, deviation = judge(Snapshot(0.0, 0, None, weights), episodes)
+            curve.append([moment, round(mean, 2), round(deviation, 2)])
+        returns = [round(value, 1) for value in judge.returns]
+    return {"judged_by": episodes, "curve": curve, "returns": returns}
+
+
+def _settings(cell: Cell) -> list[str]:
+    processes = f"--children {cell.children} --cores {cell.cores}"
+    if cell.slower != 1.0:
+        processes += f", child-1 with {cell.slower:g} times the CPU time of child-2"
+    return [processes, *cell.overrides]
+
+
+def _train(cell: Cell, seed: int, folder: Path) -> Row:
+    out = folder / "training"
+    for name in (out, folder / "judged.jsonl"):
+        shutil.rmtree(name) if name.is_dir() else name.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
+    began = time.monotonic()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command(cell, seed, out), stdout=log, stderr=log, preexec_fn=end_with_parent
+        )
+        try:
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if code != 0:
+        lines = (folder / "log").read_text(errors="replace").strip().splitlines() or ["nothing"]
+        raise EnvironmentFailure(f"the training ended with code {code}: {lines[-1]}")
+    return {
+        "seconds": round(time.monotonic() - began, 1),
+        "machine_cores": available_cores(),
+        "load": [round(load, 1), round(os.getloadavg()[0], 1)],
+        "software": genkidama.__version__,
+        "settings": _settings(cell),
+    }
+
+
+def _judge(run: Run, seed: int, path: Path, episodes: int, say: Say) -> list[Row]:
+    """A line for each checkpoint, in order of updates."""
+    found = {row["checkpoint"]: row for row in store.read(path)}
+    kept = run.checkpoints
+    with Judge(run.experiment, seed + JUDGING) as judge:
+        for number, checkpoint in enumerate(kept, 1):
+            if checkpoint.name in found:
+                continue
+            say(f"judging {number}/{len(kept)}")
+            began = time.monotonic()
+            loaded = checkpoints.load(checkpoint)
+            mean, deviation = judge(
+                Snapshot(0.0, loaded.snapshot.steps, None, loaded.vector), episodes
+            )
+            row = {
+                "checkpoint": checkpoint.name,
+                "updates": loaded.snapshot.updates,
+                "mean": round(mean, 2),
+                "std": round(deviation, 2),
+                "returns": [round(value, 1) for value in judge.returns],
+                "seconds": round(time.monotonic() - began, 1),
+            }
+            store.append(path, row)
+            found[checkpoint.name] = row
+    return sorted(found.values(), key=lambda row: row["updates"])
+
+
+def _exchanges(run: Run) -> dict[str, Any]:
+    """By child: how many, and their mean staleness in equal spans of updates."""
+    values: dict[str, list[tuple[float, int]]] = {}
+    for line in run.history():
+        if line["event"] == "exchange":
+            values.setdefault(line["child"], []).append((line["update"], line["staleness"]))
+    end = max((update for found in values.values() for update, _ in found), default=0.0)
+    result: dict[str, Any] = {}
+    for child, found in sorted(values.items()):
+        spans: list[list[int]] = [[] for _ in range(_SPANS)]
+        for update, staleness in found:
+            spans[min(_SPANS - 1, int(_SPANS * update / end))].append(staleness)
+        means = [round(fmean(span), 3) if span else None for span in spans]
+        result[child] = {"exchanges": len(found), "staleness": means}
+    return result
+
+
+def _children(run: Run) -> dict[str, Weights]:
+    """What each child has at the end: its own weights, float32."""
+    files = sorted((run.path / CHILDREN).glob("*.safetensors"))
+    return {file.stem: safetensors.numpy.load_file(file)["weights"] for file in files}
+
+
+def _judge_children(
+    run: Run, children: dict[str, Weights], seed: int, episodes: int, say: Say
+) -> dict[str, list[float]]:
+    """Mean and deviation of each child's own weights; nothing of a child that is alone."""
+    if len(children) < 2:
+        return {}
+    found = {}
+    with Judge(run.experiment, seed + JUDGING) as judge:
+        for name, weights in children.items():
+            say(f"judging {name}")
+            snapshot = Snapshot(0.0, run.snapshot.steps, None, weights)
+            found[name] = [round(value, 2) for value in judge(snapshot, episodes)]
+    return found
+
+
+def _disagreement(run: Run, children: dict[str, Weights]) -> dict[str, Any]:
+    """How far the ended run's weights lie apart, by |θ_P|: each child's from θ_P, and from others'.
+
+    `between` is the mean over all pairs of children; None with one child.
+    """
+    parent = checkpoints.load(run.final).vector.astype(np.float64)
+    scale = float(np.linalg.norm(parent))
+
+    def apart(a: Any, b: Any) -> float:
+        return round(float(np.linalg.norm(a - b)) / scale, 4)
+
+    pairs = [apart(a, b) for a, b in itertools.combinations(children.values(), 2)]
+    return {
+        "parent": {name: apart(weights, parent) for name, weights in children.items()},
+        "between": round(fmean(pairs), 4) if pairs else None,
+    }

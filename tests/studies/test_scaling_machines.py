@@ -1,0 +1,118 @@
+"""What studies/scaling makes of this computer, for real: shares, links, and a short run.
+
+It takes root, control groups and TUN devices, as the benchmark does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from studies.groups import Group
+from studies.scaling import __main__ as command
+from studies.scaling.links import Network
+from studies.scaling.machines import sweep
+from studies.scaling.matrix import LINKS, Condition
+
+GROUPS = Path("/sys/fs/cgroup")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not (GROUPS / "cpu").exists() or not Path("/dev/net/tun").exists(),
+        reason="takes root, control groups and TUN devices",
+    ),
+]
+
+#: Burns CPU time for ever.
+BURN = [sys.executable, "-c", "while True: pass"]
+
+#: Sends back what it is sent, byte by byte.
+ECHO = """
+import socket
+with socket.create_server(("0.0.0.0", 4711)) as server:
+    print("ready", flush=True)
+    link, _ = server.accept()
+    while byte := link.recv(1):
+        link.sendall(byte)
+"""
+
+#: Prints the seconds that five bytes take, one after the other.
+ASK = """
+import socket, sys, time
+link = socket.create_connection((sys.argv[1], 4711), timeout=10)
+begin = time.monotonic()
+for _ in range(5):
+    link.sendall(b"x")
+    link.recv(1)
+print(time.monotonic() - begin)
+"""
+
+
+def test_a_group_gets_its_share_and_stops_when_frozen() -> None:
+    group = Group(f"scaling-{os.getpid()}-0")
+    try:
+        process = subprocess.Popen(BURN, preexec_fn=group.enter)
+        group.hold(0.05)
+        before = group.used()
+        begin = time.monotonic()
+        time.sleep(2.0)
+        assert (group.used() - before) / (time.monotonic() - begin) < 0.06
+        assert group.throttled() > 0
+        group.freeze()
+        time.sleep(0.1)
+        before = group.used()
+        time.sleep(0.3)
+        assert group.used() - before < 0.001
+    finally:
+        group.close()
+    assert process.wait() == -9
+    assert not list(GROUPS.glob(f"*/scaling-{os.getpid()}-0"))
+
+
+def test_what_a_killed_run_has_left_is_swept_away() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    group = Group(f"scaling-{gone.pid}-0")
+    process = subprocess.Popen(BURN, preexec_fn=group.enter)
+    subprocess.run(["ip", "netns", "add", f"scaling-{gone.pid}-parent"], check=True)
+    sweep()
+    assert process.wait() == -9
+    assert not list(GROUPS.glob(f"*/scaling-{gone.pid}-0"))
+    assert not Path(f"/run/netns/scaling-{gone.pid}-parent").exists()
+
+
+def test_a_link_takes_its_time_and_can_be_cut() -> None:
+    python = [sys.executable, "-c"]
+    with Network(2, LINKS["wifi"], seed=0) as network:
+        listen = network.at_parent([*python, ECHO])
+        with subprocess.Popen(listen, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+            address = network.parents_address(1)
+            seconds = float(subprocess.check_output(network.at(1, [*python, ASK, address])))
+            assert seconds >= 5 * 0.02
+        with subprocess.Popen(listen, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+            network.cut([1])
+            ask = network.at(1, ["timeout", "2", *python, ASK, address])
+            assert subprocess.run(ask, check=False).returncode == 124  # the time was over
+            server.kill()
+    assert not list(Path("/run/netns").glob(f"scaling-{os.getpid()}-*"))
+
+
+@pytest.mark.timeout(600)
+def test_two_children_train_and_are_judged(tmp_path: Path) -> None:
+    arguments = ["run", "--limit", "8", "--goal", "-1000", "--every", "1"]
+    options = command.parse([*arguments, "--results", str(tmp_path / "results.jsonl")])
+    row = json.loads(json.dumps(command.measure(Condition("blend", 2, 0), options)))
+    assert Condition.of(row) == Condition("blend", 2, 0)
+    assert row["steps"] > 0 and row["seconds"] <= 9.0
+    assert len(row["use"]) == 2 and max(row["use"]) < 1.1
+    reached = row["reached"]
+    assert reached is None or 0.0 < reached["seconds"] <= row["seconds"]
