@@ -155,6 +155,11 @@ class Refused(Event, kw_only=True):
     count: int | UnsetType = UNSET
     """How many with this code the line stands for, if it is more than this one."""
 
+    @property
+    def times(self) -> int:
+        """How many refusals the event stands for."""
+        return 1 if self.count is UNSET else self.count
+
 
 class Left(Event, kw_only=True):
     """A child is gone. It may come back."""

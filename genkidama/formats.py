@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["bar", "curve", "duration", "megabytes", "one_line", "plural", "rate", "remaining"]
+__all__ = [
+    "bar",
+    "curve",
+    "duration",
+    "megabytes",
+    "one_line",
+    "plural",
+    "rate",
+    "remaining",
+    "shortened",
+]
 
 #: Nouns whose plural is not the noun with an s.
 _PLURALS = {"child": "children", "process": "processes"}
@@ -85,3 +95,9 @@ def one_line(error: BaseException, length: int = 300) -> str:
     """An error's text, or else its kind, in one line of about `length` characters at most."""
     text = " ".join(f"{error}".split()) or type(error).__name__
     return text if len(text) <= length else f"{text[:length]} …"
+
+
+def shortened(text: str, longest: int = 400) -> str:
+    """The text, or its beginning and end if it has more than `longest` characters."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]} … {text[-half:]}"

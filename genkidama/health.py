@@ -1,4 +1,4 @@
-"""Which process of a crew hangs, and how long one that keeps dying waits for its next life. Pure.
+"""Detection of processes that hang. Pure.
 
 Laws of this file:
 - Nobody is told the time. An age grows by ticks, and a tick never counts for much: a machine that
@@ -10,9 +10,7 @@ Laws of this file:
 
 from __future__ import annotations
 
-from collections import Counter
-
-__all__ = ["Ages", "Falls"]
+__all__ = ["Ages"]
 
 #: A tick makes nobody older than by so many seconds.
 _LONGEST_TICK = 2.0
@@ -26,13 +24,6 @@ _BIRTH_TIMES = 10.0
 
 #: The longest silence counts for half as much after so many seconds.
 _HALF_LIFE = 600.0
-
-#: How long a process that has died waits before it is started again, and at most.
-_FIRST_REST = 0.25
-_LONGEST_REST = 60.0
-
-#: After so many seconds without a death, half of the deaths are forgiven.
-_FORGIVEN_SECONDS = 120.0
 
 
 class Ages:
@@ -102,27 +93,3 @@ class Ages:
             for index, age in self._ages.items()
             if age > self.limit * (_BIRTH_TIMES if index in self._newborn else 1.0)
         ]
-
-
-class Falls:
-    """How long each process that keeps dying waits before its next life."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-        self._last: dict[int, float] = {}
-
-    def fall(self, index: int, now: float) -> float:
-        """The process has died.
-
-        Args:
-            now: seconds, never less than at the call before.
-
-        Returns:
-            Seconds to wait: none at first, and then twice as long each time, up to a minute.
-        """
-        forgiven = int((now - self._last.get(index, now)) / _FORGIVEN_SECONDS)
-        self._counts[index] >>= min(forgiven, 64)
-        self._last[index] = now
-        count = self._counts[index]
-        self._counts[index] += 1
-        return min(_LONGEST_REST, _FIRST_REST * 2.0 ** (count - 1)) if count else 0.0

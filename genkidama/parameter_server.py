@@ -18,7 +18,7 @@ from genkidama.child_record import ChildRecord, Judging, kept, restored
 from genkidama.errors import ProtocolError
 from genkidama.events import Event, Joined, Left, Measures, Refused, Stopped
 from genkidama.experiment import Experiment
-from genkidama.floods import Floods, shortened
+from genkidama.formats import shortened
 from genkidama.messages import (
     Goodbye,
     Hello,
@@ -32,6 +32,7 @@ from genkidama.messages import (
     Weights,
     Welcome,
 )
+from genkidama.pacing import Throttle
 from genkidama.plain_run import PlainRun
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature
 from genkidama.roles import Roles
@@ -70,7 +71,8 @@ class ParameterServer:
         self.stop = ""
         self._events = self.trials.events
         self._tally = self.trials.tally
-        self._floods = Floods()
+        #: Of refusals by code: a child gone mad must not fill a disk.
+        self._refused = Throttle[Refused](1.0)
         self._judging = Judging()
 
     # What the shell calls.
@@ -101,9 +103,11 @@ class ParameterServer:
     def refuse(self, child: str, error: ProtocolError, now: float) -> Refusal:
         """Counts and notes a message that is not allowed, and words the reply."""
         code, reason = error.code, shortened(error.reason)
+        event = Refused(time=now, child=child, code=code, reason=reason)
         self.refusals[code] += 1
         self.trials.rule.refused(child)
-        self._events += self._floods.add(Refused(time=now, child=child, code=code, reason=reason))
+        if self._refused.add(code, event, now):
+            self._events.append(event)
         return Refusal(code=code, reason=reason, final=error.final)
 
     def disconnected(self, child: str, reason: str, now: float) -> None:
@@ -130,8 +134,12 @@ class ParameterServer:
         self.settle(now)
 
     def settle(self, now: float, last: bool = False) -> None:
-        """Notes how often was refused what was not told each time."""
-        self._events += self._floods.settle(now, last)
+        """Notes the refusals that have no event of their own: one event sums up those of a code."""
+        for event, count in self._refused.due(now, last):
+            event.time = now
+            if count > 1:
+                event.count = count
+            self._events.append(event)
 
     def take_events(self) -> list[Event]:
         """What happened since the last call, oldest first."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.formats import bar, duration, megabytes, one_line, rate
+from genkidama.formats import bar, duration, megabytes, one_line, rate, shortened
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,10 @@ def test_an_error_that_says_nothing_is_named_by_its_kind() -> None:
 def test_an_error_is_one_line_of_bounded_length(text: str, length: int) -> None:
     found = one_line(ValueError(text), length)
     assert len(found.splitlines()) == 1 and len(found) <= max(length, len("ValueError")) + 2
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    assert shortened("short") == "short"
+    long = shortened("begin" + "x" * 100_000 + "end")
+    assert long.startswith("begin") and long.endswith("end")
+    assert len(long) <= 403

@@ -1,15 +1,13 @@
-"""Which process hangs, and how long one that keeps dying waits."""
+"""Detection of processes that hang."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.health import Ages, Falls
+from genkidama.health import Ages
 
 PATIENCE = 30.0
-
-seconds = st.floats(0.0, 2.0)
 
 
 def pass_by(ages: Ages, span: float) -> None:
@@ -111,23 +109,3 @@ def test_who_gives_a_sign_or_waits_does_not_hang(story: list[str]) -> None:
             getattr(ages, what)(0)
             assert ages.hung == [] or what == "wake"
         assert ages.limit >= 1.0
-
-
-@given(st.lists(seconds, min_size=1, max_size=30))
-def test_each_death_in_a_row_takes_longer_up_to_a_minute(gaps: list[float]) -> None:
-    falls = Falls()
-    now = 0.0
-    rests = []
-    for gap in gaps:
-        now += gap
-        rests.append(falls.fall(7, now))
-    assert rests == [0.0, *(min(60.0, 0.25 * 2.0**n) for n in range(len(gaps) - 1))]
-    assert falls.fall(8, now) == 0.0  # another one has nothing to do with it
-
-
-def test_deaths_are_forgiven() -> None:
-    falls = Falls()
-    for _ in range(5):
-        falls.fall(0, 0.0)
-    assert falls.fall(0, 120.0) == 0.25 * 2.0  # 5 are 2 now
-    assert falls.fall(0, 1e6) == 0.0

@@ -28,6 +28,7 @@ from genkidama.child.news import News
 from genkidama.child.uplink import FAILURES, Uplink, ask, make_room
 from genkidama.decisions import Decision, Keep, Refused, Renamed, Wait
 from genkidama.messages import Join, Pull, Request
+from genkidama.pacing import Backoff
 from genkidama.session import Session
 from genkidama.system.console import log_with
 from genkidama.weights import Signature, Vector
@@ -99,7 +100,7 @@ class Conversation:
         self.session.cores = cores or self.session.cores
         self.joined = False  # of an earlier trial, whose connection goes on
         join = self.session.join(signature)
-        wait, longest = uplink.BACKOFF_SECONDS
+        backoff = Backoff(uplink.BACKOFF_SECONDS, random.random)
         while True:
             try:
                 if self._connection is None:
@@ -112,11 +113,10 @@ class Conversation:
                 self._note_lost(self._connection, _in_words(error))
             except Refused as refusal:
                 self._complaints.refused(self.session.name, refusal)
-                wait = min(longest, wait * 2)
             finally:
                 if not self.joined:
                     await self.close()
-            await asyncio.sleep(wait)
+            await asyncio.sleep(backoff.wait())
 
     async def give_back(self, reason: str) -> None:
         """Tells the parent that the trial cannot be trained here, and closes the connection."""
@@ -211,7 +211,7 @@ class Conversation:
 
     async def _connect(self) -> Decision:
         """Says hello on a new connection, however long it takes to get one."""
-        wait, longest = uplink.BACKOFF_SECONDS
+        backoff = Backoff(uplink.BACKOFF_SECONDS, random.random)
         self._complaints.readable_token(self.session.name)
         while True:
             try:
@@ -220,8 +220,7 @@ class Conversation:
                 self._complaints.unreachable(self.session.name, error)
             except Refused as refusal:
                 self._complaints.refused(self.session.name, refusal)
-            await asyncio.sleep(random.uniform(0.1, 1.0) * wait)  # noqa: S311
-            wait = min(longest, wait * 2)
+            await asyncio.sleep(backoff.wait())
 
     async def _open(self) -> Decision:
         connection = await self.uplink.open()

@@ -12,6 +12,7 @@ import structlog
 import websockets
 
 from genkidama.child.credentials import OtherCertificate
+from genkidama.pacing import Once
 
 if TYPE_CHECKING:
     from genkidama.child.uplink import Uplink
@@ -35,17 +36,17 @@ class Complaints:
         #: Why the parent is waited for at present; empty while it is not.
         self.problem = ""
         self._uplink = uplink
-        self._refusal = ""
+        self._refusal = Once()
         self._warned = False
 
     def connected(self) -> None:
         """The parent has answered a hello."""
-        self.problem = self._refusal
+        self.problem = self._refusal.message
 
     def admitted(self) -> None:
         """The parent has let the child in."""
         self.problem = ""
-        self._refusal = ""
+        self._refusal.message = ""
 
     def unreachable(self, child: str, error: Exception) -> None:
         """There is no connection."""
@@ -63,8 +64,7 @@ class Complaints:
         if refusal.final:
             raise refusal
         self.problem = str(refusal)
-        if self.problem != self._refusal:
-            self._refusal = self.problem
+        if self._refusal.is_new(self.problem):
             self._say("refused, still trying", child, reason=self.problem)
 
     def readable_token(self, child: str) -> None:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import structlog
 
 from genkidama.errors import ConfigurationError
+from genkidama.pacing import Backoff
 from genkidama.ring import Drawn, RingRows
 from genkidama.system.engine import Engine, EngineGone
 
@@ -207,7 +208,7 @@ class Ring:
 
     def _patiently(self, work: Callable[[], Any], name: str = "") -> Any:
         """What `work` gives, however long the engine is away."""
-        wait, longest = BACKOFF_SECONDS
+        backoff = Backoff(BACKOFF_SECONDS, random.random)
         problem = ""
         while True:
             try:
@@ -217,8 +218,7 @@ class Ring:
                     log.warning("replay not reachable, still trying", reason=str(error))
                 problem = str(error)
                 self._engine.client.connection_pool.disconnect()
-                self._rest(random.uniform(0.1, 1.0) * wait)  # noqa: S311
-                wait = min(longest, wait * 2)
+                self._rest(backoff.wait())
                 continue
             except Exception as error:
                 kind, _, rest = str(error).partition(" ")

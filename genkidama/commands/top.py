@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import random
 import re
 import sys
 from contextlib import suppress
@@ -13,13 +14,14 @@ from typing import Any
 import msgspec
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.pacing import Backoff, Once
 
 __all__ = ["VIEW_VARIABLE", "serve", "top"]
 
 #: An address in this variable, with its token, stands in no list of processes.
 VIEW_VARIABLE = "GENKIDAMA_VIEW"
 
-#: Seconds before the first new try, and the longest. Each is twice the one before.
+#: Seconds before a new try: the first bound, and the greatest.
 _AGAIN_SECONDS = (0.5, 15.0)
 
 #: The feed has nothing to say for so long at most. Then the connection is given up.
@@ -87,7 +89,7 @@ class _Display:
         #: Set when there is a document.
         self._known = asyncio.Event()
         self._drawn = False
-        self._said = ""
+        self._said = Once()
 
     async def run(self) -> int:
         """Returns the exit code."""
@@ -141,11 +143,11 @@ class _Display:
         from genkidama.child.explanations import explain
         from genkidama.child.uplink import FAILURES
 
-        wait, longest = _AGAIN_SECONDS
+        backoff = Backoff(_AGAIN_SECONDS, random.random)
         while True:
             try:
                 await self._watch()
-                wait = _AGAIN_SECONDS[0]
+                backoff.reset()
             except FAILURES as error:
                 status = getattr(getattr(error, "response", None), "status_code", None)
                 if status is not None and 400 <= status < 500:
@@ -158,13 +160,11 @@ class _Display:
                 self._words = ""
                 return
             self._say(self._words)
-            await asyncio.sleep(wait)
-            wait = min(longest, 2 * wait)
+            await asyncio.sleep(backoff.wait())
 
     def _say(self, words: str) -> None:
         """What is wrong, once, where nothing is drawn."""
-        if not self._drawn and words != self._said:
-            self._said = words
+        if not self._drawn and self._said.is_new(words):
             print(words, file=sys.stderr, flush=True)
 
     async def _watch(self) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from genkidama.errors import EnvironmentFailure
 from genkidama.events import Stopped, from_line
 from genkidama.launch.copies import Copies
+from genkidama.pacing import Once
 
 __all__ = ["Keeper"]
 
@@ -41,7 +42,7 @@ class Keeper:
         self._seen = copies.position
         #: The reasons that were said aside.
         self._aside: set[str] = set()
-        self._problem = ""
+        self._problem = Once()
 
     def keep(self, write: Callable[[], None]) -> bool:
         """Writes something; whether that was possible.
@@ -54,9 +55,8 @@ class Keeper:
         except EnvironmentFailure as problem:
             if self.last:
                 raise
-            if str(problem) != self._problem:
+            if self._problem.is_new(str(problem)):
                 self._say(f"{problem}; it is tried again")
-            self._problem = str(problem)
             return False
         return True
 

@@ -1,7 +1,7 @@
 """What processes complain about in their logs, for whoever watches the terminal.
 
 Laws of this file:
-- Warnings and errors are told, once; the same again only after a while, with how often it was.
+- Warnings and errors are told once, and summed up while they are repeated.
 - What the history tells as well is left to it.
 """
 
@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
+from genkidama.pacing import Throttle
 from genkidama.system.history import Follower
 
 __all__ = ["Complaints"]
 
-#: The same complaint is told again after so many seconds.
+#: A complaint that is repeated is told again after this many seconds.
 _AGAIN_SECONDS = 60.0
 
 _LEVELS = ("warning", "error", "critical")
@@ -38,8 +39,7 @@ class Complaints:
 
     def __init__(self, logs: Sequence[Path]) -> None:
         self._logs = [(path.stem, Follower(path)) for path in logs]
-        #: By complaint: when it was told, and how often it has come since.
-        self._told: dict[str, tuple[float, int]] = {}
+        self._throttle = Throttle[str](_AGAIN_SECONDS)
 
     def read(self, now: float) -> list[str]:
         """A line for each complaint that has come since the last call and is to be told.
@@ -50,19 +50,18 @@ class Complaints:
         found = []
         for name, log in self._logs:
             for line in log.read():
-                if (words := _complaint(line)) and (told := self._tell(f"{name}: {words}", now)):
-                    found.append(told)
-        return found
-
-    def _tell(self, words: str, now: float) -> str:
-        # Counts and times in it make it no other complaint.
-        key = "".join(letter for letter in words if not letter.isdigit())
-        told, since = self._told.get(key, (None, 0))
-        if told is not None and now - told < _AGAIN_SECONDS:
-            self._told[key] = (told, since + 1)
-            return ""
-        self._told[key] = (now, 0)
-        return f"{words} ({since} times more since)" if since else words
+                if not (words := _complaint(line)):
+                    continue
+                words = f"{name}: {words}"
+                # Counts and times in it make it no other complaint.
+                kind = "".join(letter for letter in words if not letter.isdigit())
+                if self._throttle.add(kind, words, now):
+                    found.append(words)
+        due = self._throttle.due(now)
+        return found + [
+            f"{words} ({count - 1} times more since)" if count > 1 else words
+            for words, count in due
+        ]
 
 
 def _complaint(line: bytes) -> str:

@@ -28,7 +28,6 @@ from genkidama.events import (
     from_line,
 )
 from genkidama.experiment import Experiment
-from genkidama.floods import times
 from genkidama.formats import plural
 from genkidama.local.tries import Tries
 from genkidama.standing import Standing
@@ -325,7 +324,7 @@ class _Both:
 def _say_refusal(follower: _Follower, event: Refused) -> None:
     # Children of one host have one name; the second adds a number and asks again.
     if event.code != "name":
-        others = f" (and {times(event) - 1} others)" if times(event) > 1 else ""
+        others = f" (and {event.times - 1} others)" if event.times > 1 else ""
         follower.say(f"refused {event.child or 'a connection'}: {event.reason}{others}")
 
 

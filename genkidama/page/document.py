@@ -31,7 +31,6 @@ from genkidama.events import (
     Warned,
 )
 from genkidama.experiment import Experiment
-from genkidama.floods import times
 from genkidama.page.children import Child, Children, FactsOf
 from genkidama.page.searched import Searched
 from genkidama.page.series import Series, short
@@ -155,7 +154,7 @@ class Document:
                 if not self.standing.reason:
                     self.children.left(event.child, event.reason)
             case Refused():
-                self.refusals[event.code] += times(event)
+                self.refusals[event.code] += event.times
             case Warned():
                 self._warnings.pop(event.reason, None)
                 self._warnings[event.reason] = event.time

@@ -27,6 +27,7 @@ from genkidama._version import __version__
 from genkidama.averaging import Rule, RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.events import CheckpointWritten, Event, Resumed
+from genkidama.pacing import Once
 from genkidama.parameter_server import ParameterServer
 from genkidama.parts import WHOLE
 from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, load
@@ -88,7 +89,7 @@ class Checkpointer:
         self._best = -math.inf
         self._best_at = -math.inf
         self._looked_at = -math.inf
-        self._shortage = ""
+        self._shortage = Once()
 
     def restore(self, now: float) -> Resumed | None:
         """Lets the server go on from the newest checkpoint; None if there is none.
@@ -215,9 +216,8 @@ class Checkpointer:
             problem = f"cannot be written: {way_out(OSError(errno.EROFS, ''))}"
         elif disk.f_bavail * disk.f_frsize < size:
             problem = f"has no room for two more checkpoints; {way_out(OSError(errno.ENOSPC, ''))}"
-        if problem and problem != self._shortage:
+        if self._shortage.is_new(problem):
             self._complain(f"{self._folder.path}: {problem}")
-        self._shortage = problem
 
     def _check_same(self, checkpoint: Checkpoint) -> None:
         """Every child would be refused if a run went on with another network, so say it at once.

@@ -23,6 +23,7 @@ from genkidama._version import __version__
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.events import CheckpointWritten, Event, Resumed, Started, Warned, as_lines
 from genkidama.experiment import Experiment, read_toml
+from genkidama.pacing import Once
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.pulse import Pulse
@@ -97,9 +98,9 @@ class Records:
         self._now = now
         self._log = log
         self._events = EventLog(log)
-        self._history_error = ""
+        self._history_error = Once()
         #: The problem that the history has told last.
-        self._problem = ""
+        self._problem = Once()
         self._looked_at = now()
         self._history = History(out / HISTORY)
         try:
@@ -133,7 +134,7 @@ class Records:
         """
         event.time = self._now()
         if isinstance(event, CheckpointWritten):
-            self._problem = ""  # if it returns, it is news
+            self._problem.message = ""  # if it returns, it is news
         self._take_events(event)
 
     async def keep(self) -> None:
@@ -143,11 +144,10 @@ class Records:
         try:
             self._look()
             self._history.flush()
-            self._history_error = ""
+            self._history_error.message = ""
         except EnvironmentFailure as error:
-            if self._history_error != str(error):
-                self._history_error = str(error)
-                self._complain(self._history_error)
+            if self._history_error.is_new(str(error)):
+                self._complain(str(error))
         await self._keeper.keep(self._now())
 
     async def finish(self) -> None:
@@ -201,11 +201,10 @@ class Records:
     def _complain(self, problem: str) -> None:
         """Logs it. The history tells it, too, if it is another one than before."""
         self._log.error("problem", reason=problem)
-        if problem != self._problem:
-            self._problem = problem
+        if self._problem.is_new(problem):
             self._take_events()
             self._history.add([Warned(time=self._now(), reason=problem)])
-            if self._history_error:
+            if self._history_error.message:
                 self._tell_aside(problem)
 
     def _tell_aside(self, problem: str) -> None:

@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 from genkidama.child_record import cut_off
 from genkidama.cluster_settings import ParentSettings
 from genkidama.events import Event, Exchange, Measures, PhaseReported, Refused
-from genkidama.floods import Floods, times
+from genkidama.pacing import Throttle
 from genkidama.page.address import page_of
 from genkidama.parameter_server import ParameterServer
 from genkidama.parts import WHOLE, Part
@@ -31,42 +31,44 @@ class EventLog:
 
     def __init__(self, logger: FilteringBoundLogger) -> None:
         self._logger = logger
-        self._left_out = Floods()
-        self._said: set[str] = set()
+        self._left_out = Throttle[Exchange](1.0)
+        self._advice: set[str] = set()
 
     def report(self, events: Iterable[Event], now: float, last: bool = False) -> None:
         """Logs what is worth a line, and the sums that are due at `now` (seconds), or are left."""
         for event in events:
             match event:
                 case Exchange(left_out=str(code)):
-                    words = "the parent's rule leaves this push out"
-                    left_out = Refused(time=event.time, child=event.child, code=code, reason=words)
-                    self._refused(self._left_out.add(left_out))
+                    if self._left_out.add(code, event, event.time):
+                        self._log_left_out(event)
                 case Exchange() | Measures() | PhaseReported():
                     pass
                 case Refused(code="name"):
                     # Children of one host have one name; the second adds a number and asks again.
                     self._logger.info("name taken", child=event.child, reason=event.reason)
                 case Refused():
-                    self._refused([event])
+                    self._refused(event.child, event.code, event.reason, event.times)
                 case _:
                     fields = msgspec.to_builtins(event)
                     del fields["time"]
                     self._logger.info(fields.pop("event"), **fields)
-        self._refused(self._left_out.settle(now, last))
+        for exchange, count in self._left_out.due(now, last):
+            self._log_left_out(exchange, count)
 
     def advise(self, sentences: Iterable[str]) -> None:
         """Logs each of these sentences, unless it was logged before."""
         for sentence in sentences:
-            if sentence not in self._said:
-                self._said.add(sentence)
+            if sentence not in self._advice:
+                self._advice.add(sentence)
                 self._logger.warning("settings", reason=sentence)
 
-    def _refused(self, events: Iterable[Refused]) -> None:
-        for event in events:
-            who = {"child": event.child, "code": event.code, "reason": event.reason}
-            many = {"count": times(event)} if times(event) > 1 else {}
-            self._logger.warning("refused", **who, **many)
+    def _log_left_out(self, exchange: Exchange, count: int = 1) -> None:
+        reason = "the parent's rule leaves this push out"
+        self._refused(exchange.child, str(exchange.left_out), reason, count)
+
+    def _refused(self, child: str, code: str, reason: str, count: int) -> None:
+        many = {"count": count} if count > 1 else {}
+        self._logger.warning("refused", child=child, code=code, reason=reason, **many)
 
 
 def describe(server: ParameterServer, now: float) -> str:
