@@ -33,6 +33,7 @@ from genkidama.child.uplink import FAILURES
 from genkidama.decisions import Begin
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.pacing import RestartPolicy
 from genkidama.permission import ANYTHING, check_imports
 from genkidama.role import Role
 from genkidama.system.machine import available_cores, loop_factory, on_signals
@@ -99,7 +100,7 @@ class Child:
         self._own = OwnState(Path(state) if state else None)
         self._cores = None if cores == "experiment" else cores
         self._using = 0
-        self._failures = 0
+        self._policy = RestartPolicy(_MOST_FAILURES)
         self._told_to_stop = False
         self._failure: BaseException | None = None
         #: Set by `serve`.
@@ -211,16 +212,16 @@ class Child:
         try:
             if self._conversation.over is None:
                 await self._build()
-                self._failures = 0
+                self._policy.worked()
             over = self._conversation.over
             return over is not None and over.next
         except (ConfigurationError, EnvironmentFailure) as error:
             if session.trial is None:
                 raise
-            self._failures += 1
+            self._policy.died(time.monotonic())
             log.warning("trial failed", child=self.name, trial=session.trial, reason=str(error))
             await self._conversation.give_back(str(error))
-            if self._failures >= _MOST_FAILURES:
+            if self._policy.given_up:
                 raise
             return True
         finally:

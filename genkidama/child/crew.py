@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
+from collections import defaultdict
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
@@ -33,15 +34,17 @@ from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED,
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.health import Falls
+from genkidama.pacing import RestartPolicy
 from genkidama.system.faults import died_of
 from genkidama.system.forkserver import end
 from genkidama.system.watch import Trace, Watch
 
 __all__ = ["Crew"]
 
-#: A process that has died so many times, with no record of work in between, will never live.
-_FATAL_DEATHS = 3
+#: How long a process that dies a second time waits before it is started again, and how long it
+#: must live for half of its deaths to be forgiven.
+_FIRST_REST = 0.25
+_FORGIVEN_SECONDS = 120.0
 
 #: How long to wait after a process could not even be started. A nursery that was killed is only
 #: replaced once the system has noted its end.
@@ -94,7 +97,10 @@ class Crew:
         #: By index: its last start or dismissal, under way or over.
         self._changes: dict[int, asyncio.Task[None]] = {}
         self._watch = Watch(experiment.child.hang_seconds, trace, self._hung)
-        self._falls = Falls()
+        #: By index: after three deaths without a record of work, a process is given up.
+        self._policies: defaultdict[int, RestartPolicy] = defaultdict(
+            lambda: RestartPolicy(3, rest=_FIRST_REST, half_life=_FORGIVEN_SECONDS)
+        )
 
     @property
     def pids(self) -> list[int]:
@@ -147,6 +153,7 @@ class Crew:
         before, self._count = self._count, count
         for index in range(count, before):
             self._dismiss(index)
+            self._policies[index].worked()
         if self._semaphore.all_lit:
             self._wake.set()
         await self._start_all(range(before, count))
@@ -163,9 +170,7 @@ class Crew:
         self._changes[index] = asyncio.get_running_loop().create_task(change)
         return self._changes[index]
 
-    async def _start(
-        self, index: int, deaths: int = 0, failure: str = "", rest: float = 0.0
-    ) -> None:
+    async def _start(self, index: int, failure: str = "", rest: float = 0.0) -> None:
         if rest:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._no_rest.wait(), rest)
@@ -175,12 +180,12 @@ class Crew:
         name = zlib.crc32(self._name.encode())
         seed = (self._experiment.seed, name, index, self._births, self._version)
         try:
-            member = await bear(self._fork, index, seed, deaths, failure)
+            member = await bear(self._fork, index, seed, failure)
         except (EOFError, OSError) as error:
             # The nursery has been killed. The next attempt starts another one.
             await asyncio.sleep(_RETRY_SECONDS)
             reason = f"it cannot be started: {type(error).__name__}"
-            self._replace(index, deaths + 1, failure, reason)
+            self._replace(index, failure, reason)
             return
         self._members[index] = member
         asyncio.get_running_loop().add_reader(member.line.fileno(), self._listen, member)
@@ -206,7 +211,7 @@ class Crew:
             return
         kind, value, steps = RECORD.unpack_from(record)
         if kind in (EPISODE, PROGRESS, UPDATE):
-            member.deaths = 0
+            self._policies[member.index].worked()
             self._work.steps += steps
             self._played |= kind == self._counts
             if kind == EPISODE:
@@ -224,7 +229,6 @@ class Crew:
             return
         member.process.join()
         code = member.process.exitcode
-        deaths = 0 if code == RECYCLED else member.deaths + 1
         reason = member.failure or died_of(code)
         if code != RECYCLED:
             index = {self._noun: member.index}
@@ -232,7 +236,7 @@ class Crew:
         del self._members[member.index]
         if self._semaphore.all_lit:
             self._wake.set()
-        self._replace(member.index, deaths, member.failure, reason)
+        self._replace(member.index, member.failure, "" if code == RECYCLED else reason)
 
     def _hung(self, index: int, seconds: float) -> None:
         if (member := self._members.get(index)) is not None:
@@ -247,19 +251,24 @@ class Crew:
         member.line.close()
         self._semaphore.light(member.index)
 
-    def _replace(self, index: int, deaths: int, failure: str, reason: str) -> None:
-        """Starts a process again that has died so many times in a row, unless that is too often.
+    def _replace(self, index: int, failure: str, reason: str) -> None:
+        """Starts a process again, unless it has died too often.
 
-        Its last life ended for this `reason`, and one of them gave this `failure` itself.
+        Its last life ended for this `reason`, which is empty if it asked to be replaced. One of its
+        lives gave this `failure` itself.
         """
         if self._ending or index >= self._count:
             return
-        if deaths >= _FATAL_DEATHS:
-            often = f"{self._noun} {index} died {deaths} times without ending an episode"
+        policy, rest = self._policies[index], 0.0
+        if reason:
+            rest = policy.died(time.monotonic())
+        else:
+            policy.worked()
+        if policy.given_up:
+            often = f"{self._noun} {index} died {policy.deaths} times without ending an episode"
             self.fail(EnvironmentFailure(f"{often}: {reason}"))
             return
-        rest = self._falls.fall(index, time.monotonic()) if deaths else 0.0
-        self._change(index, self._start(index, deaths, failure, rest))
+        self._change(index, self._start(index, failure, rest))
 
     def _dismiss(self, index: int) -> None:
         if index in self._members:

@@ -1,4 +1,4 @@
-"""One process of a crew, as the crew sees it: its number, its line, how often it has died."""
+"""One process of a crew, as the crew sees it: its number and its line."""
 
 from __future__ import annotations
 
@@ -25,21 +25,16 @@ class Member:
     index: int
     process: ForkServerProcess
     line: Connection
-    #: Deaths since the process last did anything.
-    deaths: int = 0
     failure: str = ""
 
 
-async def bear(
-    fork: Fork, index: int, seed: tuple[int, ...], deaths: int = 0, failure: str = ""
-) -> Member:
+async def bear(fork: Fork, index: int, seed: tuple[int, ...], failure: str = "") -> Member:
     """Starts the process of an index, in a thread.
 
     Args:
         fork: starts it.
         seed: of its random numbers.
-        deaths: of those before it, in a row.
-        failure: the reason that the last of them gave.
+        failure: the reason that one before it gave.
 
     Raises:
         EOFError, OSError: it could not be started this time.
@@ -51,4 +46,4 @@ async def bear(
     except BaseException:
         ours.close()
         raise
-    return Member(index, process, ours, deaths, failure)
+    return Member(index, process, ours, failure)

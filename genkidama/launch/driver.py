@@ -17,7 +17,7 @@ from genkidama.launch.keeper import Keeper
 from genkidama.launch.node import GRACE_SECONDS, ParentHost, Told, files
 from genkidama.launch.part import Part
 from genkidama.launch.places import head_of, nodes_of, on_node
-from genkidama.local.processes import MOST_LOSSES, failure
+from genkidama.local.processes import failure
 from genkidama.local.results import Run
 from genkidama.system.run import HISTORY, SETTINGS
 
@@ -186,9 +186,9 @@ class Driver:
             self._fail(part, EnvironmentFailure.exit_code, f"{reason}; {way_out}")
             return
         now = time.monotonic()
-        count = part.losses.add(now)
-        if count > MOST_LOSSES:
-            reason = f"was lost {count} times within a minute: {one_line(error)}"
+        rest = part.policy.died(now)
+        if part.policy.given_up:
+            reason = f"was lost {part.policy.deaths} times within a minute: {one_line(error)}"
             self._fail(part, EnvironmentFailure.exit_code, reason)
             return
         self._say(
@@ -196,7 +196,7 @@ class Driver:
             f"it is started again (see logs/{part.name}.log)"
         )
         # Ray may not have noticed yet that its node is gone.
-        part.due = now + 2.0 ** (count - 1) - 1.0
+        part.due = now + rest
         if part is self._parent:
             self._url = ""
             self._reason = ""

@@ -8,7 +8,8 @@ from typing import Any
 
 from genkidama.errors import GenkidamaError
 from genkidama.launch.node import Host
-from genkidama.local.processes import Losses
+from genkidama.local.processes import losses
+from genkidama.pacing import RestartPolicy
 
 __all__ = ["Part"]
 
@@ -45,7 +46,7 @@ class Part:
     log: int = 0
     #: How many actors it has had.
     actors: int = 0
-    losses: Losses = field(default_factory=Losses)
+    policy: RestartPolicy = field(default_factory=losses)
     #: Why there will be no other actor.
     failure: GenkidamaError | None = None
 

@@ -16,14 +16,12 @@ from collections.abc import Callable
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.local.processes import Process, failure
+from genkidama.pacing import RestartPolicy
 
 __all__ = ["Attended"]
 
-#: One that fails so often in a row is left out. That takes some four minutes.
+#: One that fails more often in a row is left out. That takes some four minutes.
 _MOST_FAILURES = 8
-
-#: At most so many seconds pass before one that failed is started again.
-_LONGEST_REST = 60.0
 
 
 class Attended:
@@ -40,7 +38,7 @@ class Attended:
         self.failure: GenkidamaError | None = None
         self._say = say
         self._has_trained = False
-        self._failures = 0
+        self._policy = RestartPolicy(_MOST_FAILURES + 1, rest=1.0, at_once=0)
         #: When it is started again.
         self._due = math.inf
 
@@ -56,7 +54,7 @@ class Attended:
     def trained(self) -> None:
         """It has made steps and exchanged weights."""
         self._has_trained = True
-        self._failures = 0
+        self._policy.worked()
 
     def look(self, now: float) -> None:
         """Does what is to be done about it.
@@ -82,12 +80,11 @@ class Attended:
             self._leave_out(EnvironmentFailure(f"{self.name}: cannot be started: {error.strerror}"))
 
     def _failed(self, error: GenkidamaError, now: float) -> None:
-        self._failures += 1
+        rest = self._policy.died(now)
         wrong = isinstance(error, ConfigurationError) or not self._has_trained
-        if wrong or self._failures > _MOST_FAILURES:
+        if wrong or self._policy.given_up:
             self._leave_out(error)
             return
-        rest = min(_LONGEST_REST, 2.0 ** (self._failures - 1))
         self._due = now + rest
         self._say(f"{self.name} failed, and is started again in {rest:.0f} s: {error}")
 

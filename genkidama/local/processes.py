@@ -16,30 +16,17 @@ from pathlib import Path
 from typing import IO
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.pacing import RestartPolicy
 
-__all__ = ["MOST_LOSSES", "Losses", "Process", "failure"]
+__all__ = ["Process", "failure", "losses"]
 
-#: What is lost so often within a minute will be lost again.
+#: A process that is lost more often within a minute will be lost again.
 MOST_LOSSES = 5
 
 
-class Losses:
-    """How often something was lost within the last minute."""
-
-    def __init__(self) -> None:
-        self._moments: list[float] = []
-
-    def add(self, now: float) -> int:
-        """Counts one more.
-
-        Args:
-            now: seconds, never less than at the call before.
-
-        Returns:
-            How many there are, this one included.
-        """
-        self._moments = [*(moment for moment in self._moments if now - moment < 60.0), now]
-        return len(self._moments)
+def losses() -> RestartPolicy:
+    """The policy for a process or an actor that is killed."""
+    return RestartPolicy(MOST_LOSSES + 1, window=60.0, rest=1.0)
 
 
 def failure(code: int, reason: str) -> GenkidamaError:
@@ -76,7 +63,7 @@ class Process:
         self._command = command
         self._descriptors = descriptors
         self._environment = {**os.environ, **(environment or {})}
-        self._losses = Losses()
+        self._losses = losses()
         #: What it has said last where its log cannot be written.
         self.said: Callable[[], str] = str
         self._file: IO[bytes] = log.open("ab")
@@ -107,11 +94,10 @@ class Process:
         Raises:
             EnvironmentFailure: it has been killed too often.
         """
-        count = self._losses.add(time.monotonic())
-        if count > MOST_LOSSES:
-            raise EnvironmentFailure(
-                f"{self.name} was killed {count} times within a minute; see {self.log}"
-            )
+        self._losses.died(time.monotonic())
+        if self._losses.given_up:
+            times = f"{self._losses.deaths} times within a minute"
+            raise EnvironmentFailure(f"{self.name} was killed {times}; see {self.log}")
         self.start_again()
 
     def start_again(self) -> None:

@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import Pipe, reduction
@@ -35,6 +36,7 @@ from genkidama.events import Measures
 from genkidama.experience import Columns, Experience, Learned
 from genkidama.experiment import Experiment
 from genkidama.learner.memory import LearnerLayout, LearnerMemory
+from genkidama.pacing import RestartPolicy
 from genkidama.parameter_server import ParameterServer
 from genkidama.system.faults import died_of
 from genkidama.system.forkserver import Nursery
@@ -56,9 +58,6 @@ _GRACE_SECONDS = 1.0
 #: It may do nothing for so many times as long as a core: before its first update it looks at the
 #: whole batch.
 _PATIENCE = 2.0
-
-#: One that has died so many times, with no batch learned in between, will never learn.
-_FATAL_DEATHS = 3
 
 log = structlog.get_logger()
 
@@ -91,7 +90,8 @@ class LearnerProcess:
         self._memory: LearnerMemory | None = None
         self._idle = False
         self._ending = False
-        self._deaths = 0
+        #: Of a learner that dies again and again with no batch learned in between.
+        self._policy = RestartPolicy(3)
         self._reason = ""
         self._restarting: asyncio.Task[None] | None = None
         self._process: _Process | None = None
@@ -227,7 +227,7 @@ class LearnerProcess:
             return
         memory = self._memory
         assert memory is not None
-        self._deaths = 0
+        self._policy.worked()
         self._watch.ages.sign(0)
         self._watch.ages.rest(0)
         self._newest = Learned(memory.weights.copy(), memory.state.copy(), memory.clock.copy())
@@ -264,13 +264,12 @@ class LearnerProcess:
             return
         self._idle = False
         code = _code(self._process)
-        self._deaths += 1
+        self._policy.died(time.monotonic())
         reason = self._reason or died_of(code)
         self._reason = ""
-        if self._deaths >= _FATAL_DEATHS:
-            self._failed(
-                EnvironmentFailure(f"the learner died {self._deaths} times in a row: {reason}")
-            )
+        if self._policy.given_up:
+            times = f"{self._policy.deaths} times in a row"
+            self._failed(EnvironmentFailure(f"the learner died {times}: {reason}"))
             return
         log.warning("learner lost", exit_code=code, reason=reason)
         self._restarting = asyncio.get_running_loop().create_task(self._restart())

@@ -29,6 +29,7 @@ import structlog
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import ReplaySettings
+from genkidama.pacing import RestartPolicy
 from genkidama.system.engine import Engine, EngineGone
 from genkidama.system.files import write_atomically
 from genkidama.tokens import is_loopback
@@ -39,8 +40,7 @@ __all__ = ["FOLDER", "Replay"]
 FOLDER = "replay"
 _SETTINGS = "valkey.conf"
 
-#: An engine that has ended so often, each time within `_YOUNG_SECONDS`, will end again.
-_FATAL_DEATHS = 3
+#: An engine that ends three times, each time within this many seconds, will end again.
 _YOUNG_SECONDS = 5.0
 
 #: How often the engine is looked at.
@@ -187,18 +187,20 @@ class Replay:
 
     async def _keep(self) -> None:
         """Starts the engine again whenever it has ended."""
-        deaths = 0
+        policy = RestartPolicy(3)
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             process = self._process
             assert process is not None
             if process.poll() is None:
                 continue
-            young = time.monotonic() - self._began < _YOUNG_SECONDS
-            deaths = deaths + 1 if young else 1
+            now = time.monotonic()
+            if now - self._began >= _YOUNG_SECONDS:
+                policy.worked()
+            policy.died(now)
             error = self._ended()
             self._clear_up(process)
-            if deaths >= _FATAL_DEATHS:
+            if policy.given_up:
                 self._failed(error)
                 return
             log.warning("the replay's engine was lost", exit_code=process.returncode)

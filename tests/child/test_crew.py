@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from genkidama import health
+from genkidama.child import crew as crew_module
 from genkidama.child.backend import Work
 from genkidama.child.crew import Crew
 from genkidama.child.memory import Layout, SharedMemory
@@ -309,7 +309,7 @@ async def test_steps_that_an_exchange_has_taken_along_make_no_other_one_due() ->
 async def test_who_makes_progress_may_die_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(health, "_FIRST_REST", 0.01)
+    monkeypatch.setattr(crew_module, "_FIRST_REST", 0.01)
     async with begun(1, "fall", exchange="free", exchange_seconds=0.01) as (crew, yard):
         steps = 0
         while steps < 30:

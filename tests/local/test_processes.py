@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.local import processes
-from genkidama.local.processes import Losses, Process, failure
+from genkidama.local.processes import Process, failure
 from tests.helpers import until
 
 Run = Callable[..., Process]
@@ -99,14 +97,3 @@ def test_it_is_started_again_but_not_for_ever(run: Run, monkeypatch: pytest.Monk
             process.restart()
     with pytest.raises(EnvironmentFailure, match=r"part was killed 3 times within a minute; see "):
         process.restart()
-
-
-@given(st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20))
-def test_losses_count_for_a_minute(gaps: list[float]) -> None:
-    losses = Losses()
-    moments: list[float] = []
-    now = 0.0
-    for gap in gaps:
-        now += gap
-        moments.append(now)
-        assert losses.add(now) == sum(now - moment < 60.0 for moment in moments[:-1]) + 1

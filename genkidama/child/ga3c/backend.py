@@ -37,6 +37,7 @@ from genkidama.child.nurseries import AGENTS
 from genkidama.child.shared_weights import SharedWeights, change
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
+from genkidama.pacing import RestartPolicy
 from genkidama.system.watch import Watch
 from genkidama.weights import Signature, Vector
 
@@ -44,9 +45,6 @@ __all__ = ["GA3C"]
 
 #: N_A for each core, if `ga3c.agents` is "auto".
 _AGENTS_PER_CORE = 8
-
-#: An engine that has died so many times, with no update in between, will never live.
-_FATAL_DEATHS = 3
 
 #: An engine may do nothing for so many times as long as an agent.
 _ENGINE_PATIENCE = 2.0
@@ -97,7 +95,8 @@ class GA3C:
         self._slots: Slots | None = None
         self._restart: asyncio.Task[None] | None = None
         self._adjusting: asyncio.Task[None] | None = None
-        self._deaths = self._updates_at_death = 0
+        self._policy = RestartPolicy(3)
+        self._updates_at_death = 0
         self._rates = Rates()
         self._diagnosis = Diagnosis(experiment)
         self._on_device = False
@@ -203,12 +202,14 @@ class GA3C:
         """It says that it cannot go on, or is gone."""
         self._watch.ages.gone(0)
         updates = self.slots.updates
-        self._deaths = 1 if updates > self._updates_at_death else self._deaths + 1
+        if updates > self._updates_at_death:
+            self._policy.worked()
+        self._policy.died(time.monotonic())
         self._updates_at_death = updates
         if alive:
             self._crew.fail(EnvironmentFailure(f"training cannot go on: {reason}"))
-        elif self._deaths >= _FATAL_DEATHS:
-            times = f"{self._deaths} times without an update"
+        elif self._policy.given_up:
+            times = f"{self._policy.deaths} times without an update"
             self._crew.fail(
                 EnvironmentFailure(f"the process that holds the model died {times}: {reason}")
             )
