@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> int:
     """What the verb does."""
     if options.verb == "doctor":
         # It needs no package, and says what is wrong with them.
-        from genkidama.doctor.command import doctor
+        from genkidama.doctor.__main__ import doctor
 
         return doctor(options)
     try:

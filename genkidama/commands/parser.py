@@ -23,7 +23,7 @@ from genkidama.commands.options import (
     setting,
 )
 from genkidama.commands.playing import PLAY
-from genkidama.doctor.arguments import add_arguments
+from genkidama.doctor.__main__ import add_arguments
 
 __all__ = ["DOCTOR", "OVER", "VERBS", "make_parser"]
 

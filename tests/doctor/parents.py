@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from genkidama.doctor import connection
-from genkidama.doctor.judgements.check import Check
+from genkidama.doctor import measurements
+from genkidama.doctor.checks import Check
 from genkidama.parent import Parent
 from genkidama.role import Role
 from tests.certificates import Signed
@@ -33,5 +33,7 @@ async def secured(folder: Path, signed: Signed) -> AsyncIterator[tuple[Parent, s
 async def examined(**settings: str) -> dict[str, Check]:
     """The rows of a child's way to the parent that this loop serves; its settings are given."""
     return await asyncio.to_thread(
-        lambda: {check.name: check for check in connection.examine(Role.from_dict(dict(settings)))}
+        lambda: {
+            check.name: check for check in measurements.examine(Role.from_dict(dict(settings)))
+        }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -15,9 +16,9 @@ from typing import Any
 import pytest
 
 import genkidama
-from genkidama.doctor.__main__ import main
-from genkidama.doctor.command import _examine, _for_each_part, _Step
-from genkidama.doctor.judgements.check import Check
+from genkidama.commands.parser import make_parser
+from genkidama.doctor.__main__ import _examine, _for_each_part, _Step, add_arguments, main
+from genkidama.doctor.checks import Check
 from genkidama.messages import PROTOCOL
 from genkidama.role import Role
 from tests.certificates import Authority, Signed, needs_openssl
@@ -345,3 +346,21 @@ def test_no_color_and_no_terminal(
     monkeypatch.undo()
     _examine([_Step("importing torch", lambda: [Check("torch", "ok", "2.9.1")])], quiet=False)
     assert capsys.readouterr().out == "ok  torch        2.9.1\n"
+
+
+def test_the_doctor_takes_the_same_words_with_and_without_the_rest_of_genkidama() -> None:
+    alone = argparse.ArgumentParser()
+    add_arguments(alone)
+    words = ["child.toml", "--cores", "2", "--parent-role", "--out", "there", "--json"]
+    found = vars(alone.parse_args(words))
+    assert found["file"] == Path("child.toml") and found["out"] == Path("there")
+    assert (found["cores"], found["parent_role"], found["json"]) == ("2", True, True)
+    assert vars(make_parser().parse_args(["doctor", *words])) == found | {"verb": "doctor"}
+
+
+def test_what_is_not_typed_is_absent_but_the_directory_of_runs() -> None:
+    alone = argparse.ArgumentParser()
+    add_arguments(alone)
+    found = vars(alone.parse_args([]))
+    assert found.pop("out") == Path("runs")
+    assert not any(found.values())
