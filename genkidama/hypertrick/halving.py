@@ -121,10 +121,6 @@ class Halving:
             self._take(decision.trial, decision.phase, decision.metric)
             self._decisions[decision.trial, decision.phase] = decision
 
-    def bar(self, phase: int, reports: int, arrived: int) -> float:
-        """As `HyperTrick.bar`, of the reports of one bracket."""
-        return reports - self._places(reports)
-
     @property
     def expected_completion_rate(self) -> float:
         """The expected share of all phases to be run, while metrics are stationary.

@@ -253,20 +253,6 @@ class HyperTrick:
         places = expected_workers(self.workers, self.eviction_rate, index + 1) - passed
         return min(1.0, max(0.0, 1.0 - places / arrivals)) if arrivals > 0 else 1.0
 
-    def peers(self, trial: int) -> int:
-        """Which trials a trial is compared with: always all of them."""
-        return 0
-
-    def bar(self, phase: int, reports: int, arrived: int) -> float:
-        """How many of the other reports must be no better than one, for it to pass in hindsight.
-
-        Args:
-            phase: one after which something is decided.
-            reports: of that phase, by all trials that a trial is compared with.
-            arrived: as `threshold` has it.
-        """
-        return (reports - 1) * self.threshold(phase, arrived=arrived)
-
     @property
     def _collecting(self) -> int:
         return min(self.workers, self.cohort or self.workers)

@@ -55,6 +55,11 @@ class Dimension(
         """The setting's value for what a study calls it: the inverse of `labels`."""
         return label if self.choices is None else self.choices[self.labels.index(label)]
 
+    def label(self, value: Any) -> Any:
+        """What a study calls a value: the inverse of `value`."""
+        place = self.place(value)
+        return value if place is None else self.labels[place]
+
     def place(self, value: Any) -> int | None:
         """Which of the choices this value is, from 0; None if it is none of them."""
         choices = self.choices or []

@@ -1,31 +1,17 @@
-"""How much each searched setting matters to a random forest over all trials, stopped ones included.
+"""Importance of each searched setting for the score: Optuna's fANOVA of all trials that have ended.
 
-HyperTrick's paper, §7.2: a forest that maps a configuration to the last score that was reported,
-chosen among several by cross-validation. Optuna's own importances see completed trials only. A
-setting that decides which trials are stopped looks harmless there: all trials that are left agree
-on it.
-
-Laws of this file:
-- A trial counts once it has ended. A failed one counts with the worst score that any trial has
-  reported.
-- A share says how much worse the forest predicts trials that it has not seen if that setting is
-  shuffled among them. The paper takes the impurity within the trees, which gives a setting with
-  many values a share though it has no effect.
-- R² is that of predictions for trials that the forest has not seen. It is the best of a few
-  forests', so a little too high.
-- Same findings and seed, same shares.
+Optuna sees completed trials only. A setting that decides which trials are stopped looks harmless
+there, since all trials that are left agree on it. So it is asked of a copy of the study in which
+every trial has completed with its last score, and a failed one with the worst that was reported.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from genkidama.errors import ConfigurationError
 from genkidama.formats import plural
@@ -33,173 +19,88 @@ from genkidama.formats import plural
 if TYPE_CHECKING:
     import optuna
 
-    from genkidama.hypertrick.space import Dimension
     from genkidama.tuning.findings import Findings
 
-__all__ = ["Importances", "importances"]
+__all__ = ["ENOUGH", "Importances", "ended_study", "importances"]
 
 #: With fewer trials than this the shares mean little.
 ENOUGH = 10
 
-#: Without this many there is no cross-validation.
+#: With fewer than this nothing is learned.
 _LEAST = 4
 
-_FOLDS = 5
-_TREES = 40
-_SHUFFLES = 8
-
-_Array: TypeAlias = npt.NDArray[np.float64]
-
-#: Trials to learn from and trials to predict, by their rows.
-_Folds: TypeAlias = list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]
+_TREES = 64
 
 
 @dataclass(frozen=True)
 class Importances:
-    """What the forest says."""
+    """Shares of the variance of the score."""
 
-    #: By dotted setting, largest first. They add up to 1, or are all 0 if no setting says anything
-    #: about the score.
+    #: By dotted setting, largest first. They add up to 1, or are all 0 if all scores are equal.
     shares: dict[str, float]
-    #: Optuna's default (PED-ANOVA, of the completed trials only); empty if it was not asked, or
-    #: they are fewer than two.
-    optuna: dict[str, float]
-    #: Cross-validated: 1 is a perfect prediction, 0 no better than the mean. NaN if all scores are
-    #: equal.
-    r2: float
-    #: How many trials the forest has learned from.
+    #: How many trials were learned from.
     trials: int
     #: Why the shares mean little; empty if they mean something.
-    caution: str
+    caution: str = ""
 
 
-def importances(
-    findings: Findings, seed: int = 0, study: optuna.Study | None = None
-) -> Importances | None:
+def importances(findings: Findings, seed: int = 0) -> Importances | None:
     """The settings' importances; None if fewer than 4 trials have ended with anything to learn.
-
-    Takes about two seconds for 100 trials on one core.
 
     Args:
         findings: of the search.
-        seed: of the forests, the folds and the shuffling.
-        study: the one that the findings are of, to ask Optuna for its importances too.
+        seed: of the trees; the same seed gives the same shares.
 
     Raises:
         ConfigurationError: scikit-learn is not installed.
     """
-    x, y = _table(findings)
-    if len(y) < _LEAST:
+    study = ended_study(findings)
+    scores = [trial.value for trial in study.get_trials(deepcopy=False)]
+    if len(scores) < _LEAST:
         return None
-    names = list(findings.space)
-    asked = study is not None and len(findings.of_state("completed")) > 1
-    optunas = _optuna(study, names) if asked else {}
-    if np.ptp(y) == 0.0:
-        return Importances(
-            shares=dict.fromkeys(names, 0.0),
-            optuna=optunas,
-            r2=math.nan,
-            trials=len(y),
-            caution="all scores are equal: nothing can be learned from them",
-        )
-    r2, harm = _learned(x, y, seed)
-    shares = harm / harm.sum() if harm.sum() > 0 else harm
-    order = sorted(range(len(names)), key=lambda index: -shares[index])
-    return Importances(
-        shares={names[index]: float(shares[index]) for index in order},
-        optuna=optunas,
-        r2=r2,
-        trials=len(y),
-        caution=_caution(len(y), r2),
-    )
+    if len(set(scores)) == 1:
+        return Importances(dict.fromkeys(findings.space, 0.0), len(scores), "all scores are equal")
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
-
-def _learned(x: _Array, y: _Array, seed: int) -> tuple[float, _Array]:
-    """The R² of the best of a few forests, and by setting what shuffling that setting costs."""
-    try:  # scikit-learn takes a second to import
-        from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped]
-        from sklearn.inspection import permutation_importance  # type: ignore[import-untyped]
-        from sklearn.model_selection import KFold  # type: ignore[import-untyped]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=seed)
+            shares = get_param_importances(study, evaluator=evaluator)
     except ImportError:
         raise ConfigurationError(
             "importances need scikit-learn: pip install 'genkidama[search]'"
         ) from None
-    settings = x.shape[1]
-    # At least two trials in a fold: one alone cannot be shuffled.
-    folds: _Folds = list(KFold(min(_FOLDS, len(y) // 2), shuffle=True, random_state=seed).split(x))
-    at_a_split = sorted({1.0, max(1.0, settings / 3) / settings})
-    best: tuple[float, list[Any]] = (-math.inf, [])
-    for leaf, share in itertools.product((1, 3, 8), at_a_split):
-        forests = [
-            RandomForestRegressor(
-                _TREES, min_samples_leaf=leaf, max_features=share, random_state=seed, n_jobs=1
-            ).fit(x[train], y[train])
-            for train, _ in folds
-        ]
-        error = sum(
-            float(np.sum((forest.predict(x[test]) - y[test]) ** 2))
-            for forest, (_, test) in zip(forests, folds, strict=True)
-        )
-        r2 = 1.0 - error / float(np.sum((y - y.mean()) ** 2))
-        best = max(best, (r2, forests), key=lambda found: found[0])
-    r2, forests = best
-    harm = sum(
-        len(test)
-        * permutation_importance(
-            forest,
-            x[test],
-            y[test],
-            scoring="neg_mean_squared_error",
-            n_repeats=_SHUFFLES,
-            random_state=seed,
-        ).importances_mean
-        for forest, (_, test) in zip(forests, folds, strict=True)
-    )
-    return r2, np.maximum(0.0, harm)
+    count = plural(len(scores), "trial")
+    few = f"only {count} ended, and at least {ENOUGH} are needed" if len(scores) < ENOUGH else ""
+    return Importances({name: float(share) for name, share in shares.items()}, len(scores), few)
 
 
-def _caution(trials: int, r2: float) -> str:
-    reasons = []
-    if trials < ENOUGH:
-        reasons.append(f"only {plural(trials, 'trial')} ended, and at least {ENOUGH} are needed")
-    if r2 < 0.0:
-        reasons.append("R² is below 0, so the forest predicts worse than the mean score does")
-    return " and ".join(reasons)
+def ended_study(findings: Findings, failed: bool = True) -> optuna.Study:
+    """A study in memory in which the trials that have ended completed with their last scores.
 
-
-def _table(findings: Findings) -> tuple[_Array, _Array]:
-    """A row of settings and a score for each trial that has ended."""
-    reported = [
-        phase.score
-        for trial in findings.trials
-        for phase in trial.phases
-        if not math.isnan(phase.score)
-    ]
-    ended = [trial for trial in findings.ended if set(findings.space) <= set(trial.params)]
-    if not reported or not ended:
-        return np.empty((0, len(findings.space))), np.empty(0)
-    x = [
-        [_number(dimension, trial.params[key]) for key, dimension in findings.space.items()]
-        for trial in ended
-    ]
-    y = [min(reported) if math.isnan(trial.score) else trial.score for trial in ended]
-    return np.array(x), np.array(y)
-
-
-def _number(dimension: Dimension, value: Any) -> float:
-    """A choice as its place among the choices: trees take any order of them apart."""
-    if dimension.choices is None:
-        return float(value)
-    place = dimension.place(value)
-    return -1.0 if place is None else float(place)
-
-
-def _optuna(study: optuna.Study | None, names: list[str]) -> dict[str, float]:
-    """What optuna-dashboard shows as importances; of at least two completed trials."""
+    Args:
+        failed: counts failed trials, with the worst score of all reports; else takes every trial
+            that has a score.
+    """
     import optuna
 
-    assert study is not None
-    with warnings.catch_warnings():  # it warns of few trials, as the report does itself
-        warnings.simplefilter("ignore")
-        shares = optuna.importance.get_param_importances(study)
-    return {name: float(shares[name]) for name in names if name in shares}
+    from genkidama.tuning.study import distribution
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize")
+    optuna.logging.set_verbosity(before)
+    reported = [phase.score for trial in findings.trials for phase in trial.phases]
+    worst = min((score for score in reported if not math.isnan(score)), default=None)
+    distributions = {key: distribution(dimension) for key, dimension in findings.space.items()}
+    for trial in findings.ended if failed else findings.ranking:
+        if worst is None or not distributions.keys() <= trial.params.keys():
+            continue
+        score = worst if math.isnan(trial.score) else trial.score
+        params = {key: one.label(trial.params[key]) for key, one in findings.space.items()}
+        with suppress(ValueError):  # somebody else's trial, with values out of the space
+            study.add_trial(
+                optuna.trial.create_trial(value=score, params=params, distributions=distributions)
+            )
+    return study

@@ -6,12 +6,12 @@ A method is one entry of `METHODS`, under its name in `search.method`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from genkidama.hypertrick.halving import Halving
-from genkidama.hypertrick.rule import Decision, HyperTrick, Mode
+from genkidama.hypertrick.rule import Decision, HyperTrick
 from genkidama.tuning.wording import percent
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ class SearchRule(Protocol):
     def expected_completion_rate(self) -> float: ...
     def decide(self, trial: int, phase: int, metric: float) -> Decision: ...
     def restore(self, decisions: Iterable[Decision]) -> None: ...
-    def peers(self, trial: int) -> int: ...
-    def bar(self, phase: int, reports: int, arrived: int) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -49,10 +47,6 @@ class Method:
     options: Callable[[SearchRecord], list[str]]
     #: What the expected completion rate rests on, given that rate; empty if that is 1 anyway.
     expectation: Callable[[SearchRecord, float], str]
-    #: What the order of the reports does; empty if no trial is stopped.
-    order: str = ""
-    #: The decisions that a trial may owe to its being early.
-    early: Collection[Mode] = ()
     #: The columns of the report's table of phases.
     columns: str = ""
 
@@ -129,10 +123,6 @@ def _halving_method(title: str, brackets: bool, factor: int) -> Method:
         _halving(brackets, factor),
         options,
         expectation,
-        "Each trial is compared only with those that came to the same decision before it"
-        + (", in its bracket. " if brackets else ". ")
-        + "So trials that start early or run fast have an advantage.",
-        {Mode.SELECTION},
         "Selected: compared with the reports before it, and good enough. Undecided: nothing is "
         "decided after that phase.",
     )
@@ -144,9 +134,6 @@ METHODS: dict[str, Method] = {
         _hypertrick,
         _hypertrick_options,
         _hypertrick_expectation,
-        "The first reports of each phase pass whatever they say, and later ones are compared only "
-        "with those before them. So trials that start early or run fast have an advantage.",
-        {Mode.COLLECTION},
         "Early: passed in data collection, whatever the score. Selected: compared with the "
         "reports before it, and good enough. Undecided: nothing is decided after that phase.",
     ),

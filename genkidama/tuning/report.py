@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -22,14 +23,13 @@ import numpy as np
 from genkidama.formats import bar, plural
 from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.system.run import trial_folder
-from genkidama.tuning.bias import order_section
-from genkidama.tuning.findings import Findings, read
+from genkidama.tuning.findings import Findings, Span, read
 from genkidama.tuning.importance import Importances, importances
 from genkidama.tuning.methods import METHODS
 from genkidama.tuning.records import SearchRecord, State, TrialRecord
 from genkidama.tuning.storage import open_study
-from genkidama.tuning.timeline import timeline_section
 from genkidama.tuning.wording import (
+    WIDTH,
     clock,
     counted,
     percent,
@@ -41,6 +41,17 @@ from genkidama.tuning.wording import (
 )
 
 __all__ = ["report", "text"]
+
+#: So many nodes get a line.
+_MOST_NODES = 24
+
+#: Columns of a line beside the node's name and the chart.
+_OTHERS = len("  123 ended")
+
+#: A phase's sign; from the 37th on it is "+".
+_SIGNS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+_ENDINGS = {"completed": "●", "stopped": "×", "failed": "!"}
 
 #: How many improvements are listed at most.
 _MOST_STEPS = 10
@@ -60,14 +71,13 @@ def report(url: str, name: str, folder: Path | None, directory: str) -> str:
             missing.
         EnvironmentFailure: the storage cannot be read, or the figures cannot be written.
     """
-    study = open_study(url, name)
-    findings = read(study)
-    known = importances(findings, study=study)
+    findings = read(open_study(url, name))
+    known = importances(findings)
     parts = [text(findings, directory, known)]
     if folder is not None:
-        from genkidama.tuning.figures.draw import draw  # Matplotlib
+        from genkidama.tuning.figures import draw  # Matplotlib
 
-        paths = draw(study, findings, folder, known)
+        paths = draw(findings, folder, known)
         names = ", ".join(sorted({path.stem for path in paths}))
         parts.append(section("Figures", [f"{len(paths)} files in {folder}: {names}"]))
     return "\n\n".join(parts) + "\n"
@@ -87,11 +97,11 @@ def text(findings: Findings, directory: str = "RUN", known: Importances | None =
     else:
         parts += [_best(findings, directory), _top(findings), _over_time(findings)]
     if findings.timeline:
-        parts.append(timeline_section(findings))
+        parts.append(_timeline(findings))
     if findings.ranking:
         parts.append(_importances(known if known is not None else importances(findings)))
     if findings.timeline:
-        parts += [_phases(findings), order_section(findings)]
+        parts.append(_phases(findings))
     return "\n\n".join(parts)
 
 
@@ -225,32 +235,17 @@ def _importances(found: Importances | None) -> str:
     title = "Which settings matter"
     if found is None:
         return section(title, ["Too few trials have ended to tell."])
-    rows = [
-        [
-            key,
-            bar(share),
-            f"{share:.0%}",
-            f"{found.optuna[key]:.0%}" if key in found.optuna else "–",
-        ]
-        for key, share in found.shares.items()
-    ]
-    lines = table(["setting", "", "share", "Optuna's"], rows, left=2)
-    if math.isnan(found.r2):
-        return section(
-            title, [*lines, "All scores are equal, so no setting can be said to matter."]
-        )
+    rows = [[key, bar(share), f"{share:.0%}"] for key, share in found.shares.items()]
+    lines = table(["setting", "", "share"], rows, left=2)
+    if not any(found.shares.values()):
+        lines.append("All scores are equal, so no setting can be said to matter.")
+        return section(title, lines)
     lines += wrapped(
-        f"A random forest learned the last scores of the {found.trials} ended trials, "
-        f"stopped and failed ones included. On trials it had not seen its R² is {found.r2:.2f} "
-        "(1: perfect, 0: no better than the mean)."
+        f"Shares of the variance of the last scores of the {found.trials} ended trials, stopped "
+        "and failed ones included (Optuna's fANOVA)."
     )
     if found.caution:
         lines += wrapped(f"These shares mean little: {found.caution}.")
-    if found.optuna:
-        lines += wrapped(
-            "Optuna's shares see completed trials only, "
-            "and say what sets the best tenth of them apart."
-        )
     return section(title, lines)
 
 
@@ -288,3 +283,43 @@ def _phases(findings: Findings) -> str:
     )
     lines += wrapped(METHODS[findings.settings.method].columns)
     return section("Phase by phase", lines)
+
+
+def _timeline(findings: Findings) -> str:
+    """The part of the report that shows what each node ran when."""
+    timeline, end = findings.timeline, findings.search_time
+    width = min(16, max(map(len, timeline)))
+    columns = WIDTH - width - _OTHERS
+    lines = []
+    for node, spans in list(timeline.items())[:_MOST_NODES]:
+        ended = sum(bool(span.ending) for span in spans)
+        lines.append(f"{node[:width]:<{width}} {gantt(spans, end, columns)} {ended:>3} ended")
+    if len(timeline) > _MOST_NODES:
+        lines.append(f"… and {len(timeline) - _MOST_NODES} more nodes")
+    last = clock(end)
+    lines.append(f"{'':<{width}} 0{last:>{columns - 1}}")
+    letters = " (a for 10, b for 11, …)" if findings.settings.phases > 10 else ""
+    lines += wrapped(
+        f"A digit is the phase that the node's trial runs{letters}. "
+        "● completed, × stopped, ! failed, · idle or not yet reported."
+    )
+    return section("What the nodes did", lines)
+
+
+def gantt(spans: Sequence[Span], end: float, columns: int) -> str:
+    """A node's timeline from 0 to `end` seconds: the phase under way at each column's middle."""
+    line = ["·"] * columns
+    scale = columns / end if end > 0 else 0.0
+    for span in spans:
+        sign = _SIGNS[span.phase] if span.phase < len(_SIGNS) else "+"
+        for column in range(
+            max(0, math.ceil(span.start * scale - 0.5)),
+            min(columns, math.ceil(span.end * scale - 0.5)),
+        ):
+            line[column] = sign
+    for span in spans:
+        if span.ending:
+            line[min(columns - 1, max(0, math.ceil(span.end * scale - 0.5) - 1))] = _ENDINGS[
+                span.ending
+            ]
+    return "".join(line)

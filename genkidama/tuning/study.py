@@ -64,7 +64,7 @@ class Study:
         self._seed = experiment.seed
         self._space = parse_space(experiment.search.space)
         self._distributions = {
-            key: _distribution(dimension) for key, dimension in self._space.items()
+            key: distribution(dimension) for key, dimension in self._space.items()
         }
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="study")
         self._written: dict[int, int] = {}
@@ -244,7 +244,8 @@ class Study:
         return sampler
 
 
-def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+def distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+    """The values of a setting, as Optuna describes them."""
     if dimension.choices is not None:
         return optuna.distributions.CategoricalDistribution(dimension.labels)
     assert dimension.low is not None

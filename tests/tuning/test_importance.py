@@ -42,14 +42,6 @@ def of(**options: Any) -> Findings:
     )
 
 
-def few(findings: Findings, complete: int) -> Findings:
-    """Without all but so many of the completed trials."""
-    kept = [trial for trial in findings.trials if trial.state != "completed"] + findings.of_state(
-        "completed"
-    )[:complete]
-    return Findings(findings.name, findings.settings, findings.space, tuple(kept))
-
-
 def found(findings: Findings, **options: Any) -> Importances:
     result = importances(findings, **options)
     assert result is not None
@@ -61,7 +53,7 @@ def test_the_setting_that_matters_has_all_of_it_and_the_idle_one_nothing() -> No
     assert list(result.shares) == ["a.matters", "b.idle"]
     assert result.shares["a.matters"] > 0.97
     assert math.fsum(result.shares.values()) == pytest.approx(1)
-    assert result.r2 > 0.9 and result.trials == 40 and not result.caution and result.optuna == {}
+    assert result.trials == 40 and not result.caution
 
 
 def test_noise_gives_the_idle_setting_no_share() -> None:
@@ -72,7 +64,7 @@ def test_noise_gives_the_idle_setting_no_share() -> None:
             score=lambda p, _, rng: 100 * p["a.matters"] + rng.normal(0, 30),
         )
     )
-    assert result.shares["b.idle"] < 0.1 and 0.1 < result.r2 < 0.7
+    assert result.shares["b.idle"] < 0.1
 
 
 def test_a_tie_of_two_settings_is_shared() -> None:
@@ -105,7 +97,7 @@ def test_the_same_seed_gives_the_same_shares() -> None:
     findings = of(trials=12)
     first = found(findings, seed=3)
     assert found(findings, seed=3) == first
-    assert found(findings, seed=4).r2 != first.r2
+    assert found(findings, seed=4) != first
 
 
 def test_the_stopped_trials_change_the_result() -> None:
@@ -136,17 +128,8 @@ def test_the_stopped_trials_change_the_result() -> None:
         everyone.space,
         tuple(t for t in everyone.of_state("completed") if t.score > 60),
     )
-    assert found(everyone, study=study).shares["a.gate"] > 0.8
+    assert found(everyone).shares["a.gate"] > 0.8
     assert found(completed).shares["a.gate"] < 0.3
-
-
-def test_optunas_are_shown_beside_ours_if_the_study_is_given() -> None:
-    study = make_study(space=TWO, score=matters, trials=40, failing=(), not_a_number=())
-    result = found(read(study), study=study)
-    assert set(result.optuna) == set(TWO) and math.fsum(result.optuna.values()) == pytest.approx(1)
-    assert result.optuna["a.matters"] > 0.5
-    one = found(few(read(study), 1), study=study)
-    assert one.optuna == {}
 
 
 def test_failed_trials_count_with_the_worst_score_there_is() -> None:
@@ -175,25 +158,23 @@ def test_failed_trials_count_with_the_worst_score_there_is() -> None:
         )
     findings = Findings("x", findings.settings, findings.space, tuple(trials))
     worst = min(phase.score for trial in trials for phase in trial.phases)
-    _, scores = importance._table(findings)
+    values = [trial.value for trial in importance.ended_study(findings).trials]
     assert {
-        score for score, trial in zip(scores, trials, strict=True) if trial.state == "failed"
+        value for value, trial in zip(values, trials, strict=True) if trial.state == "failed"
     } == {worst}
     assert found(findings).shares["a.matters"] > 0.9
 
 
-def test_few_trials_and_pure_noise_say_that_they_mean_little() -> None:
+def test_few_trials_say_that_they_mean_little() -> None:
     few = found(of(trials=6))
     assert "only 6 trials" in few.caution
-    noise = found(of(trials=40, score=lambda p, phase, rng: float(rng.normal())))
-    assert noise.r2 < 0 and "R² is below 0" in noise.caution
 
 
 def test_too_few_trials_give_nothing_and_a_constant_score_zeros() -> None:
     assert importances(of(trials=3)) is None
     assert importances(of(trials=8, until=1.0)) is None
     constant = found(of(score=lambda p, phase, rng: 7.0))
-    assert set(constant.shares.values()) == {0.0} and math.isnan(constant.r2)
+    assert set(constant.shares.values()) == {0.0} and "equal" in constant.caution
     assert importances(of(trials=10, score=lambda p, phase, rng: math.nan)) is None
 
 
