@@ -35,6 +35,9 @@ from genkidama.weights import DTYPE, Signature, Vector
 from studies.scaling.links import Network
 from studies.scaling.matrix import Link
 
+#: The module of `Ready`, as a child may import it.
+READY = "studies.parts.__main__"
+
 #: Few packets, so that the process that carries them is not the limit.
 _MTU = 9000
 
@@ -89,7 +92,7 @@ def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[fl
             "name": "parts",
             "network": {"options": {"size": options.numbers}},
             "parent": {"checkpoint_seconds": 3600.0},
-            "child": {"backend": "studies.parts.__main__:Ready", "cores": 1},
+            "child": {"backend": f"{READY}:Ready", "cores": 1},
         }
     )
     link = Link(megabits, options.milliseconds, 0.0) if megabits else None
@@ -110,6 +113,7 @@ def window(parts: int, megabits: float, options: argparse.Namespace) -> tuple[fl
                 command += ["--shard", f"{number + 1}/{parts}"]
                 started.append(start(network.at(number, command), folder / f"{number}.log"))
             command = [sys.executable, "-m", "genkidama.child", "--parent", ",".join(addresses)]
+            command += ["--allow", READY]
             started.append(start(network.at_parent([*command, "--name", "pi"]), folder / "c.log"))
             history = folder / "run" / "history.jsonl"
             moments = watch(history, started, options.seconds, network)

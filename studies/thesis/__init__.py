@@ -12,10 +12,8 @@
     recorder.py   what gym 0.23 plays for that
     unequal.py    a training with two children of unequal speed
     statistics.py from rows to what the seeds of a cell come to
-    document.py   docs/results/thesis.md, made from the rows
-    reasons.py    its sections on what may explain a difference from the thesis
+    tables.py     the tables of docs/results/thesis.md, whose prose is written by hand
     options.py    options that several of these commands have
-    wording.py    how it writes figures, differences and tables
     pictures.py   its figures
     lander_v2.py  LunarLander-v2, as far as it differs from v3
 """

@@ -39,6 +39,9 @@ from studies.thesis.cells import CELLS, GROUPS, Condition, Row
 from studies.thesis.measure import ROOT, measure
 from studies.thesis.options import add_episodes, add_places
 
+#: Its prose is written by hand; `report` makes its tables.
+PAGE = ROOT / "docs/results/thesis.md"
+
 #: What a run takes on two idle cores, until the first row tells.
 _GUESS = 360.0
 
@@ -110,9 +113,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 21 to 25, again 31 to 35)",
     )
     add_places(parser, ROOT / "docs/results/thesis.jsonl", ROOT / "runs/thesis")
-    parser.add_argument(
-        "--document", type=Path, default=ROOT / "docs/results/thesis.md", help="what report writes"
-    )
+    parser.add_argument("--document", type=Path, default=PAGE, help="what report writes")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="where plot draws")
     parser.add_argument("--keep", action="store_true", help="keep each run's directory in --work")
     add_episodes(parser, 500, "that judge a checkpoint")
@@ -148,10 +149,10 @@ def main(arguments: list[str] | None = None) -> int:
             return 0 if well else EnvironmentFailure.exit_code
         case "report":
             from studies.thesis import program, virtual
-            from studies.thesis.document import write
+            from studies.thesis.tables import write
 
             others = store.read(program.RESULTS), store.read(virtual.RESULTS)
-            for file in write(rows, options.document, *others):
+            for file in write(rows, PAGE, options.document, *others):
                 print(file)
         case "plot":
             from studies.thesis.pictures import compare

@@ -10,18 +10,7 @@ import pytest
 from genkidama.errors import EnvironmentFailure
 from studies import store
 from studies.gorila import __main__ as gorila
-from studies.scaling.matrix import BUNDLES, Condition, Row
-from studies.scaling.ours import experiment_of
-
-
-@pytest.mark.parametrize("name", BUNDLES)
-def test_n_bundles_begin_to_learn_after_as_many_steps_as_one(name: str) -> None:
-    for machines in BUNDLES[name].machines:
-        experiment = experiment_of(Condition(name, machines, seed=7))
-        assert experiment.algorithm.start_steps * machines == 512
-        assert (experiment.algorithm.name, experiment.seed) == ("dqn", 7)
-        rule = "blend" if name == "synchronous" else "gradient"
-        assert experiment.parent.rule == rule
+from studies.scaling.matrix import Condition, Row
 
 
 def test_a_table_goes_on_where_it_was_and_tells_its_medians(

@@ -9,15 +9,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from studies.groups import Group
 from studies.scaling import __main__ as command
 from studies.scaling.links import Network
-from studies.scaling.machines import sweep
 from studies.scaling.matrix import LINKS, Condition
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -53,39 +50,6 @@ for _ in range(5):
     link.recv(1)
 print(time.monotonic() - begin)
 """
-
-
-def test_a_group_gets_its_share_and_stops_when_frozen() -> None:
-    group = Group(f"scaling-{os.getpid()}-0")
-    try:
-        process = subprocess.Popen(BURN, preexec_fn=group.enter)
-        group.hold(0.05)
-        before = group.used()
-        begin = time.monotonic()
-        time.sleep(2.0)
-        assert (group.used() - before) / (time.monotonic() - begin) < 0.06
-        assert group.throttled() > 0
-        group.freeze()
-        time.sleep(0.1)
-        before = group.used()
-        time.sleep(0.3)
-        assert group.used() - before < 0.001
-    finally:
-        group.close()
-    assert process.wait() == -9
-    assert not list(GROUPS.glob(f"*/scaling-{os.getpid()}-0"))
-
-
-def test_what_a_killed_run_has_left_is_swept_away() -> None:
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    group = Group(f"scaling-{gone.pid}-0")
-    process = subprocess.Popen(BURN, preexec_fn=group.enter)
-    subprocess.run(["ip", "netns", "add", f"scaling-{gone.pid}-parent"], check=True)
-    sweep()
-    assert process.wait() == -9
-    assert not list(GROUPS.glob(f"*/scaling-{gone.pid}-0"))
-    assert not Path(f"/run/netns/scaling-{gone.pid}-parent").exists()
 
 
 def test_a_link_takes_its_time_and_can_be_cut() -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
 from studies import store
-from studies.thesis import program, stand_in
+from studies.thesis import program
 
 #: It has all that is replaced, and sets networks aside as the thesis' program does.
 SOURCE = """
@@ -61,29 +59,3 @@ def test_a_run_is_trained_judged_and_not_repeated(
     assert "run 3: judging 20/20" in capsys.readouterr().out
     assert program.main(words) == 0
     assert len(store.read(results)) == 1
-
-
-def test_the_weights_are_in_our_order(tmp_path: Path) -> None:
-    layers = [torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)]
-    stand_in.set_aside(torch.nn.Sequential(*layers), str(tmp_path / "weights.pt"))
-    parts = [part.flatten() for one in layers for part in (one.weight, one.bias)]
-    assert program.weights(tmp_path / "weights.pt").tolist() == torch.cat(parts).tolist()
-
-
-def test_another_program_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        program.main([str(tmp_path), "--episodes", "0"])
-    assert "--episodes: 0: a whole number of at least 1 is needed" in capsys.readouterr().err
-    with pytest.raises(ConfigurationError, match=r"has no a3c_single_machine.py \(No such file"):
-        program.train(tmp_path, tmp_path / "work", print)
-    with pytest.raises(ConfigurationError, match=r"has no .*zero_grad.*; check out commit 8de83cf"):
-        program.changed("import gym\n")
-
-
-def test_a_program_that_fails_is_said(tmp_path: Path) -> None:
-    broken = clone(tmp_path / "broken", "raise SystemExit('no more')\n" + SOURCE)
-    with pytest.raises(EnvironmentFailure, match="ended with code 1: no more"):
-        program.train(broken, tmp_path / "work", print)
-    idle = clone(tmp_path / "idle", "raise SystemExit(0)\n" + SOURCE)
-    with pytest.raises(EnvironmentFailure, match="set 0 of 20 checkpoints aside"):
-        program.train(idle, tmp_path / "work", print)

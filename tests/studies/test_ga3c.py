@@ -43,12 +43,3 @@ def test_a_sweep_goes_on_where_it_was_and_tells_its_medians(
         "",
         "PPS ÷ (TPS · t_max) lies between 0.90 and 0.90 in 6 windows.",
     ]
-
-
-def test_a_line_that_is_none_is_named_in_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = tmp_path / "sweep.jsonl"
-    results.write_text("nonsense\n")
-    assert ga3c_sweep.main(["report", "--results", str(results)]) == 2
-    assert capsys.readouterr().err == f"error: {results}:1: is no JSON object; delete that line\n"
