@@ -16,6 +16,8 @@ from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.tokens import is_loopback
 
 __all__ = [
+    "ANSWERS",
+    "ANSWERS_OF_ONE",
     "ENTERING",
     "ENTERING_OF_ONE",
     "VIEWERS",
@@ -28,8 +30,13 @@ __all__ = [
 ]
 
 #: So many connections may be between their first byte and their hello, in all and from one address.
+#: `parent.max_per_address` raises both: see `entering_of_one`.
 ENTERING = 512
 ENTERING_OF_ONE = 128
+
+#: So many HTTP answers that are sent in pieces may be under way, in all and to one address.
+ANSWERS = 64
+ANSWERS_OF_ONE = 16
 
 #: So many may watch the run's page, in all and from one address. They take no child's place.
 VIEWERS = 64
@@ -49,6 +56,8 @@ class Visit:
     entering: bool = True
     #: Whether it watches the run's page.
     watching: bool = False
+    #: Whether it is being sent a large answer.
+    answered: bool = False
     gone: bool = False
 
 
@@ -56,16 +65,22 @@ class Doors:
     """Counts the connections, and says which may come in.
 
     Args:
-        limit: how many may be open at once.
-        limit_of_one: how many of these may come from one place.
+        children: how many may have said hello. As many again as may be on their way to it may be
+            open at once.
+        limit_of_one: how many of these may come from one place. A quarter of them, and at least
+            `ENTERING_OF_ONE`, may be on their way to the hello.
     """
 
-    def __init__(self, limit: int, limit_of_one: int) -> None:
-        self.limit = limit
+    def __init__(self, children: int, limit_of_one: int) -> None:
         self._limit_of_one = limit_of_one
+        self._entering_of_one = max(ENTERING_OF_ONE, limit_of_one // 4)
+        # Four places may be this busy at once, so one leaves room for others.
+        self._entering_limit = max(ENTERING, 4 * self._entering_of_one)
+        self.limit = children + self._entering_limit
         self._open: Counter[str] = Counter()
         self._entering: Counter[str] = Counter()
         self._watching: Counter[str] = Counter()
+        self._answered: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many connections are open."""
@@ -81,8 +96,8 @@ class Doors:
         for count, limit, what in (
             (self._open.total(), self.limit, "connections are open"),
             (self._open[place], self._limit_of_one, f"connections of {place} are open"),
-            (self._entering.total(), ENTERING, "connections have not said hello yet"),
-            (self._entering[place], ENTERING_OF_ONE, f"of {place} have not said hello yet"),
+            (self._entering.total(), self._entering_limit, "connections have not said hello yet"),
+            (self._entering[place], self._entering_of_one, f"of {place} have not said hello yet"),
         ):
             if count >= limit:
                 raise ProtocolError("full", f"{limit} {what}; it may come again")
@@ -114,9 +129,27 @@ class Doors:
         _take_one(self._open, place)
         self._watching[place] += 1
 
+    def answer(self, visit: Visit) -> None:
+        """It is sent a large answer, until it is gone.
+
+        Raises:
+            ProtocolError: too many are.
+        """
+        place = visit.place
+        for count, limit, what in (
+            (self._answered.total(), ANSWERS, "large answers are under way"),
+            (self._answered[place], ANSWERS_OF_ONE, f"large answers to {place} are under way"),
+        ):
+            if count >= limit:
+                raise ProtocolError("full", f"{limit} {what}; ask again when one has been read")
+        visit.answered = True
+        self._answered[place] += 1
+
     def leave(self, visit: Visit) -> None:
         """It is gone. Nothing happens the second time."""
         if not visit.gone:
+            if visit.answered:
+                _take_one(self._answered, visit.place)
             self.settle(visit)
             visit.gone = True
             _take_one(self._watching if visit.watching else self._open, visit.place)

@@ -214,13 +214,17 @@ class Conversation:
         backoff = Backoff(uplink.BACKOFF_SECONDS, random.random)
         self._complaints.readable_token(self.session.name)
         while True:
+            told = 0.0
             try:
                 return await self._open()
             except FAILURES as error:
                 self._complaints.unreachable(self.session.name, error)
+                told = min(uplink.BACKOFF_SECONDS[1], uplink.retry_after(error))
             except Refused as refusal:
                 self._complaints.refused(self.session.name, refusal)
-            await asyncio.sleep(backoff.wait())
+            if told:  # it is there, and is not to be waited for longer
+                backoff.reset()
+            await asyncio.sleep(told + backoff.wait())
 
     async def _open(self) -> Decision:
         connection = await self.uplink.open()

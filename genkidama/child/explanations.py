@@ -12,6 +12,7 @@ import structlog
 import websockets
 
 from genkidama.child.credentials import OtherCertificate
+from genkidama.child.uplink import retry_after
 from genkidama.pacing import Once
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def explain(error: BaseException, uplink: Uplink) -> str:
     """Why there is no connection to the parent, in a sentence with the way out."""
     parent = uplink.parent
     match error:
+        case websockets.InvalidStatus() if seconds := retry_after(error):
+            return f"the parent has no room for another connection, and says: in {seconds:.0f} s"
         case websockets.InvalidStatus():
             return _explain_status(error.response.status_code, uplink.has_token)
         case OtherCertificate():

@@ -17,7 +17,15 @@ from genkidama.messages import HANDSHAKE_LIMIT, Reply, Request, decode_reply, en
 from genkidama.system.link import retransmit_soon
 from genkidama.tokens import is_loopback
 
-__all__ = ["BACKOFF_SECONDS", "FAILURES", "REPLY_SECONDS", "Uplink", "ask", "make_room"]
+__all__ = [
+    "BACKOFF_SECONDS",
+    "FAILURES",
+    "REPLY_SECONDS",
+    "Uplink",
+    "ask",
+    "make_room",
+    "retry_after",
+]
 
 #: Pings find a parent that vanished without a word. Training never delays the answer, because this
 #: process does not train; a minute forgives a busy Pi and a bad Wi-Fi.
@@ -128,6 +136,17 @@ def make_room(connection: ClientConnection, size: int) -> None:
     """Lets messages with a vector of `size` numbers through."""
     # The installed websockets has no public way to raise the limit of an open connection.
     connection.protocol.max_message_size = size_limit(size)
+
+
+def retry_after(error: BaseException) -> float:
+    """Seconds after which a parent that has no room wants to be asked again; 0 if it did not say.
+
+    They come from `Retry-After` of RFC 9110 §10.2.3, as a number.
+    """
+    if not isinstance(error, websockets.InvalidStatus):
+        return 0.0
+    said = error.response.headers.get("Retry-After", "")
+    return float(said) if said.isascii() and said.isdigit() and len(said) < 10 else 0.0
 
 
 def _no_address(parent: str, error: Exception) -> ConfigurationError:

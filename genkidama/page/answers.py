@@ -188,8 +188,10 @@ def _refusal(asked: Asked, viewers: Viewers, now: float) -> Answer | None:
             words = f"{host or 'no host'!r} is no name of this machine; ask by its address"
             return _words(HTTPStatus.FORBIDDEN, words)
         return None
-    key = parse_qs(urlsplit(asked.target).query).get("key", [""])[0]
+    key = parse_qs(asked.target.partition("?")[2]).get("key", [""])[0]
     if key and asked.path == "/":
+        if asked.method == "HEAD":  # a preview of the link, which must not use it up
+            return Answer(HTTPStatus.OK, _WELCOME, _KINDS["html"], (("Cache-Control", "no-store"),))
         return _open_link(key, host, viewers, now)
     shown = viewers.shown(headers, cookie_of(host))
     problem = viewers.problem(shown, now)
@@ -237,7 +239,7 @@ def _words(status: int, words: str, *headers: tuple[str, str]) -> Answer:
 
 def _same_origin(origin: str, host: str) -> bool:
     """Whether a page of this origin came from this very parent."""
-    return bool(host) and urlsplit(origin).netloc == host
+    return bool(host) and origin.partition("://")[2] == host
 
 
 def names_this_machine(host: str, names: frozenset[str]) -> bool:

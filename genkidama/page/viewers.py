@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import NamedTuple, Protocol
 
 from genkidama.tokens import Entry
@@ -126,8 +125,9 @@ class Viewers:
 
 
 def _cookie(header: str, name: str) -> str:
-    try:
-        cookie = SimpleCookie(header)
-    except CookieError:
-        return ""
-    return cookie[name].value if name in cookie else ""
+    """The value of one cookie; empty without it. Other programs' cookies may be malformed."""
+    for pair in header.split(";"):
+        key, _, value = pair.strip().partition("=")
+        if key == name:
+            return value.strip('"')
+    return ""

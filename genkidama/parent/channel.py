@@ -14,35 +14,41 @@ a connection loses it.
   Meanwhile hardly anything is read.
 - What a frame has brought is let go as soon as it is answered, and with the connection all is let
   go, without waiting for the garbage collector.
+- A large HTTP answer is sent in pieces, each when the one before has been taken. Bytes behind a
+  request wait until it is answered, and are no frames if the answer is none of a websocket.
 
 This file and `doorway.py` are those of the parent that know how websockets works inside:
 `process_event`, `paused`, `state`, `transport`, `recv_messages` and `protocol` of its asyncio
-connection; `recv_frame`, `send_response`, `fail`, `state`, `max_message_size`, the parser and the
-close frames of its protocol. A child's end of the line looks after itself.
+connection; `recv_frame`, `send_response`, `fail`, `state`, `max_message_size`, `writes`,
+`eof_sent`, the parser and the close frames of its protocol. A child's end of the line looks after
+itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, TypeAlias
 
+from websockets import protocol as base
 from websockets.asyncio.server import ServerConnection
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Response
 from websockets.protocol import Event, State
+from websockets.server import ServerProtocol
 
 from genkidama._version import __version__
 from genkidama.cluster_settings import ParentSettings
 from genkidama.doors import Budget, Visit
 from genkidama.errors import ProtocolError
 from genkidama.messages import PROTOCOL
+from genkidama.page.viewers import Shown
 from genkidama.system.link import retransmit_soon
 from genkidama.tokens import ANY
 
-__all__ = ["SERVER", "Answer", "Channel"]
+__all__ = ["PIECE_BYTES", "SERVER", "Answer", "Channel", "Protocol"]
 
 #: Gives the reply to a message, empty if that comes later, or None if the message must go the
 #: ordinary way.
@@ -74,6 +80,9 @@ _FRAGMENTS = (100.0, 4096.0)
 #: A message in fragments, and a reply, must get on by so many bytes a second.
 _SLOWEST = 1024.0
 
+#: An HTTP answer is sent in pieces of so many bytes.
+PIECE_BYTES = 1 << 16
+
 #: While a reply is not taken, so much of the next message is read.
 _AHEAD_BYTES = 1 << 16
 
@@ -82,6 +91,23 @@ _HANG_UP_SECONDS = 1.0
 
 #: A child that says too much is not read for so long at most, so that it can answer pings.
 _LONGEST_PAUSE = 5.0
+
+
+class _Patient(base.Protocol):
+    """websockets' protocol, which reads frames only once the request before them is answered."""
+
+    def parse(self) -> Generator[None]:
+        while self.state is State.CONNECTING and not self.reader.eof:
+            yield
+        if self.state is State.CONNECTING:  # nobody waits for the answer any more
+            self.send_eof()
+            yield from self.discard()
+        else:
+            yield from super().parse()
+
+
+class Protocol(ServerProtocol, _Patient):
+    """A server's side, whose `parse` reads the request and leaves the rest to `_Patient`."""
 
 
 class Channel(ServerConnection):
@@ -114,6 +140,8 @@ class Channel(ServerConnection):
         self.fault: ProtocolError | None = None
         #: Whether a viewer of the page is at the other end, and no child.
         self.watching = False
+        #: What that viewer has shown to be let in.
+        self.shown = Shown("")
         #: Bytes of what was sent.
         self.sent = 0
         self._send_response = self.protocol.send_response
@@ -135,8 +163,10 @@ class Channel(ServerConnection):
         self._counted = 0
         #: With more than this it is called at once.
         self._many, self._much = pushes / 4, size / 4
-        #: When the first fragment of a message came, and the bytes of it so far.
-        self._begun = 0.0
+        #: What is left to be sent of an HTTP answer.
+        self._rest = memoryview(b"")
+        #: When the first fragment of a message came, None between messages, and its bytes so far.
+        self._begun: float | None = None
         self._fragmented = 0
         #: Why nothing is read at present.
         self._holds: set[str] = set()
@@ -160,6 +190,7 @@ class Channel(ServerConnection):
         self._lost(self, self.loop.time() - self._since)
         # What is left would wait for the garbage collector, with the last push in it.
         self.answer = None
+        self._rest = memoryview(b"")
         protocol: Any = self.protocol
         if protocol.parser_exc is not None:
             protocol.parser_exc.__traceback__ = None
@@ -190,6 +221,7 @@ class Channel(ServerConnection):
             self._watch.cancel()
             self._watch = None
         self._let("reply")
+        self._send_rest()
 
     def account(self, now: float) -> None:
         """Reads a child that has said too much no further for a while. To be called often.
@@ -270,11 +302,16 @@ class Channel(ServerConnection):
         if frame.opcode is not Opcode.CONT:
             self._begun = now
             self._fragmented = 0
+        begun = self._begun
+        if begun is None:
+            return True  # a continuation of nothing, which websockets refuses
+        if frame.fin:
+            self._begun = None
         self._fragmented += len(frame.data)
         if len(frame.data) < _FRAGMENT_BYTES and self._fragments.spend(1, now):
             self._give_up("flood", "fragments without end")
-        elif now - self._begun > self.patience + self._fragmented / _SLOWEST:
-            self._give_up("silent", f"a message that has not come within {now - self._begun:.0f} s")
+        elif now - begun > self.patience + self._fragmented / _SLOWEST:
+            self._give_up("silent", f"a message that has not come within {now - begun:.0f} s")
         return self.fault is None
 
     def _look(self) -> None:
@@ -305,7 +342,23 @@ class Channel(ServerConnection):
 
     def _sign_response(self, response: Response) -> None:
         response.headers["Server"] = SERVER
+        body = response.body or b""
+        if len(body) > PIECE_BYTES:
+            self._rest = memoryview(body)[PIECE_BYTES:]
+            response.body = bytes(body[:PIECE_BYTES])
         self._send_response(response)
+        if self._rest:
+            self.protocol.writes.pop()  # the end, which comes behind the last piece
+
+    def _send_rest(self) -> None:
+        """Sends an HTTP answer on, as far as it is taken."""
+        while self._rest and not self.paused and not self.transport.is_closing():
+            piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
+            self.sent += len(piece)
+            self.transport.write(piece)
+            if not self._rest:
+                self.protocol.writes.append(b"")
+                super().send_data()
 
     def write(self, content: bytes) -> None:
         """Sends a message at once; only while it is `free`."""
@@ -329,6 +382,7 @@ class Channel(ServerConnection):
         if self.protocol.writes:
             self.sent += sum(map(len, self.protocol.writes))
             super().send_data()
+            self._send_rest()
 
 
 def _nothing() -> None:

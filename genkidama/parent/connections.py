@@ -28,9 +28,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
-from websockets.server import ServerProtocol
 
-from genkidama.doors import ENTERING, Doors
+from genkidama.doors import Doors
 from genkidama.errors import ProtocolError
 from genkidama.messages import (
     HANDSHAKE_LIMIT,
@@ -48,7 +47,7 @@ from genkidama.messages import (
 )
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission, answer
-from genkidama.parent.channel import Channel
+from genkidama.parent.channel import Channel, Protocol
 from genkidama.parent.manners import (
     CLOSED_FOR,
     REFUSED_BY,
@@ -96,7 +95,7 @@ class Connections:
         self.admission: Admission | None = None
         settings = server.experiment.parent
         #: Says how many connections there may be.
-        self.doors = Doors(settings.max_children + ENTERING, settings.max_per_address)
+        self.doors = Doors(settings.max_children, settings.max_per_address)
         self._settings = settings
         self._server = server
         self._now = now
@@ -112,7 +111,7 @@ class Connections:
     def create(self, server: Server, **options: Any) -> Channel:
         """A connection of websockets' server, with its options and no transport yet."""
         # Without extensions: weights do not deflate.
-        protocol = ServerProtocol(max_size=HANDSHAKE_LIMIT)
+        protocol = Protocol(max_size=HANDSHAKE_LIMIT)
         made, lost = self._open.add, self._lost
         return Channel(self._settings, made, lost, protocol, server, **options)
 

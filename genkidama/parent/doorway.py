@@ -2,7 +2,8 @@
 
 Laws of this file:
 - Each connection is counted from its first byte on, before TLS. `genkidama.doors` says whether it
-  fits; one that does not is closed at once.
+  fits. One that does not is closed at once; without TLS it is told when to come again, and of a
+  crowd each is told another time.
 - Some descriptors stay free for checkpoints and the history, however many connections come.
 - What is accepted is counted or closed in the same step. Between `loop.sock_accept` and the task
   that waits for it lies a turn of the loop, and a door that closes in it would lose the socket.
@@ -15,6 +16,7 @@ methods that are called there.
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -27,7 +29,7 @@ from websockets.asyncio.server import Server
 from genkidama.cluster_settings import ParentSettings
 from genkidama.doors import Doors, Visit, check_exposed
 from genkidama.errors import EnvironmentFailure, ProtocolError
-from genkidama.parent.channel import Channel
+from genkidama.parent.channel import PIECE_BYTES, Channel
 from genkidama.system.address import explain, parse_listen
 from genkidama.system.descriptors import room_for
 
@@ -38,6 +40,18 @@ _BACKLOG = 256
 
 #: After an error in taking one, as in a moment without descriptors, the next is waited for so long.
 _RETRY_SECONDS = 0.1
+
+#: Who is turned away may come again after so many seconds: a crowd comes in over this time.
+_AGAIN_SECONDS = (1, 8)
+
+#: Who is turned away before it has asked hears of it for so long, and so many at once.
+_PARTING_SECONDS = 1.0
+_MOST_PARTING = 32
+
+_TURNED_AWAY = (
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\n"
+    "Connection: close\r\n\r\n"
+)
 
 
 class Doorway:
@@ -76,6 +90,8 @@ class Doorway:
         self._opening: dict[asyncio.Task[None], tuple[socket.socket, Visit]] = {}
         #: Of these, those that are being opened already.
         self._begun: set[Visit] = set()
+        #: Sockets of those that were turned away, until they have heard it.
+        self._parting: set[socket.socket] = set()
 
     def stand_in(self, server: Server, make: Callable[[], Channel]) -> None:
         """Takes the place of asyncio's server in this one, which does not serve yet.
@@ -109,6 +125,8 @@ class Doorway:
                 asyncio.get_running_loop().remove_reader(each)
         self._serving = False
         _close(self.sockets)
+        _close(self._parting)
+        self._parting.clear()
         for task, (_, visit) in self._opening.items():
             # Without TLS a connection is there in a moment. If it is cancelled in that moment,
             # uvloop closes it, and never tells it of its end.
@@ -143,12 +161,33 @@ class Doorway:
         try:
             visit = self._doors.enter(host)
         except ProtocolError as error:
-            taken.close()
+            self._turn_away(taken)
             self._refused(f"{host}:{port}" if host else "unknown", error)
             return
         task = asyncio.create_task(self._open(taken, visit))
         self._opening[task] = taken, visit
         task.add_done_callback(self._opened)
+
+    def _turn_away(self, taken: socket.socket) -> None:
+        if self._options:  # a client that begins TLS reads nothing else
+            taken.close()
+            return
+        answer = _TURNED_AWAY.format(seconds=random.randint(*_AGAIN_SECONDS))  # noqa: S311
+        asked = b""
+        with suppress(OSError):
+            taken.send(answer.encode())
+            taken.shutdown(socket.SHUT_WR)
+            asked = taken.recv(PIECE_BYTES)
+        # What comes for a socket that is closed resets it, and the answer may be lost.
+        if asked or len(self._parting) >= _MOST_PARTING:
+            taken.close()
+            return
+        self._parting.add(taken)
+        asyncio.get_running_loop().call_later(_PARTING_SECONDS, self._part, taken)
+
+    def _part(self, taken: socket.socket) -> None:
+        self._parting.discard(taken)
+        taken.close()
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         taken, visit = self._opening.pop(task)

@@ -7,6 +7,7 @@ Laws of this file:
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,27 +24,30 @@ from websockets.http11 import Request, Response
 from genkidama.doors import Doors
 from genkidama.errors import ProtocolError
 from genkidama.events import Event
-from genkidama.page.answers import Answer, answer, is_watching
+from genkidama.page.answers import Answer, Asked, answer, is_watching
 from genkidama.page.children import Facts
 from genkidama.page.document import Document
 from genkidama.page.files import Files, plotly
 from genkidama.page.http import as_asked, as_response
 from genkidama.page.metrics import metrics
-from genkidama.page.viewers import Viewers
+from genkidama.page.viewers import Viewers, cookie_of
 from genkidama.page.watchers import Watchers
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.admission import Admission
-from genkidama.parent.channel import Channel
+from genkidama.parent.channel import PIECE_BYTES, Channel
 from genkidama.parent.manners import REFUSED_BY, address_of
 from genkidama.parts import Part
 
-__all__ = ["STUCK_SECONDS", "Site"]
+__all__ = ["RECHECK_SECONDS", "STUCK_SECONDS", "Site"]
 
 #: A viewer says nothing; a message of more bytes ends the connection.
 _LONGEST_WORD = 1024
 
 #: A viewer that takes nothing for so long has gone.
 STUCK_SECONDS = 30.0
+
+#: How often it is looked whether who watches may still do so.
+RECHECK_SECONDS = 2.0
 
 #: The rest of a large answer may take so long.
 _ANSWER_SECONDS = 60.0
@@ -134,22 +138,34 @@ class Site:
                 if connection.visit is not None:
                     self._doors.watch(connection.visit)
             except ProtocolError as error:
-                found = Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.reason}\n".encode())
+                found = _full(error)
             else:
                 connection.watching = True
+                connection.shown = self.viewers.shown(asked.headers, cookie_of(_host(asked)))
                 connection.set_limit(_LONGEST_WORD)
                 connection.patience = min(connection.patience, STUCK_SECONDS)
                 return True, None
+        if asked.method == "GET" and len(found.body) > PIECE_BYTES and connection.visit is not None:
+            try:
+                self._doors.answer(connection.visit)
+            except ProtocolError as error:
+                found = _full(error)
         connection.close_timeout = _ANSWER_SECONDS
         return True, as_response(found, asked)
 
     async def watch(self, connection: Channel) -> None:
-        """Sends the feed until the connection ends."""
+        """Sends the feed until the connection ends, or its viewer may look no longer."""
         self.watchers.add(connection)
         try:
             with suppress(ConnectionClosed):
-                await connection.recv()
-                await connection.close(CloseCode.POLICY_VIOLATION, "a viewer says nothing")
+                problem = ""
+                while not problem:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(RECHECK_SECONDS):
+                            await connection.recv()
+                            problem = "a viewer says nothing"
+                    problem = problem or self.viewers.problem(connection.shown, time.time())
+                await connection.close(CloseCode.POLICY_VIOLATION, problem)
         finally:
             self.watchers.remove(connection)
 
@@ -226,3 +242,11 @@ class Site:
             bytes_in=connection.received,
             bytes_out=connection.sent,
         )
+
+
+def _host(asked: Asked) -> str:
+    return asked.headers.get("host", "")
+
+
+def _full(error: ProtocolError) -> Answer:
+    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.reason}\n".encode())

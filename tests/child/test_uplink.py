@@ -7,10 +7,12 @@ import ssl
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from genkidama.child import uplink
 from genkidama.child.client import Child
-from genkidama.child.uplink import Uplink, ask
+from genkidama.child.explanations import explain
+from genkidama.child.uplink import Uplink, ask, retry_after
 from genkidama.messages import Welcome
 from genkidama.parent import Parent
 from genkidama.session import Session
@@ -98,3 +100,15 @@ async def test_a_numbered_name_does_not_fit_the_token(
             first.child.stop()
             await waiting.exchanged(1)  # the name is free
             assert second.name == "pi"
+
+
+async def test_a_child_comes_again_when_the_parent_says_it_may(tmp_path: Path) -> None:
+    """Two children behind one address that may have one connection."""
+    async with running(constant(parent={"max_per_address": 1}), tmp_path / "run") as parent:
+        url = f"ws://127.0.0.1:{parent.address[1]}"
+        first = await Uplink(url).open()
+        with pytest.raises(InvalidStatus) as refused:
+            await Uplink(url).open()
+        assert 1.0 <= retry_after(refused.value) <= 8.0
+        assert explain(refused.value, Uplink(url)).startswith("the parent has no room for another")
+        await first.close()

@@ -85,6 +85,16 @@ def test_other_paths_are_the_childs(target: str) -> None:
     assert ask(target) is None and ask(target, CLOSED) is None
 
 
+def test_a_preview_of_a_link_does_not_use_it_up() -> None:
+    viewers = Viewers(KNOWN)
+    for key in ("the-key-of-a-link", "of-nobody"):
+        found = ask(f"/?key={key}", viewers, method="HEAD")
+        assert found is not None and "Set-Cookie" not in dict(found.headers)
+        assert found.status == 200  # it tells nobody whether there is such a link
+    opened = ask("/?key=the-key-of-a-link", viewers)
+    assert opened is not None and "Set-Cookie" in dict(opened.headers)
+
+
 def test_only_get_is_answered() -> None:
     assert ask("/status", method="POST") is None and ask("/status", method="HEAD") is not None
 
@@ -161,12 +171,19 @@ def test_names_of_this_machine(host: str, ours: bool) -> None:
     assert names_this_machine(host, OPEN.names) is ours
 
 
+_ODD = st.one_of(st.text(), st.text("[]:/@%?#;=\\http.\ud800", max_size=12).map("http://[".__add__))
+
+
 @given(
-    st.text(max_size=40), st.dictionaries(st.sampled_from(["host", "origin", "cookie"]), st.text())
+    st.sampled_from(["", "watch", "status", "metrics", "static/", "films//["]),
+    st.text(max_size=40),
+    st.dictionaries(st.sampled_from(["host", "origin", "cookie", "authorization"]), _ODD),
 )
-def test_whatever_is_asked_there_is_an_answer_or_none(path: str, headers: dict[str, str]) -> None:
+def test_whatever_is_asked_there_is_an_answer_or_none(
+    path: str, more: str, headers: dict[str, str]
+) -> None:
     for viewers in (OPEN, CLOSED):
-        found = answer(Asked(f"/{path}", headers), Shown(), viewers, 0.0)
+        found = answer(Asked(f"/{path}{more}", headers), Shown(), viewers, 0.0)
         assert found is None or found.status in (200, 401, 403, 404)
 
 

@@ -50,7 +50,9 @@ def test_a_viewers_token_shows_and_a_childs_does_not() -> None:
     viewers = Viewers(KNOWN)
     assert not viewers.open
     assert said(viewers, bearer(TOKEN)) == ""
-    assert said(viewers, {"cookie": f"x=1; genkidama={COOKIE}"}) == ""
+    for others in ("x=1", "x", "[]={}", 'y="', "ü=1;;", "genkidama-1=z"):  # of other programs
+        assert said(viewers, {"cookie": f"{others}; genkidama={COOKIE}"}) == ""
+        assert said(viewers, {"cookie": f"genkidama={COOKIE}; {others}"}) == ""
     for headers, words in (
         ({}, "asks for a viewer's token"),
         ({"cookie": f"genkidama-1={COOKIE}"}, "asks for a viewer's token"),

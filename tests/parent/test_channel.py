@@ -271,6 +271,15 @@ async def test_fragments_that_do_not_get_on_end_the_connection(tmp_path: Path) -
         await until(lambda: parent.server.refusals == {"silent": 1})
 
 
+async def test_a_continuation_of_nothing_is_a_protocol_error(parent: Parent) -> None:
+    async with untouched(parent), FakeChild(parent.address) as child:
+        await child.enter()
+        child.connection.transport.write(b"\x80\x81\0\0\0\0!")
+        await child.connection.wait_closed()
+        assert child.connection.close_code == 1002
+        await until(lambda: parent.server.refusals == {"malformed": 1})
+
+
 async def test_a_child_that_never_takes_its_reply_loses_the_connection(tmp_path: Path) -> None:
     """A ping would wait behind the reply, so its silence is no help."""
     settings = experiment(parent={"silence_seconds": 0.4})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -35,6 +36,27 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
         return True
 
 
+async def told_to_come_again(parent: Parent) -> int:
+    """After how many seconds a connection that does not fit is to come again, whether or not it
+    has asked for something."""
+    reader, writer = await asyncio.open_connection(*parent.address)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(5):
+        answer = await reader.read()
+    writer.close()
+    found = re.match(rb"HTTP/1.1 503 .*\r\nRetry-After: (\d+)\r\n", answer)
+    assert found, answer
+    return int(found[1])
+
+
+async def test_a_crowd_is_told_different_times(tmp_path: Path) -> None:
+    settings = experiment(parent={"max_per_address": 1})
+    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        assert len({await told_to_come_again(parent) for _ in range(24)}) > 2
+        assert isinstance(await child.push(1.0), Weights)
+
+
 async def test_one_address_gets_so_many_connections(tmp_path: Path) -> None:
     settings = experiment(parent={"max_per_address": 2})
     async with running(settings, tmp_path) as parent:
@@ -42,9 +64,7 @@ async def test_one_address_gets_so_many_connections(tmp_path: Path) -> None:
             await a.enter()
             await b.enter()
             for _ in range(3):
-                reader, writer = await asyncio.open_connection(*parent.address)
-                assert await is_closed(reader)
-                writer.close()
+                assert await told_to_come_again(parent)
             assert parent.server.refusals == {"full": 3}
             assert isinstance(await a.push(1.0), Weights)
         await until(lambda: not len(parent._connections.doors))
@@ -62,14 +82,13 @@ async def test_connections_that_say_nothing_leave_room_for_those_that_do(
     """All of one address count together; what is inside already is left alone."""
     monkeypatch.setattr(doors, "ENTERING_OF_ONE", 3)
     monkeypatch.setattr(Connections, "open_seconds", 0.3)
-    async with running(experiment(), tmp_path) as parent, AsyncExitStack() as stack:
+    settings = experiment(parent={"max_per_address": 12})
+    async with running(settings, tmp_path) as parent, AsyncExitStack() as stack:
         child = await stack.enter_async_context(FakeChild(parent.address))
         await child.enter()
         silent = [await asyncio.open_connection(*parent.address) for _ in range(3)]
         await until(lambda: len(parent._connections.doors) == 4)
-        reader, writer = await asyncio.open_connection(*parent.address)
-        assert await is_closed(reader)
-        writer.close()
+        assert await told_to_come_again(parent)
         assert isinstance(await child.push(1.0), Weights)
         for reader, writer in silent:  # they had their time
             assert await is_closed(reader)
@@ -259,14 +278,23 @@ async def flood(out: Path, hard_limit: int) -> int:
             others = [await asyncio.open_connection(*address) for _ in range(100)]
             await child.pushed(1.0)
             await until(lambda: CheckpointFolder(out / "checkpoints").latest() is not None)
-            done = {
-                reader for reader, _ in others if reader.at_eof() or reader.exception() is not None
-            }
+            done = await asyncio.gather(*(has_ended(reader) for reader, _ in others))
             for _, writer in others:
                 writer.close()
         process.communicate()
         assert process.returncode == 0
-    return len(others) - len(done)
+    return done.count(False)
+
+
+async def has_ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(0.5):
+            await reader.read()
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 async def test_the_soft_limit_of_descriptors_is_raised(tmp_path: Path) -> None:

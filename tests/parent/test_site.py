@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import random
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +18,13 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from genkidama.doors import VIEWERS_OF_ONE
+from genkidama.doors import ANSWERS_OF_ONE, VIEWERS_OF_ONE
 from genkidama.events import from_line
 from genkidama.messages import Push
 from genkidama.page.document import Document
 from genkidama.page.folded import fold
 from genkidama.parent import Parent, site
+from genkidama.parent.channel import PIECE_BYTES
 from genkidama.tokens import link_cookie, link_token, written
 from tests.helpers import constant, eventually, history, running
 from tests.page.test_gallery import fetch
@@ -240,6 +244,108 @@ async def test_one_who_does_not_read_costs_the_others_nothing_and_is_closed(
         assert viewer.transport.get_write_buffer_size() == held  # type: ignore[attr-defined]
         await eventually(lambda: len(watchers) == 0, seconds=5.0)
         stuck.transport.abort()
+
+
+async def test_a_large_answer_comes_whole_and_nobody_who_does_not_read_costs_much(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytes(range(256)) * 2**15  # 8 MB
+
+    def read(name: str, zipped: bool) -> tuple[bytes, bool]:
+        return content, False
+
+    connections = parent._connections
+    monkeypatch.setattr(connections.site, "file", read)
+    assert await fetch(place(parent, "plotly.js")) == (200, content)
+    taken, refused = [], 0
+    for _ in range(ANSWERS_OF_ONE + 3):
+        reader, writer = await asyncio.open_connection(*parent.address, limit=2**16)
+        host, port = parent.address
+        writer.write(f"GET /plotly.js HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        taken.append((reader, writer))
+        refused += (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+    assert refused == 3
+    assert (await fetch(place(parent, "healthz")))[0] == 200
+    waiting = [each.transport.get_write_buffer_size() for each in connections._open]
+    assert 0 < max(waiting) <= 3 * PIECE_BYTES  # what each pins; the content is there once
+    reader, writer = taken[0]
+    writer.write_eof()
+    async with asyncio.timeout(10):  # one that reads again gets the rest
+        assert (await reader.read()).endswith(content[-(2**20) :])
+    for _, each in taken:
+        each.transport.abort()
+    await eventually(lambda: not connections.doors._answered)
+
+
+def mutated(rng: random.Random, request: bytes) -> bytes:
+    """The request with a few of its bytes cut, copied, or replaced by what parsers trip over."""
+    for _ in range(rng.randint(0, 3)):
+        at, length = rng.randrange(len(request) + 1), rng.choice((0, 1, 2, 9))
+        odd = (b"[", b"://[", b"\r\n", b"\0", b"\xff", b"%", b":", b"?", b" ", b"abc", b"\x81\x05")
+        new = rng.choice((*odd, request[at : at + 20], b"x" * rng.choice((9, 9_000)), b""))
+        request = request[:at] + new + request[at + length :]
+    return request
+
+
+async def test_no_request_makes_a_traceback_and_none_fills_the_log(
+    guarded: Parent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mutants of what browsers, children and probes ask, on a live parent."""
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    upgrade = (
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    )
+    heads = [
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nCookie: genkidama=x; y\r\n",
+        b"GET /watch HTTP/1.1\r\nHost: [\r\nOrigin: http://[\r\n" + upgrade,
+        b"GET /status HTTP/1.1\r\nHost: a\r\nOrigin: http://[\r\n",
+        b"GET /?key=x HTTP/1.1\r\nHost: [\r\n",
+        b"GET /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n",
+        b"HEAD /healthz HTTP/1.1\r\nHost: a\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\n",
+        b"GET / HTTP/1.1\r\nAuthorization: Bearer " + PI.encode() + b"\r\n" + upgrade,
+    ]
+    rng = random.Random(1)
+    asked = [head + b"\r\n" + rest for head in heads for rest in (b"", b"abc", b"\x88\x80\0\0\0\0")]
+    asked += [mutated(rng, rng.choice(asked)) for _ in range(1_000)]
+    began = time.monotonic()
+
+    async def ask(request: bytes) -> None:
+        reader, writer = await asyncio.open_connection(*guarded.address)
+        with suppress(OSError):
+            writer.write(request)
+            writer.write_eof()
+            await reader.read()
+        writer.close()
+
+    for first in range(0, len(asked), 50):
+        await asyncio.gather(*map(ask, asked[first : first + 50]))
+    async with Bearer(guarded.address, PI) as child:
+        await child.enter()
+    seconds = time.monotonic() - began
+    assert not list(map(str, faults[:3]))
+    said = [each.getMessage()[:200] for each in caplog.records if each.levelno >= logging.WARNING]
+    assert not said[:3]
+    assert not any(each.exc_info for each in caplog.records)
+    lines = [line for line in history(guarded.out) if line["event"] == "refused"]
+    assert len(lines) <= len(guarded.server.refusals) * (seconds + 2)
+
+
+async def test_what_is_withdrawn_ends_the_pages_that_are_open(
+    guarded: Parent, tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "RECHECK_SECONDS", 0.05)
+    cookie = f"genkidama-{guarded.address[1]}={COOKIE}"
+    feeds = [await watch(guarded, **bearer(VIEWER)), await watch(guarded, Cookie=cookie)]
+    for feed in feeds:
+        await hear(feed)
+    tokens.write_text(f"pi {PI}\n")
+    for feed in feeds:
+        with pytest.raises(ConnectionClosed) as closed:
+            await to_the_end(feed)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
 
 
 def test_the_documents_paths_are_those_of_the_parent() -> None:
