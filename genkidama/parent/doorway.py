@@ -29,7 +29,7 @@ from websockets.asyncio.server import Server
 from genkidama.cluster_settings import ParentSettings
 from genkidama.doors import Doors, Visit, check_exposed
 from genkidama.errors import EnvironmentFailure, ProtocolError
-from genkidama.parent.channel import PIECE_BYTES, Channel
+from genkidama.parent.channel import PIECE_BYTES, SERVER, Channel
 from genkidama.system.address import explain, parse_listen
 from genkidama.system.descriptors import room_for
 
@@ -49,8 +49,8 @@ _PARTING_SECONDS = 1.0
 _MOST_PARTING = 32
 
 _TURNED_AWAY = (
-    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: {seconds}\r\nContent-Length: 0\r\n"
-    "Connection: close\r\n\r\n"
+    "HTTP/1.1 503 Service Unavailable\r\nRetry-After: {seconds}\r\n"
+    f"Server: {SERVER}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
 
 
