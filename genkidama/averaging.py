@@ -48,6 +48,8 @@ class Contribution(msgspec.Struct, gc=False):
     loss: float | None = None
     #: How many running statistics end the vector. They are θ_C's own, whatever is pushed.
     statistics: int = 0
+    #: The Euclidean norm of the numbers before them, at most `LARGEST`; None if not measured.
+    length: float | None = None
 
 
 @runtime_checkable
@@ -58,7 +60,8 @@ class Rule(Protocol):
     for all children in turns. It must not wait, and every push pays for what it does.
 
     Every rule keeps these promises; `tests/rules` checks them:
-    - Finite weights and a finite push give finite weights.
+    - Finite weights and a push of honest size give finite weights. Where a rule cannot keep that,
+      the parent takes the push back, and refuses it (`Trial.take`).
     - It is deterministic: the same pushes give the same weights to the bit.
     - It reads the push and writes θ_P in place. It keeps neither array.
     - `state` holds all that it remembers, and `restore` makes a new rule go on like the old one.
@@ -67,6 +70,10 @@ class Rule(Protocol):
     #: What a push's vector is: `"weights"`, θ_C; `"difference"`, θ_C − θ_base, where θ_base is the
     #: θ_P that the child started from; `"gradient"`, the mean of its cores' gradients at θ_base.
     takes: ClassVar[Literal["weights", "difference", "gradient", "experience"]] = "weights"
+
+    #: Whether a push that the parent lets in can make neither θ_P nor the state overflow, so that
+    #: nobody needs to look.
+    convex: ClassVar[bool] = False
 
     def start(self, push: Contribution) -> Vector | None:
         """θ_P of a parent that has none, made from its first push. That holds θ_C, whatever the
@@ -153,6 +160,8 @@ class Blend(Rule):
 
     Source: thesis §4.7, Algorithm 2.
     """
+
+    convex = True
 
     def __init__(self, alpha: float) -> None:
         self.alpha = alpha

@@ -86,7 +86,7 @@ def allowance(available: int | None, among: int) -> int | None:
 
 
 def refusal_of_replay(
-    available: int | None, shape: tuple[int, int, int], size: int, steps: int
+    available: int | None, shape: tuple[int, int, int], size: int, steps: int, batch: int = 0
 ) -> str:
     """Why a replay tensor is not made; empty if there is room for it.
 
@@ -95,12 +95,18 @@ def refusal_of_replay(
         shape: C, N and M.
         size: bytes of the tensor, and of what is kept beside it.
         steps: `replay.steps`.
+        batch: `algorithm.batch_size`; where `steps` is 0, the tensor holds one batch. A small one
+            is never refused.
     """
     if available is None or size + RESERVE_BYTES <= available:
         return ""
+    if not steps and size <= RESERVE_BYTES:
+        return ""
     cores, rows, columns = shape
+    setting = "replay.steps" if steps else "algorithm.batch_size"
+    steps = steps or batch
     room = max(0, available - RESERVE_BYTES)
     return (
-        f"replay.steps = {steps}: the replay tensor of {cores} × {rows} × {columns} numbers takes "
+        f"{setting} = {steps}: the replay tensor of {cores} × {rows} × {columns} numbers takes "
         f"{megabytes(size)}, {megabytes(room)} are free; at most {steps * room // size} steps fit"
     )

@@ -18,16 +18,16 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from genkidama.averaging import Contribution, Rule, RuleState
 from genkidama.errors import ProtocolError
-from genkidama.weights import Vector
+from genkidama.weights import LARGEST, Vector
 
-__all__ = ["Columns", "Experience", "Learned", "most_rows"]
+__all__ = ["Columns", "Experience", "Learned", "are_actions", "are_numbers", "most_rows"]
 
 Rows = npt.NDArray[np.float32]
 
@@ -42,6 +42,14 @@ _NUMBERS = 1 << 22
 
 #: What was dropped within so many batches is worth a note; the counts stay for ever.
 _LATELY = 100
+
+#: A child whose rows alone have killed the learner so often, within `_LATELY` batches, has no say.
+_STRIKES = 3
+
+#: A probability is no smaller than e^−_LOG_MU, and neither is the density of an action; a density
+#: is no larger than e^_LOG_MU. The probability of a discrete action is 1 at most, but for rounding.
+_LOG_MU = 1e5
+_LOG_1 = 1e-3
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,8 @@ class Columns:
     action: int
     #: Whether there is a column for the discounted return.
     discounted: bool = False
+    #: How many discrete actions there are, numbered from 0; 0 if an action is a vector.
+    choices: int = 0
 
     @property
     def count(self) -> int:
@@ -100,7 +110,34 @@ class Columns:
         terminated = (rows[:, self.terminated] > 0.0) | (distance == 0.0)
         if (np.arange(len(rows)) + distance >= len(rows))[~terminated].any():
             return "a step whose following observation is missing"
+        if not are_numbers(rows).all():
+            return f"a number beyond ±{LARGEST:g}"
+        steps = rows[distance > 0.0]
+        if not are_actions(steps[:, self.actions], self.choices).all():
+            return f"an action that is none of 0 to {self.choices - 1}"
+        log_mu = steps[:, self.log_mu]
+        if (log_mu > (_LOG_1 if self.choices else _LOG_MU)).any() or (log_mu < -_LOG_MU).any():
+            return "a log-probability that no action has"
         return ""
+
+
+def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which rows (n, …) have finite numbers alone, none of them beyond ±`LARGEST`; (n,)."""
+    flat = rows.reshape(len(rows), -1)
+    found = (flat.max(1, initial=0.0) <= LARGEST) & (flat.min(1, initial=0.0) >= -LARGEST)
+    return np.asarray(found)
+
+
+def are_actions(actions: npt.NDArray[Any], choices: int) -> npt.NDArray[np.bool_]:
+    """Which actions (n, columns) there can be, if they are numbers; (n,).
+
+    Args:
+        choices: as in `Columns`.
+    """
+    if not choices:
+        return np.ones(len(actions), np.bool_)
+    valid = (actions >= 0.0) & (actions < choices) & (actions == np.floor(actions))
+    return np.asarray(valid.all(1))
 
 
 def most_rows(columns: int, block: int) -> int:
@@ -148,6 +185,7 @@ class Experience(Rule):
     """
 
     takes = "experience"
+    convex = True  # θ_P is the learner's, which looks itself
 
     def __init__(
         self,
@@ -185,6 +223,13 @@ class Experience(Rule):
         self._rows = 0
         self._learned: Learned | None = None
         self._blocks: deque[_Block] = deque()
+        #: Whose rows the learner has at the moment.
+        self._learning: set[str] = set()
+        #: Whose rows were in a batch that killed the learner. Each is learned from by itself until
+        #: it is known whose rows it was.
+        self.suspects: set[str] = set()
+        #: By child: after how many batches its rows alone have killed the learner.
+        self._strikes: dict[str, deque[int]] = {}
         self._waiting = 0
         #: By child: after how many batches it was given the θ in the answer to its last push.
         self._given: dict[str, int] = {}
@@ -224,15 +269,27 @@ class Experience(Rule):
         return self._rows + 2 * self.batch
 
     def take(self) -> list[Rows] | None:
-        """The oldest blocks that make a batch together; None if there are too few steps."""
+        """The oldest blocks that make a batch together; None if there are too few steps.
+
+        While there are suspects, a batch may be smaller, and has only the rows of one of them, or
+        of none.
+        """
         if self._waiting < self.batch:
             return None
+        first = self._blocks[0].child
         taken: list[_Block] = []
+        left: deque[_Block] = deque()
         steps = 0
-        while steps < self.batch:
-            taken.append(self._blocks.popleft())
-            steps += taken[-1].steps
+        for block in self._blocks:
+            suspected = {first, block.child} & self.suspects
+            if steps < self.batch and (block.child == first or not suspected):
+                taken.append(block)
+                steps += block.steps
+            else:
+                left.append(block)
+        self._blocks = left
         self._waiting -= steps
+        self._learning = {block.child for block in taken}
         self.lag = sum((self.batches - block.born) * block.steps for block in taken) / steps
         return [block.rows for block in taken]
 
@@ -249,11 +306,38 @@ class Experience(Rule):
         """The learner has learned from a batch. Its arrays are kept."""
         self._learned = learned
         self.batches += 1
+        self.suspects -= self._learning
+        self._learning.clear()
         for child in self._pace.keys() | self._brought.keys():
             before = self._pace.get(child)
             now = float(self._brought[child])
             self._pace[child] = now if before is None else before + _PACE_SHARE * (now - before)
         self._brought.clear()
+
+    def killed(self) -> list[str]:
+        """The learner has died, and with it the batch that it had: whose rows were in it.
+
+        If they are one child's alone, that counts against it.
+        """
+        children = sorted(self._learning)
+        self._learning.clear()
+        if len(children) > 1:
+            self.suspects.update(children)
+        for child in children if len(children) == 1 else ():
+            self._strikes.setdefault(child, deque(maxlen=_STRIKES)).append(self.batches)
+            if self.is_deadly(child):
+                self.suspects.discard(child)
+                kept = [block for block in self._blocks if block.child != child]
+                self._blocks = deque(kept)
+                self._waiting = sum(block.steps for block in kept)
+        return children
+
+    def is_deadly(self, child: str) -> bool:
+        """Whether this child's rows have killed the learner so often that no more are taken."""
+        strikes = self._strikes.get(child)
+        if strikes is None or len(strikes) < _STRIKES:
+            return False
+        return strikes[-1] - strikes[0] < _LATELY
 
     # What every rule does.
 
@@ -282,6 +366,12 @@ class Experience(Rule):
             ProtocolError: the rows make no sense.
         """
         assert self._columns is not None, "begin() comes first"
+        if self.is_deadly(push.child):
+            raise ProtocolError(
+                "experience",
+                f"child {push.child!r}: its rows have killed the learner {_STRIKES} times; "
+                "no more are taken before the parent is started again",
+            )
         rows = push.vector.reshape(-1, self._columns.count)
         if problem := self._columns.problem(rows):
             raise ProtocolError("experience", f"child {push.child!r} pushes {problem}")

@@ -34,7 +34,7 @@ from genkidama.messages import (
 )
 from genkidama.pacing import Throttle
 from genkidama.plain_run import PlainRun
-from genkidama.refusals import check_hello, check_push, check_returns, check_signature
+from genkidama.refusals import check_hello, check_push, check_returns, check_signature, measure
 from genkidama.roles import Roles
 from genkidama.trial import Snapshot, Trial, Trials
 from genkidama.weights import Signature, Vector, is_finite
@@ -252,8 +252,14 @@ class ParameterServer:
             raise ProtocolError("order", f"child {child!r} pushes before it has joined")
         message = record.read(child, message)
         vector = check_push(child, message, trial, self.trials.rule, self.trials.owns(child, trial))
-        if not is_finite(vector):
-            return self._diverged(child, trial, now)
+        statistics = trial.held.statistics
+        long = 0.0
+        if message.kind == "experience":
+            wrong = "" if is_finite(vector) else "NaN or infinity"
+        else:
+            long, wrong = measure(vector, statistics)
+        if wrong:
+            return self._diverged(child, trial, wrong, now)
         check_returns(child, message.returns)
         # A push whose reply got lost is answered again and counted once. The result of a run that
         # is over stays as it is.
@@ -269,7 +275,8 @@ class ParameterServer:
                 now,
                 self.trials.progress(trial, now),
                 message.measures.get("loss"),
-                trial.held.statistics,
+                statistics,
+                long,
             )
             self._judging.take(record, message, now)
             average = self.experiment.parent.average
@@ -340,9 +347,9 @@ class ParameterServer:
             vector=trial.vector if self.trials.shared or not answer else None,
         )
 
-    def _diverged(self, child: str, trial: Trial, now: float) -> Weights:
+    def _diverged(self, child: str, trial: Trial, wrong: str, now: float) -> Weights:
         if self.trials.shared:
-            raise ProtocolError("finite", f"child {child!r} pushes NaN or infinity")
+            raise ProtocolError("finite", f"child {child!r} pushes {wrong}")
         if not (self.stop or trial.stop):
             self.trials.diverged(trial, now)
             self._check_stop(now)

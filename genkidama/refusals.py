@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from genkidama.averaging import Rule
@@ -10,9 +12,17 @@ from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, PROTOCOL, Hello, Push
 from genkidama.parts import WHOLE, Part
 from genkidama.trial import STATE_PREFIX, Trial
-from genkidama.weights import DTYPE, Signature, Vector
+from genkidama.weights import (
+    DTYPE,
+    LARGEST,
+    LARGEST_STATISTIC,
+    Signature,
+    Vector,
+    is_finite,
+    length,
+)
 
-__all__ = ["check_hello", "check_push", "check_returns", "check_signature"]
+__all__ = ["check_hello", "check_push", "check_returns", "check_signature", "measure"]
 
 #: What a push that brings only news of work has for its vector.
 NOTHING: Vector = np.zeros(0, DTYPE)
@@ -118,6 +128,25 @@ def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool)
             f"child {child!r} starts from version {message.version}, the newest is {trial.version}",
         )
     return vector
+
+
+def measure(vector: Vector, statistics: int) -> tuple[float, str]:
+    """The Euclidean norm of a vector's trained numbers, and what is wrong with its numbers.
+
+    Args:
+        vector: of weights, a difference or a gradient.
+        statistics: how many running statistics end it.
+    """
+    trained = vector[: len(vector) - statistics] if statistics else vector
+    found = length(trained)
+    tail = vector[len(trained) :]
+    if not (found < math.inf and is_finite(tail)):
+        return found, "NaN or infinity"
+    if found > LARGEST:
+        return found, f"numbers no network has: their norm is {found:.3g}, at most {LARGEST:g}"
+    if statistics and np.abs(tail).max() > LARGEST_STATISTIC:
+        return found, f"running statistics beyond ±{LARGEST_STATISTIC:g}"
+    return found, ""
 
 
 def check_returns(child: str, returns: list[float]) -> None:

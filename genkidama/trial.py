@@ -14,18 +14,22 @@ from math import fsum, lcm
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 from msgspec import UNSET, UnsetType
 
-from genkidama.averaging import Contribution, Rule, blend
+from genkidama.averaging import Contribution, Rule, RuleState, blend
 from genkidama.errors import ProtocolError
 from genkidama.events import Event, Exchange
 from genkidama.parts import WHOLE, Part
-from genkidama.weights import Signature, Vector
+from genkidama.weights import Signature, Vector, is_finite
 
 __all__ = ["STATE_PREFIX", "Snapshot", "Tally", "Trial", "Trials"]
 
 #: The names of a rule's arrays begin with this, where they stand beside a network's parameters.
 STATE_PREFIX = "__rule__."
+
+#: A push longer than this (Euclidean norm) is used on trial, with a copy of what it changes.
+_SUSPECT = 1e6
 
 #: Why a push of weights is left out by a rule that takes something else: its child had no θ_P to
 #: start from, and has one with the answer.
@@ -49,6 +53,9 @@ class Trial:
     vector: Vector | None = None
     #: The running mean of θ_P, for evaluation and export; None unless `parent.average` is set.
     average: Vector | None = None
+    #: A finite copy of θ_P and of the rule's state, and its version: the last checkpoint's, or that
+    #: of the run's beginning.
+    backup: tuple[Vector, RuleState, int] | None = None
     #: How many pushes have been applied.
     version: int = 0
     episodes: int = 0
@@ -103,8 +110,10 @@ class Trial:
                     f"child {push.child!r} pushes before the parent has weights, "
                     "and this push cannot become them",
                 )
+            if not rule.convex:
+                self.backup = (self.vector.copy(), {}, 1)
         elif kind == rule.takes:
-            left_out = rule.apply(self.vector, push)
+            left_out = self._use(push, self.vector, rule)
         elif kind == "weights" and rule.takes != "experience":
             left_out = BASELESS
         else:
@@ -117,6 +126,51 @@ class Trial:
             if decay:
                 self._take_into_average(self.vector, decay)
         return left_out
+
+    def _use(self, push: Contribution, vector: Vector, rule: Rule) -> str | None:
+        """As `Rule.apply`, but what makes NaN or infinity changes nothing and is refused.
+
+        What an honest push makes overflow, by a rule that is not `convex`, is found afterwards and
+        without a copy of it; θ_P then goes back to the `backup`.
+        """
+        if rule.convex:
+            return rule.apply(vector, push)
+        before = None
+        if push.length is None or push.length > _SUSPECT:
+            before = vector.copy(), _copied(rule.state())
+        with np.errstate(over="ignore", invalid="ignore"):
+            left_out = rule.apply(vector, push)
+        if is_finite(vector) and (before is None or _all_finite(rule.state())):
+            return left_out
+        if before is not None:
+            vector[:] = before[0]
+            rule.restore(before[1])
+            what = "it is taken back"
+        else:
+            what = self.go_back(rule)
+        raise ProtocolError(
+            "finite", f"child {push.child!r}: its push makes NaN or infinity of θ_P; {what}"
+        )
+
+    def go_back(self, rule: Rule) -> str:
+        """Lets θ_P and the rule go on from the `backup`. The counts go on as they are.
+
+        Returns:
+            What has happened, for people.
+        """
+        assert self.vector is not None
+        assert self.backup is not None
+        vector, state, version = self.backup
+        self.vector[:] = vector
+        rule.restore(_copied(state))
+        if self.average is not None and not is_finite(self.average):
+            self.average = None
+        return f"θ_P goes back to what it was at version {version}"
+
+    def is_sound(self, rule: Rule) -> bool:
+        """Whether θ_P, its mean and all that the rule remembers are finite."""
+        vectors = [each for each in (self.vector, self.average) if each is not None]
+        return all(map(is_finite, vectors)) and _all_finite(rule.state())
 
     def _take_into_average(self, vector: Vector, decay: float) -> None:
         """Below decay 1 the mean is exponential, and plain while there are few versions.
@@ -191,6 +245,14 @@ class Trial:
         self.episodes = snapshot.episodes
         self.steps = snapshot.steps
         self.add_returns(snapshot.returns)
+
+
+def _copied(state: RuleState) -> RuleState:
+    return {name: array.copy() for name, array in state.items()}
+
+
+def _all_finite(state: RuleState) -> bool:
+    return all(is_finite(array.reshape(-1)) for array in state.values())
 
 
 class Snapshot(msgspec.Struct, kw_only=True):

@@ -13,13 +13,24 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, prod
+from math import isfinite, nan, prod, sqrt
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BLOCK", "DTYPE", "STATISTICS", "Signature", "Vector", "is_finite", "unflatten"]
+__all__ = [
+    "BLOCK",
+    "DTYPE",
+    "LARGEST",
+    "LARGEST_STATISTIC",
+    "STATISTICS",
+    "Signature",
+    "Vector",
+    "is_finite",
+    "length",
+    "unflatten",
+]
 
 #: The type of every number in memory, on the wire and on disk.
 DTYPE = np.dtype("<f4")
@@ -30,6 +41,12 @@ Vector: TypeAlias = npt.NDArray[np.float32]
 #: vector crosses the memory bus once. Below 10,000 numbers OpenBLAS starts no threads.
 BLOCK = 8_192
 
+
+#: The longest push (Euclidean norm of its trained numbers) and the largest running statistic that a
+#: parent takes. No network computes with such weights. Below them the sums, the squares and the
+#: momenta of any number of pushes stay far from float32's 3.4e38.
+LARGEST = 1e15
+LARGEST_STATISTIC = 1e30
 
 #: The entries of a signature that are running statistics: of the observations, of the returns.
 STATISTICS = ("statistics.observations", "statistics.returns")
@@ -112,10 +129,19 @@ def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
 
 def is_finite(vector: Vector) -> bool:
     """Whether the vector is free of NaN and infinity."""
-    if len(vector) <= BLOCK:
-        return bool(np.count_nonzero(np.isfinite(vector)) == len(vector))
+    return isfinite(length(vector)) or bool(np.isfinite(vector).all())
+
+
+def length(vector: Vector) -> float:
+    """The Euclidean norm; NaN if one of the numbers is NaN or infinite, and else finite."""
     # A NaN or an infinity survives in the dot product of a block with itself, which is cheaper than
-    # a look at each number. Large finite numbers overflow there too, so only the slow look decides.
+    # a look at each number. Large numbers overflow there, too, so only the slow look decides.
+    total = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        blocks = (vector[start : start + BLOCK] for start in range(0, len(vector), BLOCK))
-        return all(isfinite(block.dot(block)) or np.isfinite(block).all() for block in blocks)
+        for start in range(0, len(vector), BLOCK):
+            block = vector[start : start + BLOCK]
+            total += float(block.dot(block))
+    if isfinite(total):
+        return sqrt(total)
+    largest = float(np.max(np.abs(vector)))
+    return largest * float(np.linalg.norm(vector / largest)) if isfinite(largest) else nan

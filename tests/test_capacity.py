@@ -114,3 +114,9 @@ def test_the_refusal_says_what_would_fit() -> None:
         "replay.steps = 1000000: the replay tensor of 2 × 1000000 × 1000 numbers takes 8000 MB, "
         "1000 MB are free; at most 125000 steps fit"
     )
+
+
+def test_a_batch_for_which_there_is_no_room_is_named_and_a_small_one_never_refused() -> None:
+    why = refusal_of_replay(10**9, (1, 10**12, 8), 32 * 10**12, 0, 10**12)
+    assert why.startswith("algorithm.batch_size = 1000000000000: the replay tensor of 1 × ")
+    assert not refusal_of_replay(0, (1, 1024, 8), 32 * 1024, 0, 1024)

@@ -87,6 +87,46 @@ def test_senseless_rows_are_named(column: int, value: float, problem: str) -> No
         push(begun(), rows)
 
 
+CHOICES = Columns(2, 1, choices=2)
+MANY = float(np.finfo(DTYPE).max)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "problem"),
+    [
+        (0, MANY, "a number beyond ±1e+15"),
+        (COLUMNS.reward, -MANY, "a number beyond ±1e+15"),
+        (2, 7.0, "an action that is none of 0 to 1"),
+        (2, 2.0, "an action that is none of 0 to 1"),
+        (2, -1.0, "an action that is none of 0 to 1"),
+        (2, 1e14, "an action that is none of 0 to 1"),
+        (2, 0.7, "an action that is none of 0 to 1"),
+        (COLUMNS.log_mu, 0.5, "a log-probability that no action has"),
+        (COLUMNS.log_mu, -1e9, "a log-probability that no action has"),
+    ],
+)
+def test_what_no_environment_gives_is_named(column: int, value: float, problem: str) -> None:
+    rows = steps(4)
+    assert CHOICES.problem(rows) == ""
+    rows[1, column] = value
+    assert CHOICES.problem(rows) == problem
+
+
+@given(st.data())
+def test_whatever_is_pushed_the_learner_can_index_and_add_up(data: st.DataObject) -> None:
+    """A learner may rely on rows that have no problem: each number is finite, squares and sums of
+    many of them are, and each action exists."""
+    rows = steps(3)
+    for _ in range(data.draw(st.integers(0, 3))):
+        where = data.draw(st.integers(0, 2)), data.draw(st.integers(0, COLUMNS.count - 1))
+        rows[where] = data.draw(st.floats(-MANY, MANY, width=32) | st.sampled_from([0, 1, 2, -1]))
+    if CHOICES.problem(rows):
+        return
+    real = rows[rows[:, CHOICES.following] > 0.0]
+    assert np.isfinite(np.square(rows).sum())
+    assert np.isin(real[:, 2], (0.0, 1.0)).all()
+
+
 def test_only_a_termination_needs_no_row_behind_it() -> None:
     assert COLUMNS.problem(block([[(0, TERMINATED)]])) == ""
     assert COLUMNS.problem(block([[(0, TRUNCATED)]])[:1]) != ""
@@ -164,6 +204,51 @@ def test_every_step_is_learned_from_once_or_counted_as_dropped(
     waiting = sum(each.steps for each in rule._blocks)
     assert waiting <= max(backlog * rule.batch, 9)
     assert taken + rule.too_many.total() + rule.too_old.total() + waiting == pushed
+
+
+# A learner that dies.
+
+
+def batch_of(rule: Experience) -> set[str]:
+    """Whose rows the next batch has; what they are does not matter here."""
+    assert rule.take() is not None
+    return set(rule._learning)
+
+
+def test_a_learner_dies_of_one_childs_rows_and_the_others_are_learned_from() -> None:
+    rule = begun(batch=4, backlog=8)
+
+    def collect() -> None:
+        for child in "abc":
+            if not rule.is_deadly(child):
+                push(rule, steps(2), child)
+
+    deaths = 0
+    for _ in range(40):
+        collect()
+        while rule._waiting >= rule.batch:
+            if "c" in batch_of(rule):
+                deaths += 1
+                assert "c" in rule.killed()
+            else:
+                rule.learned(learned(1.0))
+    assert deaths <= 5
+    assert [rule.is_deadly(child) for child in "abc"] == [False, False, True]
+    assert rule.batches > 20
+    assert not rule.suspects
+    with pytest.raises(ProtocolError, match="child 'c': its rows have killed the learner 3 times"):
+        push(rule, steps(2), "c")
+
+
+def test_deaths_that_are_long_ago_do_not_count() -> None:
+    rule = begun(max_lag=1000)
+    for batches in (0, 99, 100, 101):
+        rule.batches = batches
+        push(rule, steps(4))
+        rule.take()
+        assert rule.killed() == ["a"]
+        assert rule.is_deadly("a") is (batches == 101)
+    assert rule.killed() == [], "it had no batch"
 
 
 # What children are given.

@@ -235,6 +235,6 @@ def layout_of(experiment: Experiment, model: Model) -> Layout:
         nodes=nodes_of(rows) if prioritized else 0,
     )
     shape = (1, rows, columns)
-    if steps and (why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps)):
+    if why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps, batch):
         raise ConfigurationError(why)
     return layout

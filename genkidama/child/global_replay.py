@@ -9,6 +9,8 @@ Laws of this file:
 - Within what is gathered, a trajectory goes on from batch to batch. It is cut where it is sent: the
   n-step returns of its last steps then have fewer steps, and their s′ is exact.
 - Without an engine a core waits, acting as well as learning.
+- Who has the engine's password may write anything there. What no core can have written, as NaN or
+  an action that does not exist, is left out at reading, and that is said once.
 """
 
 from __future__ import annotations
@@ -19,20 +21,31 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 import torch
 
 from genkidama.child.replay import Rows, Share
 from genkidama.child.ring import Ring, RingSettings
 from genkidama.errors import ConfigurationError
+from genkidama.experience import are_actions, are_numbers
+from genkidama.learning.experience import columns_of
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, Transitions, scaled
-from genkidama.ring import GATHERED_ROWS, RingRows, describe, join_blocks, rows_for
+from genkidama.ring import GATHERED_ROWS, Drawn, RingRows, describe, join_blocks, rows_for
 
 __all__ = ["GlobalReplay", "GlobalShare", "ring_settings", "shared_by_all"]
 
 Array = npt.NDArray[Any]
 
 GATHERED_SECONDS = 0.1
+
+#: So often a learner draws again if nothing that it has drawn makes sense.
+_DRAWS = 20
+
+#: Of so many drawn steps, half must make sense, or the replay is called spoilt.
+_JUDGED = 1000
+
+log = structlog.get_logger()
 
 #: Added to each error, so that no step is forgotten.
 _LEAST = 1e-3
@@ -111,6 +124,11 @@ class GlobalReplay:
         self._gamma = model.experiment.algorithm.gamma
         self._capacity = ring.settings.capacity
         self._exponent = model.experiment.replay.priority_exponent
+        self._choices = columns_of(model).choices
+        #: How many steps were drawn, and how many of them made no sense.
+        self._drawn = 0
+        self._senseless = 0
+        self._said_spoilt = False
 
     def __len__(self) -> int:
         return len(self._ring)
@@ -135,9 +153,7 @@ class GlobalReplay:
                     "alone; take one of the two, or replay.url = 'local'"
                 )
             mode = "priority"
-        drawn, found = self._ring.sample(
-            self._seed(), count, steps, mode, self._gamma, self._scaled
-        )
+        drawn, found = self._sample(count, steps, mode)
         discounts = np.power(self._gamma, drawn.lengths).astype(np.float32)
         discounts[drawn.terminated] = 0.0
         weights = np.ones(count, np.float32)
@@ -167,7 +183,7 @@ class GlobalReplay:
 
     def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
         _check_own(own)
-        found = self._ring.stretches(self._seed(), count, length)
+        found = self._stretches(count, length)
         lengths = np.array([len(actions) for _, actions, _ in found])
         rewards, terminated, _, log_mu = np.concatenate([numbers for _, _, numbers in found]).T
         last = np.cumsum(lengths) - 1
@@ -186,6 +202,66 @@ class GlobalReplay:
             torch.from_numpy(self._model.seen(behind)),
             log_mu=log_mu.copy(),
             replay=self,
+        )
+
+    def _sample(self, count: int, steps: int, mode: str) -> tuple[Drawn, Array]:
+        """As `Ring.sample`. What makes no sense is left out, and others stand in for it."""
+        for _ in range(_DRAWS):
+            drawn, places = self._ring.sample(
+                self._seed(), count, steps, mode, self._gamma, self._scaled
+            )
+            numbers = np.stack((drawn.rewards, drawn.log_mu), 1)
+            good = are_numbers(numbers) & are_actions(drawn.actions, self._choices)
+            for seen in (drawn.observations, drawn.following):
+                good &= are_numbers(seen)
+            if good.all():
+                self._drawn += count
+                return drawn, places
+            self._judge(count, int(np.count_nonzero(~good)))
+            if self._exponent:
+                rows, laps, _ = places[~good].T
+                self._ring.prioritize(np.stack((rows, laps, np.zeros(len(rows))), 1))
+            if good.any():
+                taken = np.resize(np.flatnonzero(good), count)
+                return Drawn(*(each[taken] for each in drawn)), places[taken]
+        raise self._spoilt()
+
+    def _stretches(self, count: int, length: int) -> list[tuple[Array, Array, Array]]:
+        """As `Ring.stretches`, without those in which something makes no sense."""
+        for _ in range(_DRAWS):
+            found = self._ring.stretches(self._seed(), count, length)
+            good = [
+                each
+                for each in found
+                if are_numbers(each[0]).all()
+                and are_numbers(each[2]).all()
+                and are_actions(each[1], self._choices).all()
+                and are_numbers(each[1]).all()
+            ]
+            self._judge(len(found), len(found) - len(good))
+            if good:
+                return good
+        raise self._spoilt()
+
+    def _judge(self, drawn: int, senseless: int) -> None:
+        """Counts what was drawn, and says once that some of it makes no sense, once that most."""
+        if senseless and not self._senseless:
+            log.warning(
+                "the replay holds steps that no core can have written; they are left out",
+                replay=self._ring.settings.name,
+            )
+        self._drawn += drawn
+        self._senseless += senseless
+        mostly = self._drawn >= _JUDGED and 2 * self._senseless > self._drawn
+        if mostly and not self._said_spoilt:
+            self._said_spoilt = True
+            log.error(str(self._spoilt()))
+
+    def _spoilt(self) -> ConfigurationError:
+        return ConfigurationError(
+            f"replay.name = {self._ring.settings.name!r}: this replay is spoilt: most of its steps "
+            "are none that a core can have written (NaN, or an action that does not exist); choose "
+            "another replay.name"
         )
 
     def _seed(self) -> int:

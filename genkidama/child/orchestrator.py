@@ -220,10 +220,11 @@ class CoreOrchestrator:
 
     def _check_replay(self, layout: Layout) -> None:
         """Refuses a replay tensor for which there is no room, before it is made."""
-        if steps := self.experiment.replay.steps:
-            shape = (layout.cores, layout.steps, layout.columns)
-            if why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps):
-                raise ConfigurationError(why)
+        shape = (layout.cores, layout.steps, layout.columns)
+        steps = 0 if self.experiment.shares_replay else self.experiment.replay.steps
+        batch = self.experiment.algorithm.batch_size
+        if why := refusal_of_replay(available_bytes(), shape, layout.replay_bytes, steps, batch):
+            raise ConfigurationError(why)
 
     def _abandon(self, nursery: int | None) -> None:
         """Kills what `startup` has started, and so ends whatever waits for that.

@@ -12,6 +12,7 @@ import torch
 from genkidama.diagnostics import SHAPE, Diagnostics, Window
 from genkidama.experience import Columns
 from genkidama.experiment import Experiment
+from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model, Spaces
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
@@ -30,7 +31,8 @@ _MEASURED_STEPS = 256
 def columns_of(model: Model) -> Columns:
     """What a row of this model's experience is."""
     discounted = model.experiment.environment.normalize_rewards
-    return Columns(model.observation_size, model.head.columns, discounted)
+    choices = model.head.outputs if isinstance(model.head, Categorical) else 0
+    return Columns(model.observation_size, model.head.columns, discounted, choices)
 
 
 def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> Rollout:

@@ -111,6 +111,7 @@ class Checkpointer:
             server.trial.vector = trained
             server.trial.average = checkpoint.vector
         _restore_rule(server.trials.rule, checkpoint)
+        self._copy(now)  # to go back to
         # One that was cut for this part is not its own yet.
         saved = part.is_first or self._folder.version_path(snapshot.version).exists()
         self._saved_version = snapshot.version if saved else 0
@@ -263,9 +264,12 @@ class Checkpointer:
     def _copy(self, now: float) -> _Copy:
         trial = self._server.trial
         assert trial.vector is not None
-        state = self._server.trials.rule.state()
-        copies = {name: array.copy() for name, array in state.items()}
+        rule = self._server.trials.rule
+        if not trial.is_sound(rule) and trial.backup is not None:
+            self._complain(f"θ_P holds NaN or infinity; {trial.go_back(rule)}")
+        copies = {name: array.copy() for name, array in rule.state().items()}
         vector = trial.vector.copy()
+        trial.backup = (vector, dict(copies), trial.version)
         if trial.average is not None:
             copies[TRAINED] = vector
             vector = trial.average.copy()

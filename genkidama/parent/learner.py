@@ -3,7 +3,8 @@
 Laws of this file:
 - The two take turns: `genkidama.learner.memory` says whose the shared memory is when.
 - A learner that dies is started again with the newest θ and its optimizer's state. What it was
-  learning from is lost. One that dies again and again without learning ends the run.
+  learning from is lost, and counted against the children whose rows it was (`Experience.killed`).
+  The run ends if the rows of every child kill it, or if it dies again and again without any.
 - One that hangs is killed, as a core is: `genkidama.health` says when. One without a batch waits,
   and has no age.
 - It is forked from `NURSERY` if there is one. Else, and where that is gone, it is a new program.
@@ -31,7 +32,12 @@ from typing import Any
 import numpy as np
 import structlog
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.errors import (
+    ConfigurationError,
+    EnvironmentFailure,
+    GenkidamaError,
+    ProtocolError,
+)
 from genkidama.events import Measures
 from genkidama.experience import Columns, Experience, Learned
 from genkidama.experiment import Experiment
@@ -264,15 +270,33 @@ class LearnerProcess:
             return
         self._idle = False
         code = _code(self._process)
-        self._policy.died(time.monotonic())
         reason = self._reason or died_of(code)
         self._reason = ""
-        if self._policy.given_up:
-            times = f"{self._policy.deaths} times in a row"
-            self._failed(EnvironmentFailure(f"the learner died {times}: {reason}"))
+        children = self._blame(reason)
+        how = ""
+        if not children:
+            self._policy.died(time.monotonic())
+            if self._policy.given_up:
+                how = f"{self._policy.deaths} times in a row"
+        elif all(map(self._rule.is_deadly, self._server.joined.union(children))):
+            how = "again and again, of every child's rows"
+        if how:
+            self._failed(EnvironmentFailure(f"the learner died {how}: {reason}"))
             return
-        log.warning("learner lost", exit_code=code, reason=reason)
+        log.warning("learner lost", exit_code=code, reason=reason, rows_of=children)
         self._restarting = asyncio.get_running_loop().create_task(self._restart())
+
+    def _blame(self, reason: str) -> list[str]:
+        """Counts the learner's death to those children whose rows it had, and says who they are."""
+        children = self._rule.killed()
+        others = len(children) - 1
+        for child in children:
+            shared = f", with rows of {others} others beside them" if others else ""
+            error = ProtocolError(
+                "experience", f"child {child!r}: the learner died of its rows{shared}: {reason}"
+            )
+            self._server.refuse(child, error, self._now())
+        return children
 
     async def _restart(self) -> None:
         try:

@@ -71,6 +71,7 @@ class Cautious(Rule):
     def __init__(self, rule: Rule, settings: ParentSettings) -> None:
         self.rule = rule
         self.takes = rule.takes  # type: ignore[misc]  # the same for all rules of a class but this
+        self.convex = rule.convex  # type: ignore[misc]
         self._limit = settings.push_limit
         self._window = settings.push_window
         self._trim = settings.push_trim
@@ -98,7 +99,7 @@ class Cautious(Rule):
             self._newest[child] = push.vector.copy()
             while len(self._newest) > self._window:
                 del self._newest[next(iter(self._newest))]
-            push = msgspec.structs.replace(push, vector=self._mean(parent))
+            push = msgspec.structs.replace(push, vector=self._mean(parent), length=None)
         return self.rule.apply(parent, push)
 
     def _mean(self, parent: Vector) -> Vector:

@@ -18,14 +18,15 @@ from genkidama.decoding import convert
 from genkidama.errors import ConfigurationError
 from genkidama.rules.buffer import Buffer
 from genkidama.rules.options import DifferenceOptions
-from genkidama.rules.pace import Pace, add_scaled, blend_statistics, norm
+from genkidama.rules.pace import Pace, add_scaled, blend_statistics, shortening
 from genkidama.rules.weighing import Weighing
-from genkidama.weights import Vector
+from genkidama.weights import Vector, length
 
 __all__ = ["Difference"]
 
 _VELOCITY = "velocity"
 _DELAYED, _WAITED = "delayed", "steps_waited"
+_LENGTH = "length_begun"
 
 
 class Difference(Rule):
@@ -63,11 +64,15 @@ class Difference(Rule):
         #: The sum of the differences that the momentum has not taken in yet, and their steps.
         self._delayed: Vector | None = None
         self._waited = 0
+        #: How long θ_P was at the first difference; 0 before it.
+        self._length = 0.0
 
     def apply(self, parent: Vector, push: Contribution) -> None:
         size = len(parent) - push.statistics
         blend_statistics(parent, push)
-        batch = self._buffer.add(push.vector[:size], self._weigh(push), push)
+        self._length = self._length or max(length(parent[:size]), math.sqrt(size))
+        part = shortening(push, size, self._options.max_difference * self._length)
+        batch = self._buffer.add(push.vector[:size], part * self._weigh(push), push)
         if batch is None or not self._alpha:
             return
         factor = batch.factor / batch.count / self._options.delay
@@ -78,8 +83,8 @@ class Difference(Rule):
             factor = 1.0
         longest = self._pace.longest(push)
         if longest < math.inf:
-            length = rate * factor * norm(change)
-            rate *= min(1.0, longest / length) if length else 1.0
+            long = rate * factor * length(change)
+            rate *= min(1.0, longest / long) if long else 1.0
         add_scaled(parent[:size], change, rate * factor)
 
     def _accelerated(self, change: Vector, factor: float) -> Vector:
@@ -105,7 +110,7 @@ class Difference(Rule):
         return fresh + self._velocity * momentum
 
     def state(self) -> RuleState:
-        own: RuleState = {}
+        own: RuleState = {_LENGTH: np.array([self._length])} if self._length else {}
         if self._velocity is not None:
             own[_VELOCITY] = self._velocity
         if self._delayed is not None:
@@ -117,6 +122,7 @@ class Difference(Rule):
         self._velocity = state.get(_VELOCITY)
         self._delayed = state.get(_DELAYED)
         self._waited = int(state[_WAITED][0]) if _WAITED in state else 0
+        self._length = float(state[_LENGTH][0]) if _LENGTH in state else 0.0
         self._weigh.restore(state)
         self._buffer.restore(state)
         self._pace.restore(state)

@@ -16,7 +16,7 @@ from genkidama.averaging import Contribution, Rule, RuleState
 from genkidama.decoding import convert
 from genkidama.rules.buffer import Buffer
 from genkidama.rules.options import GradientOptions
-from genkidama.rules.pace import Pace, blend_statistics
+from genkidama.rules.pace import Pace, blend_statistics, shortening
 from genkidama.rules.steps import Steps
 from genkidama.rules.weighing import Weighing
 from genkidama.schedules import learning_rate
@@ -43,6 +43,8 @@ class Gradient(Rule):
     Args:
         alpha: not used; the learning rate is `optimizer.learning_rate`.
         optimizer: the settings.
+        longest: `algorithm.max_gradient_norm`. Children keep to it, and a gradient that is longer
+            all the same is cut to it. 0 means no limit.
         options: see `GradientOptions`.
 
     Raises:
@@ -51,7 +53,15 @@ class Gradient(Rule):
 
     takes = "gradient"
 
-    def __init__(self, alpha: float, optimizer: Optimizer | None = None, /, **options: Any) -> None:
+    def __init__(
+        self,
+        alpha: float,
+        optimizer: Optimizer | None = None,
+        longest: float = 0.0,
+        /,
+        **options: Any,
+    ) -> None:
+        self._longest = longest
         self._settings = optimizer or Optimizer()
         self._options = checked = convert(options, GradientOptions, "parent.rule_options")
         self._weigh = Weighing(checked)
@@ -69,7 +79,8 @@ class Gradient(Rule):
             return OUTLIER
         size = len(parent) - push.statistics
         blend_statistics(parent, push)
-        batch = self._buffer.add(push.vector[:size], self._weigh(push), push)
+        part = shortening(push, size, self._longest)
+        batch = self._buffer.add(push.vector[:size], part * self._weigh(push), push)
         if batch is None:
             return None
         rate = learning_rate(self._settings, push.progress) * self._pace.factor(push)

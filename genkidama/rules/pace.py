@@ -13,11 +13,14 @@ import numpy as np
 
 from genkidama.averaging import Contribution, RuleState
 from genkidama.rules.options import DifferenceOptions, GradientOptions
-from genkidama.weights import Vector
+from genkidama.weights import Vector, length
 
-__all__ = ["Pace", "add_scaled", "blend_statistics", "norm"]
+__all__ = ["Pace", "add_scaled", "blend_statistics", "shortening"]
 
 _STEPS = "steps_made"
+
+#: A child that shortens its gradient to a limit may be beyond it by a rounding error.
+_ROUNDING = 1.0001
 
 #: Numbers worked on at a time, so that intermediate results stay in a second-level cache.
 BLOCK = 16_384
@@ -53,13 +56,17 @@ class Pace:
         self._made = int(state[_STEPS][0]) if _STEPS in state else 0
 
 
-def norm(vector: Vector) -> float:
-    """Euclidean, without an overflow for large finite numbers."""
-    with np.errstate(over="ignore"):
-        square = float(vector.dot(vector))
-    if not math.isfinite(square):
-        return float(np.linalg.norm(vector.astype(np.float64)))
-    return math.sqrt(square)
+def shortening(push: Contribution, size: int, longest: float) -> float:
+    """The factor that makes a push no longer than `longest`, by its Euclidean norm.
+
+    Args:
+        size: how many of the push's numbers are trained.
+        longest: 0 means no limit.
+    """
+    if not longest:
+        return 1.0
+    long = length(push.vector[:size]) if push.length is None else push.length
+    return 1.0 if long <= longest * _ROUNDING else longest / long
 
 
 def add_scaled(weights: Vector, change: Vector, rate: float) -> None:

@@ -12,9 +12,9 @@ from typing import TypeAlias
 import numpy as np
 
 from genkidama.averaging import RuleState
-from genkidama.rules.pace import BLOCK, norm
+from genkidama.rules.pace import BLOCK
 from genkidama.settings import Optimizer
-from genkidama.weights import DTYPE, Vector
+from genkidama.weights import DTYPE, Vector, length
 
 __all__ = ["Steps"]
 
@@ -76,15 +76,15 @@ class Steps:
             if decay:
                 np.multiply(ours, decay, spare)
                 slope = np.add(slope, spare, step)
-            way, length = self._direct(slope, spare, kept)
+            way, scale = self._direct(slope, spare, kept)
             if whole is None:
-                np.multiply(way, rate * length, step)
+                np.multiply(way, rate * scale, step)
                 np.subtract(ours, step, ours)
             else:
-                np.multiply(way, rate * length, whole[part])
+                np.multiply(way, rate * scale, whole[part])
         if whole is not None:
-            length = norm(whole)
-            weights -= whole if length <= longest else whole * (longest / length)
+            long = length(whole)
+            weights -= whole if long <= longest else whole * (longest / long)
 
     def _divide(self, size: int) -> list[_Block]:
         """The blocks of a vector of this length."""

@@ -43,7 +43,8 @@ def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
     options = settings.rule_options
     arguments: tuple[Any, ...] = (settings.alpha,)
     if kind is Gradient:
-        arguments = (settings.alpha, experiment.optimizer)
+        longest = experiment.algorithm.max_gradient_norm
+        arguments = (settings.alpha, experiment.optimizer, longest)
     problem = f"parent.rule = {settings.rule!r} with parent.rule_options = {options!r}"
     if kind is Blend and options:
         raise ConfigurationError(f"{problem}: it has no options; 'weighted' is a blend that has")

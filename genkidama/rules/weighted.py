@@ -31,6 +31,8 @@ class Weighted(Rule):
         ConfigurationError: an option is unknown, or out of its range.
     """
 
+    convex = True
+
     def __init__(self, alpha: float, **options: Any) -> None:
         self._alpha = alpha
         checked = convert(options, WeightedOptions, "parent.rule_options")

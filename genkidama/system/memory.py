@@ -16,6 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.errors import EnvironmentFailure
+from genkidama.formats import megabytes
+
 __all__ = ["Block", "Parts", "size_of"]
 
 Array = npt.NDArray[Any]
@@ -52,7 +55,10 @@ class Block:
         self.layout = layout
         size = size_of(layout)
         self.descriptor = _anonymous_file(size) if descriptor is None else descriptor
-        self._map = mmap.mmap(self.descriptor, size)
+        try:
+            self._map = mmap.mmap(self.descriptor, size)
+        except (OSError, OverflowError) as error:
+            raise _too_large(size, error) from None
         start = 0
         for name, (shape, dtype) in layout.parts().items():
             setattr(
@@ -82,8 +88,20 @@ def _anonymous_file(size: int) -> int:
     else:  # not Linux: a file that loses its name before any other process can see it
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
+    try:
+        os.ftruncate(descriptor, size)
+    except (OSError, OverflowError) as error:
+        os.close(descriptor)
+        raise _too_large(size, error) from None
     return descriptor
+
+
+def _too_large(size: int, error: Exception) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"{megabytes(size)} of memory for all processes cannot be had: "
+        f"{getattr(error, 'strerror', None) or error}; lower algorithm.batch_size, replay.steps or "
+        "the size of the network"
+    )
 
 
 def _padded(size: int) -> int:

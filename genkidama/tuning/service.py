@@ -51,6 +51,8 @@ _LATER_SECONDS = 2.0
 class Replace(Rule):
     """How a search uses a push: a trial becomes what its owner pushes."""
 
+    convex = True
+
     def apply(self, parent: Vector, push: Contribution) -> None:
         parent[:] = push.vector
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from genkidama.child import global_replay as module
 from genkidama.child.global_replay import GlobalReplay, GlobalShare, ring_settings
@@ -188,3 +189,47 @@ def test_two_cores_have_one_replay_and_another_experiment_has_its_own(engine: Re
         )
     second.close()
     first.close()
+
+
+def spoil(core: Core, value: float, column: int) -> None:
+    """A block of four steps, one number of which is none that a core can have written."""
+    rows = core.ring.settings.rows
+    seen = np.zeros((4, 4), np.float32)
+    block = rows.block(seen, np.ones((4, 1)), *np.zeros((3, 4)), [3], [seen[0]], -0.5)
+    if column < 4:
+        block["observation"][:, column] = value
+    else:
+        block["numbers"][:, column - 4] = value
+    core.ring.add(block)
+
+
+@pytest.mark.parametrize(
+    ("value", "column"), [(np.nan, 0), (np.inf, 1), (7.0, 4), (-1.0, 4), (0.5, 4), (np.nan, 5)]
+)
+def test_what_no_core_can_have_written_is_left_out_and_said(
+    core: Core, value: float, column: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(20):
+        core.play("...t")
+    spoil(core, value, column)
+    for correction in (None, 0.5):
+        for _ in range(20):
+            found = core.replay.sample(32, steps=2, correction=correction)
+            assert found.observations.shape == (32, 4)
+            assert np.isfinite(found.observations).all() and np.isfinite(found.rewards).all()
+            assert np.isin(found.actions, (0, 1)).all()
+    for _ in range(10):
+        rollout = core.replay.trajectories(8, 3)
+        assert torch.isfinite(rollout.observations).all()
+        assert torch.isin(rollout.actions, torch.tensor([0, 1])).all()
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("no core can have written") == 1
+
+
+def test_a_replay_that_holds_nothing_else_is_called_spoilt(core: Core) -> None:
+    for _ in range(5):
+        spoil(core, np.nan, 5)
+    with pytest.raises(ConfigurationError, match="this replay is spoilt: most of its steps are"):
+        core.replay.sample(8)
+    with pytest.raises(ConfigurationError, match="choose another replay"):
+        core.replay.trajectories(2, 3)

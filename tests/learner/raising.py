@@ -1,11 +1,13 @@
-"""A learner that cannot learn."""
+"""Learners that cannot learn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Raising"]
+from genkidama.learning.ppo import PPO
+
+__all__ = ["Picky", "Raising"]
 
 
 class Raising:
@@ -14,3 +16,12 @@ class Raising:
 
     def losses(self, rollout: Any, rng: Any) -> Iterator[Any]:
         raise ValueError("no idea")
+
+
+class Picky(PPO):
+    """A learner that dies of one number."""
+
+    def losses(self, rollout: Any, rng: Any) -> Iterator[Any]:
+        if (rollout.observations == 666.0).any():
+            raise ValueError("an evil number")
+        return super().losses(rollout, rng)

@@ -458,3 +458,23 @@ async def test_a_running_mean_is_what_is_saved_and_the_run_goes_on_from_the_weig
     async with running(plain, tmp_path) as parent, FakeChild(parent.address) as child:
         weights = await child.enter()
         np.testing.assert_array_equal(weights.vector, vector(0.0))
+
+
+async def test_a_parent_that_finds_itself_spoilt_goes_back_and_says_so(tmp_path: Path) -> None:
+    async with (
+        running(experiment(parent={"checkpoint_seconds": 0.2}), tmp_path) as parent,
+        FakeChild(parent.address) as child,
+    ):
+        await child.enter()
+        await child.pushed(2.0)
+        await until(lambda: bool(events(tmp_path, "checkpoint")))
+        spoilt = parent.server.trial.vector
+        assert spoilt is not None
+        spoilt[0] = np.inf  # as a bit that flips in memory
+        parent.server.trial.version += 1
+        await until(lambda: bool(events(tmp_path, "warning")))
+        np.testing.assert_array_equal(await child.pushed(2.0), vector(2.0))
+    (said,) = events(tmp_path, "warning")
+    assert said["reason"] == (
+        "θ_P holds NaN or infinity; θ_P goes back to what it was at version 1"
+    )

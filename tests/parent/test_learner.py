@@ -399,7 +399,8 @@ async def test_a_learner_that_never_learns_ends_the_run_with_its_reason(tmp_path
             while not serving.done():
                 await child.push(rows(1))
                 await asyncio.sleep(0.05)
-    with pytest.raises(EnvironmentFailure, match="died 3 times in a row: ValueError: no idea"):
+    why = "died again and again, of every child's rows: ValueError: no idea"
+    with pytest.raises(EnvironmentFailure, match=why):
         serving.result()
     await parent.shutdown()
 
@@ -427,3 +428,34 @@ def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
 def test_rule_options_are_checked() -> None:
     with pytest.raises(ConfigurationError, match="batch = 0: a whole number of at least 1"):
         experiment().with_settings({"parent.rule_options": {"batch": 0}})
+
+
+async def test_one_child_does_not_end_a_run_by_rows_that_kill_the_learner(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = experiment(batch=4, algorithm={"name": "tests.learner.raising:Picky"})
+    deadly = rows(4).reshape(-1, COLUMNS.count)
+    deadly[:, 0] = 666.0
+    async with (
+        running(settings, tmp_path) as parent,
+        child_of(parent) as honest,
+        child_of(parent, "evil") as evil,
+    ):
+        await honest.enter()
+        await evil.enter()
+        refusal: Refusal | None = None
+        async with asyncio.timeout(60):
+            while refusal is None:
+                reply = await evil.push(deadly.reshape(-1))
+                refusal = reply if isinstance(reply, Refusal) else None
+                await honest.pushed(rows(4))
+                await asyncio.sleep(0.05)
+        assert "'evil': its rows have killed the learner 3 times" in refusal.reason
+        before = rule_of(parent).batches
+        async with asyncio.timeout(30):
+            while rule_of(parent).batches < before + 3:
+                await honest.pushed(rows(4))
+                await asyncio.sleep(0.05)
+    said = [event["reason"] for event in events(tmp_path, "refused")]
+    assert any(each.startswith("child 'evil': the learner died of its rows") for each in said)
+    assert "ValueError: an evil number" in capsys.readouterr().err

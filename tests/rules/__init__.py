@@ -11,10 +11,20 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from genkidama.averaging import Contribution, Rule, RuleState
-from genkidama.weights import DTYPE, Vector
+from genkidama.experiment import Experiment
+from genkidama.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights
+from genkidama.parameter_server import ParameterServer
+from genkidama.plain_run import PlainRun
+from genkidama.weights import DTYPE, STATISTICS, Vector
 
 #: Far below the largest float32, so that a rule may add some of them.
 _numbers = st.floats(-1e6, 1e6, width=32)
+
+#: What a hostile child pushes: all that is finite, and often so much that sums overflow.
+_LARGEST = float(np.finfo(DTYPE).max)
+_hostile = st.sampled_from([1.0, -1.0, 1e6, 1e13, -3e14, 1e19, -1.8e38, _LARGEST]) | st.floats(
+    -_LARGEST, _LARGEST, width=32
+)
 
 
 def contribution(
@@ -55,7 +65,11 @@ def pushes(draw: st.DrawFn) -> list[Contribution]:
 def check_rule(
     make: Callable[[float], Rule], alphas: Sequence[float] = (0.0, 0.25, 0.9, 1.0)
 ) -> None:
-    """Fails if the rules that `make` gives for an alpha break a promise that every rule makes."""
+    """Fails if the rules that `make` gives for an alpha break a promise that every rule makes.
+
+    A parent with this rule then meets children that push any finite vector. Whatever they push, it
+    stays finite, and what it refuses has changed nothing.
+    """
 
     @settings(deadline=None)
     @given(pushes(), st.sampled_from(alphas), st.integers(0, 8))
@@ -77,8 +91,56 @@ def check_rule(
             trained = len(start) - brought[0].statistics * (rule.takes != "weights")
             assert whole[:trained].tobytes() == start[:trained].tobytes()
 
+    @settings(deadline=None)
+    @given(st.data(), st.sampled_from(alphas), st.integers(1, 4), st.integers(0, 1))
+    def survives(data: st.DataObject, alpha: float, size: int, tail: int) -> None:
+        rule = make(alpha)
+        server = parent_with(rule, size, tail)
+        drawn = st.lists(hnp.arrays(DTYPE, size + tail, elements=_hostile), max_size=12)
+        for number, vector in enumerate(data.draw(drawn), 2):
+            check_push(server, vector, number)
+
     keeps_its_promises()
+    survives()
     _check_start(make(alphas[-1]))
+
+
+def parent_with(rule: Rule, size: int, tail: int = 0) -> ParameterServer:
+    """A parent with this rule, whose child "pi" has joined and pushed ones.
+
+    Args:
+        size: numbers that are trained.
+        tail: numbers of running statistics.
+    """
+    experiment = Experiment()
+    server = ParameterServer(experiment, trials=PlainRun(experiment, rule))
+    server.handle("pi", Hello(protocol=PROTOCOL, name="pi", session="1"), 0.0)
+    entries: list[tuple[str, list[int]]] = [("weights", [size])]
+    if tail:
+        entries.append((STATISTICS[0], [tail]))
+    server.handle("pi", Join(signature=entries), 0.0)
+    push = Push(version=0, sequence=1, steps=10, vector=np.ones(size + tail, DTYPE))
+    assert isinstance(server.handle("pi", push, 0.0), Weights)
+    return server
+
+
+def check_push(server: ParameterServer, vector: Vector, number: int) -> bool:
+    """Lets "pi" push a finite vector; whether the parent takes it. Fails as `check_rule` says."""
+    trial, rule = server.trial, server.trials.rule
+    assert trial.vector is not None
+    before = trial.vector.copy(), copied(rule.state())
+    kind = rule.takes
+    push = Push(version=trial.version, sequence=number, steps=10, kind=kind, vector=vector)
+    reply = server.handle("pi", push, float(number))
+    assert np.isfinite(trial.vector).all()
+    assert all(np.isfinite(array).all() for array in rule.state().values())
+    if isinstance(reply, Weights):
+        return True
+    assert isinstance(reply, Refusal)
+    assert (reply.code, reply.final) == ("finite", False)
+    assert trial.vector.tobytes() == before[0].tobytes()
+    assert_equal_states(rule.state(), before[1])
+    return False
 
 
 def apply_all(rule: Rule, start: Vector, pushes: Sequence[Contribution]) -> Vector:

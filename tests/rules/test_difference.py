@@ -30,6 +30,11 @@ def test_it_keeps_the_promises(options: dict[str, Any]) -> None:
     check_rule(lambda alpha: Difference(alpha, **options))
 
 
+def free(alpha: float, **options: Any) -> Difference:
+    """One that cuts no difference."""
+    return Difference(alpha, max_difference=0.0, **options)
+
+
 def steps(rule: Difference, *changes: float, **more: Any) -> list[float]:
     """Where a parent of one number, which begins at 0, is after each difference."""
     parent = np.zeros(1, DTYPE)
@@ -48,7 +53,7 @@ def test_from_the_newest_parent_the_rate_is_the_alpha_of_the_blend(
     blended = parent.copy()
     blend(blended, child, alpha)
     before = parent.copy()
-    Difference(alpha).apply(parent, contribution(child - parent))
+    free(alpha).apply(parent, contribution(child - parent))
     # Roundings of the difference, of its multiple, and of the two sums.
     bound = 4 * np.finfo(DTYPE).eps * (np.abs(before) + np.abs(child)) + 1e-30
     assert (np.abs(parent - blended) <= bound).all()
@@ -56,18 +61,18 @@ def test_from_the_newest_parent_the_rate_is_the_alpha_of_the_blend(
 
 @given(st.lists(numbers, min_size=1, max_size=6))
 def test_at_rate_1_nothing_that_was_learned_is_taken_back(changes: list[float]) -> None:
-    whole = steps(Difference(1.0), *changes)[-1]
+    whole = steps(free(1.0), *changes)[-1]
     error = len(changes) * float(np.finfo(DTYPE).eps) * sum(map(abs, changes))
     assert whole == pytest.approx(sum(changes), abs=error + 1e-30)
 
 
 def test_momentum_goes_on() -> None:
     # v is 1, 0.5, 0.25 + 1.
-    assert steps(Difference(0.5, momentum=0.5), 1, 0, 1) == [0.5, 0.75, 1.375]
+    assert steps(free(0.5, momentum=0.5), 1, 0, 1) == [0.5, 0.75, 1.375]
 
 
 def test_nesterov_looks_ahead_as_torch_does() -> None:
-    ours = steps(Difference(0.5, momentum=0.5, nesterov=True), 1, 0, -3)
+    ours = steps(free(0.5, momentum=0.5, nesterov=True), 1, 0, -3)
     parameter = torch.nn.Parameter(torch.zeros(1))
     theirs = torch.optim.SGD([parameter], lr=0.5, momentum=0.5, nesterov=True)
     for change, found in zip((1, 0, -3), ours, strict=True):
@@ -77,24 +82,38 @@ def test_nesterov_looks_ahead_as_torch_does() -> None:
 
 
 def test_delayed_nesterov_takes_its_momentum_in_every_nth_step_only() -> None:
-    rule = Difference(1.0, momentum=0.5, nesterov=True, delay=2)
+    rule = free(1.0, momentum=0.5, nesterov=True, delay=2)
     # θ gains Δ/2 each time; v = 1 after the second step and adds 0.5, then 0.5·1 + 2 = 2.5.
     assert steps(rule, 1, 1, 4, 0) == [0.5, 0.5 + 0.5 + 0.5, 3.5, 3.5 + 1.25]
 
 
 def test_a_buffer_takes_the_mean() -> None:
-    assert steps(Difference(1.0, buffer=2), 1, 3) == [0.0, 2.0]
+    assert steps(free(1.0, buffer=2), 1, 3) == [0.0, 2.0]
 
 
 def test_the_rate_and_the_longest_step_know_the_children() -> None:
-    assert steps(Difference(1.0, children_power=-0.5), 8, children=4) == [4.0]
-    assert steps(Difference(1.0, max_step=3.0), 8, -1, children=4) == [1.5, 0.5]
+    assert steps(free(1.0, children_power=-0.5), 8, children=4) == [4.0]
+    assert steps(free(1.0, max_step=3.0), 8, -1, children=4) == [1.5, 0.5]
+
+
+@given(st.floats(-3e14, 3e14), st.sampled_from([0.0, 5.0]))
+def test_a_difference_is_cut_to_the_length_that_the_weights_had_from_the_first_on(
+    value: float, start: float
+) -> None:
+    parent = np.full(4, start, DTYPE)
+    rule = Difference(1.0, max_difference=2.0)
+    longest = 2.0 * max(2.0, 2.0 * start)  # √4, or the weights' own length
+    for _ in range(3):
+        before = parent.copy()
+        rule.apply(parent, contribution(np.full(4, value, DTYPE)))
+        moved = float(np.linalg.norm(parent - before))
+        assert moved == pytest.approx(min(longest, 2.0 * abs(value)), rel=1e-3, abs=1e-5)
 
 
 def test_statistics_are_the_childs_own() -> None:
     parent = np.array([1, 10], DTYPE)
     push = contribution(np.array([4, 20], DTYPE), statistics=1, children=2)
-    Difference(0.5).apply(parent, push)
+    free(0.5).apply(parent, push)
     assert parent.tolist() == [3.0, 15.0]
 
 

@@ -17,6 +17,7 @@ OPTIONS: list[tuple[Optimizer, dict[str, Any]]] = [
     (Optimizer(), {"staleness": "polynomial", "max_staleness": 3}),
     (Optimizer(name="adagrad", learning_rate=0.01), {"outlier_sigmas": 1.0, "buffer": 2}),
     (Optimizer(name="rmsprop"), {"buffer": "children", "milliseconds": 300, "by": "steps"}),
+    (Optimizer(name="sgd", momentum=0.999, learning_rate=1e9), {}),
     (
         Optimizer(name="sgd", momentum=0.9, learning_rate=1e-3),
         {"children_power": 0.5, "warm_up": 3, "max_step": 1.0},
@@ -96,6 +97,15 @@ def test_a_loss_that_has_grown_for_good_becomes_usual() -> None:
     later = [rule.apply(parent(), gradient(0.0, loss=loss)) for loss in rng.normal(5.0, 0.1, 500)]
     assert later[0] == OUTLIER
     assert OUTLIER not in later[-50:]
+
+
+def test_a_gradient_is_cut_to_the_length_that_children_keep_to() -> None:
+    weights = parent()
+    rule = Gradient(1.0, SGD, 5.0)
+    rule.apply(weights, contribution(np.array([3.0, 4.0], DTYPE)))
+    assert weights.tolist() == [-1.5, -2.0], "its length is 5"
+    rule.apply(weights, contribution(np.array([3e14, 4e14], DTYPE)))
+    assert weights.tolist() == [-3.0, -4.0]
 
 
 def test_statistics_are_the_childs_own_and_no_gradient() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from genkidama.rules.options import DifferenceOptions
-from genkidama.rules.pace import BLOCK, Pace, add_scaled, blend_statistics, norm
-from genkidama.weights import DTYPE
+from genkidama.rules.pace import BLOCK, Pace, add_scaled, blend_statistics
+from genkidama.weights import DTYPE, length
 from tests.rules import contribution, copied
 
 ONE = np.ones(1, DTYPE)
@@ -43,8 +43,8 @@ def test_the_longest_step_is_shorter_with_more_children() -> None:
 
 
 def test_a_norm_of_large_numbers_is_finite() -> None:
-    assert norm(np.array([3, -4], DTYPE)) == 5.0
-    assert norm(np.array([3e30, -4e30], DTYPE)) == pytest.approx(5e30)
+    assert length(np.array([3, -4], DTYPE)) == 5.0
+    assert length(np.array([3e30, -4e30], DTYPE)) == pytest.approx(5e30)
 
 
 @pytest.mark.parametrize("size", [1, BLOCK, BLOCK + 1])

@@ -8,6 +8,7 @@ import os
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.child.memory import Layout, SharedMemory
+from genkidama.errors import EnvironmentFailure
+from genkidama.system.memory import Block
 
 LAYOUT = Layout(cores=3, steps=5, columns=7, size=11, trainable=10, state_rows=2, state_sets=3)
 
@@ -174,3 +177,14 @@ def test_nothing_is_left_of_a_process_and_its_memory(killed: bool) -> None:
     del process, memory, ours, theirs
     assert descriptors() == before
     assert set(os.listdir("/dev/shm")) <= files
+
+
+@pytest.mark.parametrize("count", [10**14, 10**17, 10**30])
+def test_a_block_that_no_machine_has_is_one_line(count: int) -> None:
+    class Absurd:
+        def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+            return {"numbers": ((count,), np.float64)}
+
+    with pytest.raises(EnvironmentFailure, match="lower algorithm") as caught:
+        Block(Absurd())
+    assert "\n" not in str(caught.value)
