@@ -50,7 +50,7 @@ class DifferenceOptions(WeightedOptions, frozen=True):
     max_step: NotNegative = 0.0
     """Longest step of θ_P by its Euclidean norm, divided by √n while n children take part; 0 means
     no limit."""
-    max_difference: NotNegative = 1.0
+    max_difference: NotNegative = 10.0
     """A longer difference is cut to so many times the length of θ_P when the run began, or √n for n
     numbers if that is more; 0 means no limit."""
 
