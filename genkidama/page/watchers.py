@@ -11,12 +11,12 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
+from websockets.frames import Frame, Opcode
 
 from genkidama.page.children import FactsOf
 from genkidama.page.document import Document
@@ -30,9 +30,6 @@ SECONDS = 1.0
 #: `LONGEST_SECONDS`.
 SHARE = 0.005
 LONGEST_SECONDS = 15.0
-
-#: RFC 6455 §5.2: a whole text message, not masked, with its length in 7, 16 or 64 bits.
-_FINAL_TEXT = 0x81
 
 _encoder = msgspec.json.Encoder()
 
@@ -148,12 +145,5 @@ class Watchers:
 
 
 def text_frame(content: bytes) -> bytes:
-    """A websocket's frame with this text, as a server sends it."""
-    length = len(content)
-    if length < 126:
-        head = struct.pack("!BB", _FINAL_TEXT, length)
-    elif length < 1 << 16:
-        head = struct.pack("!BBH", _FINAL_TEXT, 126, length)
-    else:
-        head = struct.pack("!BBQ", _FINAL_TEXT, 127, length)
-    return head + content
+    """A whole websocket text frame, as a server sends it."""
+    return Frame(Opcode.TEXT, content).serialize(mask=False)

@@ -7,15 +7,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
 from genkidama.page import watchers
 from genkidama.page.document import Document
 from genkidama.page.folded import fold
-from genkidama.page.watchers import Watchers, text_frame
+from genkidama.page.watchers import Watchers
 from tests.page.stories import BEGAN, began, exchange, told
 
 
@@ -46,11 +44,6 @@ def content(frame: bytes) -> bytes:
         assert end.value.opcode is Opcode.TEXT and end.value.fin
         return bytes(end.value.data)
     raise AssertionError("more is expected")
-
-
-@given(st.integers(0, 70_000))
-def test_frames_are_what_websockets_reads(length: int) -> None:
-    assert content(text_frame(b"x" * length)) == b"x" * length
 
 
 def watched(document: Document) -> Watchers:
