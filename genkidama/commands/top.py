@@ -8,13 +8,14 @@ import os
 import random
 import re
 import sys
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.local.progress import Follower
 from genkidama.pacing import Backoff, Once
+from genkidama.run_status import fold, line
 
 __all__ = ["VIEW_VARIABLE", "serve", "top"]
 
@@ -30,11 +31,8 @@ _SILENCE_SECONDS = 45.0
 #: A document of a thousand children has half a million bytes.
 _LONGEST_MESSAGE = 1 << 25
 
-#: Draws so often a second.
-_FRAMES = 4
-
-#: Where it is no terminal, there is a line this often.
-_LINE_SECONDS = 5.0
+#: Rows of a document that is printed once.
+_WHOLE = 10_000
 
 _FORM = re.compile(
     r"(?P<scheme>https?|wss?)://(?:(?P<name>[^:@/#]+):(?P<token>[^:@/#]+)@)?"
@@ -45,7 +43,12 @@ _FORM = re.compile(
 def top(options: argparse.Namespace) -> int:
     """Shows a run until it is interrupted, or the run is over; connects again and again."""
     uplink = _uplink(options.url or os.environ.get(VIEW_VARIABLE, ""))
-    return asyncio.run(_Display(uplink, options.once).run())
+    display = _Top(uplink, options.once)
+    with display:
+        asyncio.run(display.run())
+    if options.once:
+        display.print()
+    return 0
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -73,8 +76,8 @@ def _uplink(url: str) -> Any:
     return Uplink(f"{scheme}://{found['address']}/watch", token=token, fingerprint=fingerprint)
 
 
-class _Display:
-    """What is known of a run, drawn on the terminal.
+class _Top(Follower):
+    """The status that a feed sends, on this terminal.
 
     Args:
         uplink: to the feed.
@@ -86,60 +89,28 @@ class _Display:
         self._once = once
         self._document: dict[str, Any] | None = None
         self._words = "connecting"
-        #: Set when there is a document.
-        self._known = asyncio.Event()
-        self._drawn = False
         self._said = Once()
+        super().__init__(sys.stdout)
 
-    async def run(self) -> int:
-        """Returns the exit code."""
-        from rich.console import Console
-        from rich.live import Live
+    def draw(self, width: int, height: int) -> Any:
+        from genkidama.local.display import frame
 
-        console = Console()
-        if self._once or not console.is_terminal:
-            return await self._lines(console)
-        self._drawn = True
-        with Live(
-            console=console,
-            get_renderable=lambda: self._draw(console),
-            refresh_per_second=_FRAMES,
-            screen=True,
-        ):
-            await self._follow()
-        console.print(self._draw(console))
-        return 0
+        document, words = self._document, [self._words] if self._words else []
+        if document is None:
+            return "\n".join(words)
+        notes = [f"note: {note}" for note in document["run"]["notes"]]
+        notes += [f"ended: {document['run']['reason']}"] if document["run"]["reason"] else []
+        return frame(document, width, height, notes + words)
 
-    async def _lines(self, console: Any) -> int:
-        """Without a terminal: one frame, or a line now and then."""
-        following = asyncio.create_task(self._follow())
-        following.add_done_callback(lambda _: self._known.set())
-        try:
-            await self._known.wait()
-            if self._document is not None and self._once:
-                console.print(self._draw(console, height=10_000))
-                return 0
-            while not following.done():
-                print(_line(self._document), flush=True)
-                await asyncio.wait((following,), timeout=_LINE_SECONDS)
-            if self._document is not None:
-                print(_line(self._document), flush=True)
-        finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
-        return 0
+    def line(self) -> str:
+        return self._words if self._document is None else line(self._document)
 
-    def _draw(self, console: Any, height: int = 0) -> Any:
-        from genkidama.page.table import frame
+    async def run(self) -> None:
+        """Connects until the run is over.
 
-        width, rows = console.size
-        if self._document is None:
-            return self._words
-        return frame(self._document, width, height or rows, self._words)
-
-    async def _follow(self) -> None:
-        """Connects until the run is over. What can never work is raised."""
+        Raises:
+            ConfigurationError: what can never work.
+        """
         from genkidama.child.explanations import explain
         from genkidama.child.uplink import FAILURES
 
@@ -156,20 +127,21 @@ class _Display:
                 if self._once and self._document is None:
                     raise EnvironmentFailure(why) from None
                 self._words = f"{why}; trying again"
-            if self._document is not None and self._document["run"]["state"] == "over":
+            document = self._document
+            if document is not None and (self._once or document["run"]["state"] == "over"):
                 self._words = ""
                 return
-            self._say(self._words)
+            self._complain()
             await asyncio.sleep(backoff.wait())
 
-    def _say(self, words: str) -> None:
-        """What is wrong, once, where nothing is drawn."""
-        if not self._drawn and self._said.is_new(words):
-            print(words, file=sys.stderr, flush=True)
+    def _complain(self) -> None:
+        """Shows what is wrong: in the display, or once on standard error."""
+        if self.drawn:
+            self.refresh()
+        elif self._said.is_new(self._words):
+            print(self._words, file=sys.stderr, flush=True)
 
     async def _watch(self) -> None:
-        from genkidama.page.folded import fold
-
         connection = await self._uplink.open()
         connection.protocol.max_message_size = _LONGEST_MESSAGE
         document = None
@@ -179,8 +151,17 @@ class _Display:
                     message = await connection.recv()
                 document = fold(document, msgspec.json.decode(message))
                 self._document = document
-                self._known.set()
                 self._words = ""
+                if self._once:
+                    return
+                self.refresh()
+
+    def print(self) -> None:
+        """Prints the whole document, however many rows it has."""
+        from rich.console import Console
+
+        console = Console()
+        console.print(self.draw(console.width, _WHOLE))
 
 
 def _refused(error: Any) -> str:
@@ -189,14 +170,3 @@ def _refused(error: Any) -> str:
     if error.response.status_code == 426 or not words:
         return "no run is shown at this address: is the parent older than the page?"
     return f"{words}; on the parent's machine, `genkidama token --viewer` prints the address"
-
-
-def _line(document: dict[str, Any] | None) -> str:
-    assert document is not None
-    run, learning = document["run"], document["learning"]
-    parts = [run["environment"], run["state"]]
-    if learning["mean_return"] is not None:
-        parts.append(f"mean return {learning['mean_return']:.1f}")
-    there = sum(child["state"] == "training" for child in document["children"])
-    parts += [f"{learning['steps']:,} steps", f"{learning['steps_per_second']:,.0f}/s"]
-    return " · ".join([*parts, f"{there} child{'ren' * (there != 1)}"])

@@ -23,7 +23,7 @@ from genkidama.local.checks import check_search
 from genkidama.local.cluster import search, train
 from genkidama.local.directory import finished, go_on
 from genkidama.local.evaluation import Evaluation, Evaluations, evaluate
-from genkidama.local.progress import Progress, SearchProgress, follower
+from genkidama.local.progress import Progress
 from genkidama.overrides import parse_settings
 from genkidama.sinks.feeds import Feeds
 from genkidama.system.checkpoint import CheckpointFolder
@@ -101,7 +101,7 @@ def _search(options: argparse.Namespace) -> int:
     experiment = _experiment(options, "what is searched?")
     check_search(experiment)
     check_environment(experiment)
-    progress = SearchProgress(experiment)
+    progress = Progress(experiment)
     with _followed(progress):
         run = search(
             experiment,
@@ -130,7 +130,7 @@ def _launch(options: argparse.Namespace) -> int:
             f"--json: {experiment.name} has a [search], which ends with a report; leave --json out"
         )
     before = _before(options)
-    progress = follower(experiment, about_stop)
+    progress = Progress(experiment, about=about_stop)
     with wanted(options, progress.say) as sinks:
         # Ray prints what it knows about lost workers to standard output, which is for the result.
         with _followed(progress), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
@@ -147,7 +147,7 @@ def _launch(options: argparse.Namespace) -> int:
                 sinks=sinks,
                 say=progress.say,
             )
-        if isinstance(progress, SearchProgress):
+        if experiment.search is not None:
             _say_end(progress)
             print(_findings(run, run.path / "figures"))
         else:
@@ -241,7 +241,7 @@ def _before(options: argparse.Namespace) -> Snapshot | None:
 
 
 @contextmanager
-def _followed(progress: Progress | SearchProgress) -> Iterator[None]:
+def _followed(progress: Progress) -> Iterator[None]:
     """Leaves the last line of progress standing, and under it an error's notes about going on."""
     try:
         yield
@@ -279,11 +279,10 @@ def _finish(
         print(_json(summary(run, before, evaluated=options.episodes > 0)))
 
 
-def _say_end(progress: Progress | SearchProgress) -> None:
+def _say_end(progress: Progress) -> None:
     """Why it has stopped."""
-    standing = progress.standing
-    if standing.reason:
-        progress.say(f"ended: {standing.reason}")
+    if progress.status.reason:
+        progress.say(f"ended: {progress.status.reason}")
 
 
 def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) -> dict[str, Any]:

@@ -4,22 +4,25 @@
         train(experiment, watch=progress)
 
 On a terminal it is a display that is drawn over and over, in a notebook one below its cell.
-Elsewhere, as in a log, it is a line now and then. What it shows, a standing knows.
+Elsewhere, as in a log, it is a line now and then. It renders a `RunStatus`.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
-from typing import Any, Protocol, Self, TextIO
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+
+import msgspec
 
 from genkidama.events import (
     CheckpointWritten,
     Event,
+    Exchange,
     Refused,
     Resumed,
     Started,
@@ -28,24 +31,17 @@ from genkidama.events import (
     from_line,
 )
 from genkidama.experiment import Experiment
-from genkidama.formats import plural
-from genkidama.local.tries import Tries
-from genkidama.standing import Standing
-from genkidama.tuning.standing import SearchStanding
+from genkidama.formats import duration, plural, remaining
+from genkidama.run_status import line
+from genkidama.tuning.search_status import status_of
 
-__all__ = ["EvaluationProgress", "Progress", "SearchProgress", "Shows", "follower", "following"]
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["EvaluationProgress", "Follower", "Progress", "following"]
 
 #: In a log, a new line is written after so many seconds.
 _LOG_SECONDS = 5.0
-
-
-class Shows(Protocol):
-    """What can be shown."""
-
-    reason: str
-
-    def line(self, now: float) -> str:
-        """All of it in one line."""
 
 
 class Surface(Protocol):
@@ -85,50 +81,43 @@ class _Lines:
             self.say(self._line())
 
 
-class _Follower:
-    """Shows a standing, and says what a person should know beside it.
+class Follower:
+    """Shows a status on a terminal, in a notebook's cell, or line by line.
 
     Args:
-        standing: what is shown.
         file: where to; standard error or, in a notebook, the cell if absent.
+        first: seconds before the first line in a log.
     """
 
-    #: In a log, the first line is written after so many seconds.
-    first = 0.0
-
-    def __init__(self, standing: Shows, file: TextIO | None) -> None:
+    def __init__(self, file: TextIO | None = None, first: float = 0.0) -> None:
         #: A display may be drawn by a thread of its own.
         self._lock = threading.RLock()
-        self._standing = standing
         self._shown = False
-        #: The time of the newest event, and the clock's when it came.
-        self._heard = (0.0, 0.0)
-        self._surface: Surface = self._make_surface(file)
+        self._surface = self._make_surface(file, first)
 
-    def _make_surface(self, file: TextIO | None) -> Surface:
+    def _make_surface(self, file: TextIO | None, first: float) -> Surface:
         kind = _kind_of(file)
         file = file or sys.stderr
         if kind != "lines":
-            try:
-                # It imports rich, which a log does without.
-                from genkidama.local.screen import Notebook, Screen
-            except ImportError:
-                return _Lines(file, self.line, self.first)
-            return Screen(file, self._state) if kind == "terminal" else Notebook(self._state)
-        return _Lines(file, self.line, self.first)
+            # It imports rich, which a log does without.
+            with suppress(ImportError):
+                from genkidama.local.display import Notebook, Screen
 
-    def _state(self) -> tuple[Any, float, AbstractContextManager[Any]]:
-        """What to draw, what time it is there, and what to hold meanwhile."""
-        return self._standing, self.now(), self._lock
+                return Screen(file, self.draw) if kind == "terminal" else Notebook(self.draw)
+        return _Lines(file, self.line, first)
 
-    def now(self) -> float:
-        """What time it is by the clock of the events."""
-        time_then, clock = self._heard
-        return time_then if self._standing.reason else time_then + time.monotonic() - clock
+    @property
+    def drawn(self) -> bool:
+        """Whether it is drawn over and over, rather than written line by line."""
+        return not isinstance(self._surface, _Lines)
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        """A frame for this many columns and rows."""
+        raise NotImplementedError
 
     def line(self) -> str:
         """All of it in one line."""
-        return self._standing.line(self.now())
+        raise NotImplementedError
 
     def say(self, text: str) -> None:
         """A line of its own."""
@@ -148,20 +137,15 @@ class _Follower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class Progress(_Follower):
-    """Follows a plain run: give it to `train` or `launch` as `watch`.
+class Progress(Follower):
+    """Follows a run or a search: give it to `train`, `search` or `launch` as `watch`.
 
     Args:
-        experiment: for the stop conditions.
+        experiment: its settings.
         file: where to; standard error or, in a notebook, the cell if absent.
         about: a sentence that is said once the run has begun.
     """
@@ -170,8 +154,34 @@ class Progress(_Follower):
         self._about = about
         #: Whether there was a warning since the last checkpoint.
         self._warned = False
-        self.standing = Standing(experiment)
-        super().__init__(self.standing, file)
+        self.status = status_of(experiment)
+        #: Events that the status has not folded yet: exchanges wait until it is looked at.
+        self._waiting: list[Event] = []
+        #: The time of the newest event, and the clock's when it came.
+        self._heard = (0.0, 0.0)
+        search = experiment.search
+        method = experiment.algorithm.name if search is None else search.method
+        verb = "training" if search is None else "searching"
+        self._what = f"{verb} {experiment.environment.id} with {method}"
+        super().__init__(file)
+
+    def document(self) -> dict[str, Any]:
+        """The status at this moment, as `GET /status` gives it."""
+        with self._lock:
+            self._fold()
+            time_then, clock = self._heard
+            over = bool(self.status.reason)
+            now = time_then if over else time_then + time.monotonic() - clock
+            found: dict[str, Any] = msgspec.to_builtins(self.status.snapshot(now))
+        return found
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        from genkidama.local.display import frame
+
+        return frame(self.document(), width, height)
+
+    def line(self) -> str:
+        return line(self.document())
 
     def __call__(self, line: dict[str, Any]) -> None:
         """Takes in one line of the history."""
@@ -183,107 +193,108 @@ class Progress(_Follower):
         """Takes in one event."""
         with self._lock:
             self._heard = (event.time, time.monotonic())
-            self.standing.take(event)
-        what = f"training {self.standing.name} with {self.standing.algorithm}"
+            self._waiting.append(event)
+            if type(event) is not Exchange or self.status.last is None:
+                self._fold()
+        self._say(event)
+        if self._about and self.status.run:
+            self.say(self._about)
+            self._about = ""
+        if self.status.begun:
+            self.refresh()
+
+    def _fold(self) -> None:
+        self.status.take(self._waiting)
+        self._waiting = []
+
+    def _say(self, event: Event) -> None:
         match event:
             case Started():
-                self.say(f"{what}: run {event.run}")
+                self.say(f"{self._what}: run {event.run}")
             case Resumed():
-                self.say(f"{what}: run {event.run} goes on from version {event.version}")
-            case Refused():
-                _say_refusal(self, event)
+                then = f"from version {event.version}"
+                if self.status.search is not None:
+                    then = f"after {plural(self.status.search.reports, 'report')}"
+                self.say(f"{self._what}: run {event.run} goes on {then}")
+            case Refused() if event.code != "name":
+                # Children of one host have one name; the second adds a number and asks again.
+                others = f" (and {event.times - 1} others)" if event.times > 1 else ""
+                who = event.child or "a connection"
+                self.say(f"refused {who}: {event.reason}{others}")
             case Warned():
                 self._warned = True
                 self.say(f"warning: {event.reason}")
             case CheckpointWritten() if self._warned:
                 self._warned = False
                 self.say(f"checkpoint of version {event.version} written")
-        if self._about and self.standing.run:
-            self.say(self._about)
-            self._about = ""
-        if self.standing.last is not None:
-            self.refresh()
-
-
-class SearchProgress(_Follower):
-    """Follows a search: give it to `search` or `launch` as `watch`.
-
-    Args:
-        experiment: with a `[search]`.
-        file: where to; standard error or, in a notebook, the cell if absent.
-    """
-
-    def __init__(self, experiment: Experiment, file: TextIO | None = None) -> None:
-        self.standing = SearchStanding(experiment)
-        super().__init__(self.standing, file)
-
-    def __call__(self, line: dict[str, Any]) -> None:
-        """Takes in one line of the history."""
-        event = from_line(line)
-        if event is not None:
-            self.take(event)
-
-    def take(self, event: Event) -> None:
-        """Takes in one event."""
-        with self._lock:
-            self._heard = (event.time, time.monotonic())
-            self.standing.take(event)
-        what = f"searching {self.standing.name} with {self.standing.search.method}"
-        match event:
-            case Started():
-                self.say(f"{what}: run {event.run}")
-            case Resumed():
-                reports = plural(self.standing.reports, "report")
-                self.say(f"{what}: run {event.run} goes on after {reports}")
-            case Refused():
-                _say_refusal(self, event)
-            case Warned():
-                self.say(f"warning: {event.reason}")
             case TrialFailed():
                 self.say(f"trial {event.trial} failed on {event.child}: {event.reason}")
-        if self.standing.states:
-            self.refresh()
 
 
-class EvaluationProgress(_Follower):
+class EvaluationProgress(Follower):
     """Follows an evaluation: give it to `evaluate` as `watch`.
 
     Args:
         episodes: how many will be played.
         file: where to; standard error or, in a notebook, the cell if absent.
+        first: seconds before the first line in a log.
     """
 
-    first = _LOG_SECONDS
+    def __init__(
+        self, episodes: int, file: TextIO | None = None, first: float = _LOG_SECONDS
+    ) -> None:
+        self._episodes = episodes
+        self._returns: list[float] = []
+        self._began = 0.0
+        #: When the first ended: what plays them takes its time to start.
+        self._first = 0.0
+        super().__init__(file, first)
 
-    def __init__(self, episodes: int, file: TextIO | None = None) -> None:
-        self.standing = Tries(episodes)
-        super().__init__(self.standing, file)
+    def document(self, now: float) -> dict[str, Any]:
+        """The status of the evaluation at `now`, in the clock's seconds."""
+        with self._lock:
+            returns = list(self._returns)
+        done, episodes = len(returns), self._episodes
+        mean = sum(returns) / done if done else 0.0
+        std = math.sqrt(sum((each - mean) ** 2 for each in returns) / done) if done else 0.0
+        share = done / episodes
+        left = remaining(now - self._first, 1.0 / episodes, share) if done < episodes else None
+        return {
+            "done": done,
+            "episodes": episodes,
+            "mean": mean,
+            "std": std,
+            "minimum": min(returns, default=math.inf),
+            "run": {"elapsed": now - self._began, "share": share, "left": left, "reason": ""},
+        }
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        from genkidama.local.display import evaluation_frame
+
+        return evaluation_frame(self.document(time.monotonic()), width, height)
+
+    def line(self) -> str:
+        found = self.document(time.monotonic())
+        run = found["run"]
+        parts = [f"evaluating {found['done']} of {plural(self._episodes, 'episode')}"]
+        if found["done"]:
+            parts.append(f"mean return {found['mean']:.1f} ± {found['std']:.1f}")
+        parts.append(duration(run["elapsed"]))
+        if run["left"] is not None:
+            parts.append(f"about {duration(run['left'])} left")
+        return " · ".join(parts)
 
     def __call__(self, episode_return: float) -> None:
         """Takes in the return of one more episode."""
-        now = time.monotonic()
         with self._lock:
-            self._heard = (now, now)
-            self.standing.take(episode_return, now)
+            self._first = self._first or time.monotonic()
+            self._returns.append(episode_return)
         self.refresh()
 
     def __enter__(self) -> Self:
-        now = time.monotonic()
-        self._heard = (now, now)
-        self.standing.begin(now)
+        self._began = time.monotonic()
         self.refresh()
         return self
-
-
-def follower(experiment: Experiment, about: str = "") -> Progress | SearchProgress:
-    """What follows a run of this experiment.
-
-    Args:
-        about: a sentence that is said once a plain run has begun.
-    """
-    if experiment.search is not None:
-        return SearchProgress(experiment)
-    return Progress(experiment, about=about)
 
 
 def following(
@@ -295,7 +306,7 @@ def following(
     """`watch`, or what shows how a run goes if `progress` asks for that. Both get each line."""
     if not progress:
         return nullcontext(watch)
-    return _Both(follower(experiment, about), watch)
+    return _Both(Progress(experiment, about=about), watch)
 
 
 class _Both:
@@ -303,7 +314,7 @@ class _Both:
 
     def __init__(
         self,
-        follower: Progress | SearchProgress,
+        follower: Progress,
         watch: Callable[[dict[str, Any]], None] | None,
     ) -> None:
         self._follower = follower
@@ -319,13 +330,6 @@ class _Both:
 
     def __exit__(self, *_: object) -> None:
         self._follower.close()
-
-
-def _say_refusal(follower: _Follower, event: Refused) -> None:
-    # Children of one host have one name; the second adds a number and asks again.
-    if event.code != "name":
-        others = f" (and {event.times - 1} others)" if event.times > 1 else ""
-        follower.say(f"refused {event.child or 'a connection'}: {event.reason}{others}")
 
 
 def _kind_of(file: TextIO | None) -> str:

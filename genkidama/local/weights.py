@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from genkidama.events import from_line
 from genkidama.system import joined
 from genkidama.system.checkpoint import Checkpoint
 from genkidama.system.run import Run
-from genkidama.tuning.standing import SearchStanding
+from genkidama.tuning.search_status import SearchStatus
 
 __all__ = ["Weights", "best_trial_of", "weights_of"]
 
@@ -62,17 +61,17 @@ def best_trial_of(run: Run) -> Run:
     experiment = run.experiment
     if experiment.search is None:
         return run
-    standing = SearchStanding(experiment)
+    status = SearchStatus(experiment)
     for event in map(from_line, run.history()):
         if event is not None:
-            standing.take(event)
+            status.take(event)
     trials = {int(trial.path.name): trial for trial in run.trials if trial.checkpoints}
-    standing.scores = {number: standing.scores.get(number, math.nan) for number in trials}
-    if standing.best is None:
+    best = status.best(set(trials))
+    if best is None:
         raise ConfigurationError(
             f"{run.path}: no trial of this search has a score yet; go on later"
         )
-    return trials[standing.best]
+    return trials[best]
 
 
 def _warn(problem: str) -> None:

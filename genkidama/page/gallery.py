@@ -42,12 +42,12 @@ class _Shown:
 
     def __init__(self, run: ToldRun, files: Files) -> None:
         self.run = run
-        self.watchers = Watchers(run.document, lambda: run.time, gather=run.read)
+        self.watchers = Watchers(run.status, lambda: run.time, gather=run.read)
         self._files = files
 
     @property
     def plotly(self) -> bool:
-        return self.run.document.plotly
+        return self.run.status.plotly
 
     def status(self) -> bytes:
         return self.watchers.status()
@@ -99,7 +99,7 @@ class Gallery:
                 number += 1
             run.name = name
             run.read()
-            run.document.plotly = plotly() is not None
+            run.status.plotly = plotly() is not None
             self.runs[name] = _Shown(run, files)
 
     async def start(self, listen: str) -> Server:

@@ -84,7 +84,7 @@ def exposed(document: dict[str, Any]) -> tuple[bytes, str]:
     """What Prometheus reads, and its content type.
 
     Args:
-        document: as `genkidama.page.document.Document.whole` gives it, decoded from JSON.
+        document: as `genkidama.run_status.RunStatus.document` gives it, decoded from JSON.
 
     Raises:
         ImportError: the extra `page` is not installed.

@@ -10,9 +10,9 @@ import msgspec
 
 from genkidama.errors import ConfigurationError
 from genkidama.events import Event, from_line
-from genkidama.page.document import Document
 from genkidama.system.history import Follower
 from genkidama.system.run import HISTORY, Run
+from genkidama.tuning.search_status import status_of
 
 __all__ = ["ToldRun", "find_runs"]
 
@@ -34,7 +34,7 @@ class ToldRun:
         self.path = path
         self.name = path.resolve().name
         self.experiment = Run.open(path).experiment
-        self.document = Document(self.experiment)
+        self.status = status_of(self.experiment)
         #: The time of the newest event.
         self.time = 0.0
         self._follower = Follower(path / HISTORY)
@@ -46,14 +46,13 @@ class ToldRun:
         lines = iter(found)
         while chunk := list(islice(lines, max(1, len(found) // _POINTS))):
             events = [event for line in chunk if (event := _event(line)) is not None]
-            self.document.take(events)
+            self.status.take(events)
             if events:
                 self.time = events[-1].time
 
     def summary(self, url: str) -> dict[str, Any]:
         """A row of the list of runs, with the run's curve."""
-        self.document.catch_up()
-        whole = self.document.whole(self.time)
+        whole = self.status.snapshot(self.time)
         run, learning = whole["run"], whole["learning"]
         told = ("environment", "algorithm", "backend", "rule", "alpha", "beta", "state", "reason")
         return {

@@ -18,8 +18,7 @@ from typing import Protocol
 import msgspec
 from websockets.frames import Frame, Opcode
 
-from genkidama.page.children import FactsOf
-from genkidama.page.document import Document
+from genkidama.run_status import FactsOf, RunStatus
 
 __all__ = ["LONGEST_SECONDS", "SECONDS", "SHARE", "Viewer", "Watchers", "text_frame"]
 
@@ -46,23 +45,23 @@ class Viewer(Protocol):
 
 
 class Watchers:
-    """Sends a document to all who watch it.
+    """Sends a status to all who watch it.
 
     Args:
-        document: what is sent.
-        now: seconds, as the document's events have them.
-        facts: as the document takes them.
-        gather: called before the document is read, so that it is complete.
+        status: what is sent.
+        now: seconds, as the events have them.
+        facts: as `RunStatus.document` takes them.
+        gather: called before the status is read, so that it is complete.
     """
 
     def __init__(
         self,
-        document: Document,
+        status: RunStatus,
         now: Callable[[], float],
         facts: FactsOf = lambda _: None,
         gather: Callable[[], None] = lambda: None,
     ) -> None:
-        self._document = document
+        self._status = status
         self._now = now
         self._facts = facts
         self._gather = gather
@@ -106,8 +105,8 @@ class Watchers:
         began = time.thread_time()
         self._gather()
         if not self._viewers:
-            self._document.catch_up()
-        self._whole = _encoder.encode(self._document.whole(self._now(), self._facts))
+            self._status.mark_sent()
+        self._whole = _encoder.encode(self._status.document(self._now(), self._facts))
         self._whole_made = now
         self._account(began)
         return self._whole
@@ -116,7 +115,7 @@ class Watchers:
         """One change to all. Whoever has missed one gets the whole document."""
         began = time.thread_time()
         self._gather()
-        frame = text_frame(_encoder.encode(self._document.change(self._now(), self._facts)))
+        frame = text_frame(_encoder.encode(self._status.change(self._now(), self._facts)))
         self._whole = b""
         behind = []
         for viewer, knows in self._viewers.items():

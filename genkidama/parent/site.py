@@ -25,8 +25,6 @@ from genkidama.doors import Doors
 from genkidama.errors import ProtocolError
 from genkidama.events import Event
 from genkidama.page.answers import Answer, Asked, answer, is_watching
-from genkidama.page.children import Facts
-from genkidama.page.document import Document
 from genkidama.page.files import Files, plotly
 from genkidama.page.http import as_asked, as_response
 from genkidama.page.metrics import metrics
@@ -37,6 +35,8 @@ from genkidama.parent.admission import Admission
 from genkidama.parent.channel import PIECE_BYTES, Channel
 from genkidama.parent.manners import REFUSED_BY, address_of
 from genkidama.parts import Part
+from genkidama.run_status import Facts
+from genkidama.tuning.search_status import status_of
 
 __all__ = ["RECHECK_SECONDS", "STUCK_SECONDS", "Site"]
 
@@ -79,15 +79,15 @@ class Site:
         refused: Callable[[str, ProtocolError], None],
     ) -> None:
         self._refused = refused
-        self.document = Document(server.experiment)
-        self.document.plotly = plotly() is not None
+        self.run_status = status_of(server.experiment)
+        self.run_status.plotly = plotly() is not None
         self.files = Files()
         self.viewers = Viewers(None)
         self._server = server
         self._children = children
         self._doors = doors
         self._now = now
-        self.watchers = Watchers(self.document, now, self._facts, self._gather)
+        self.watchers = Watchers(self.run_status, now, self._facts, self._gather)
         #: CPU seconds that taking events in has taken.
         self._spent = 0.0
 
@@ -119,7 +119,7 @@ class Site:
     def take(self, events: Sequence[Event]) -> None:
         """Takes in what has happened."""
         began = time.thread_time()
-        self.document.take(events)
+        self.run_status.take(events)
         self._spent += time.thread_time() - began
 
     def answer(self, connection: Channel, request: Request) -> tuple[bool, Response | None]:
@@ -179,7 +179,7 @@ class Site:
 
     @property
     def plotly(self) -> bool:
-        return self.document.plotly
+        return self.run_status.plotly
 
     def status(self) -> bytes:
         return self.watchers.status()
@@ -205,9 +205,9 @@ class Site:
         """What events do not tell."""
         server = self._server
         beta = server.experiment.child.beta
-        self.document.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
-        self.document.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
-        self.document.parts = self._parts()
+        self.run_status.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
+        self.run_status.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
+        self.run_status.parts = self._parts()
 
     def _parts(self) -> list[dict[str, Any]] | None:
         """All parts of a parent in parts. A child pushes to all of them or to none, so the others
@@ -215,7 +215,7 @@ class Site:
         trial = self._server.trial
         if trial.part.count == 1:
             return None
-        rows = self.document.children.rows.values()
+        rows = self.run_status.children.values()
         latest = max((row.exchanged or 0.0 for row in rows), default=0.0)
         others = "there" if self._now() - latest < _PARTS_SECONDS else "unknown"
         found = []

@@ -15,7 +15,7 @@ from genkidama.events import (
     from_line,
 )
 from genkidama.experiment import Experiment
-from genkidama.standing import Standing
+from genkidama.run_status import RunStatus
 
 __all__ = ["Point", "Points"]
 
@@ -40,7 +40,7 @@ class Points:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        self._standing = Standing(experiment) if experiment.search is None else None
+        self._status = RunStatus(experiment) if experiment.search is None else None
         #: By trial of a search, or None: its environment steps.
         self._steps: dict[int | None, int] = {}
 
@@ -49,8 +49,9 @@ class Points:
         event = from_line(line)
         if event is None:
             return None
-        if self._standing is not None:
-            self._standing.take(event)
+        # For means over children a status needs no exchanges, which are most of the lines.
+        if self._status is not None and not isinstance(event, Exchange):
+            self._status.take((event,))
         trial = getattr(event, "trial", None)
         trial = trial if isinstance(trial, int) else None
         if isinstance(event, Exchange | PhaseReported):
@@ -72,8 +73,8 @@ class Points:
             case Measures():
                 for name, value in event.figures.items():
                     yield f"{of_trial or f'{event.child}/'}{name}", value
-                if self._standing is not None:
-                    together = self._standing.figures()
+                if self._status is not None:
+                    together = self._status.figures()
                     yield from (
                         (f"learning/{name}", together[name])
                         for name in DIAGNOSTICS

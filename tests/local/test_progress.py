@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import pytest
 
 from genkidama.events import Event, Refused, Resumed, Started, TrialFailed, Warned
 from genkidama.local import progress as module
-from genkidama.local.progress import (
-    EvaluationProgress,
-    Progress,
-    SearchProgress,
-    follower,
-    following,
-)
+from genkidama.local.progress import EvaluationProgress, Progress, following
 from tests.helpers import small
 from tests.stories import PLAN, assigned, exchange, join, lines, measures, report
 
@@ -72,13 +67,14 @@ def test_a_run_without_an_exchange_leaves_nothing() -> None:
 
 def test_what_a_person_should_know_of_a_search_is_a_line_of_its_own() -> None:
     file = io.StringIO()
-    progress = SearchProgress(small(search=PLAN), file)
+    progress = Progress(small(search=PLAN), file)
     for line in lines(
         Started(time=0.0, run="first", software="1"),
         Resumed(time=1.0, run="first", software="1", trials=3, reports=1),
         Refused(time=2.0, child="pi", code="order", reason="too early"),
         Warned(time=3.0, reason="the disk is full"),
         TrialFailed(time=4.0, trial=1, child="pi", reason="no memory"),
+        join(4.5),
         assigned(5.0, 0),
         report(6.0, 0, 1.0),
     ):
@@ -95,17 +91,33 @@ def test_what_a_person_should_know_of_a_search_is_a_line_of_its_own() -> None:
     assert said[-1].startswith("CartPole-v1 29% · 1 of 4 trials · 1 running · best 1.0 (trial 0)")
 
 
-def test_a_short_evaluation_says_nothing_in_a_log_and_a_long_one_how_far_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_short_evaluation_says_nothing_in_a_log_and_a_long_one_how_far_it_is() -> None:
     file = io.StringIO()
     with EvaluationProgress(2, file) as progress:
         progress(1.0)
     assert file.getvalue() == ""
-    monkeypatch.setattr(EvaluationProgress, "first", 0.0)
-    with EvaluationProgress(2, file) as progress:
+    with EvaluationProgress(2, file, first=0.0) as progress:
         progress(1.0)
-    assert "evaluating 1 of 2 episodes · mean return 1.0 ± 0.0" in file.getvalue()
+    assert "evaluating 1 of 2 episodes · mean return 1.0 ± 0.0 · 0:00\n" in file.getvalue()
+
+
+def test_an_evaluation_knows_its_mean_its_spread_and_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter((100.0, 105.0))
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock, 107.0))
+    progress = EvaluationProgress(4, io.StringIO(), first=1e9)
+    progress._began = 100.0
+    for value in (10.0, 20.0, math.inf):
+        progress(value)
+        if value == 10.0:
+            # It took 5 s to start, and how long an episode takes is unknown.
+            assert progress.document(106.0)["run"]["left"] is None
+        if value == 20.0:
+            assert progress.line() == (
+                "evaluating 2 of 4 episodes · mean return 15.0 ± 5.0 · 0:07 · about 0:04 left"
+            )
+    assert progress.document(108.0)["mean"] == math.inf
 
 
 def test_progress_and_watch_both_get_each_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +131,6 @@ def test_progress_and_watch_both_get_each_line(capsys: pytest.CaptureFixture[str
     assert "update 1 · " in capsys.readouterr().err
     with following(small(), False, None) as nothing:
         assert nothing is None
-    assert isinstance(follower(small(search=PLAN)), SearchProgress)
 
 
 def test_a_file_that_is_no_terminal_or_a_dumb_one_gets_lines(

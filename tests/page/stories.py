@@ -8,7 +8,7 @@ import msgspec
 
 from genkidama.events import Event, Exchange, Joined, Measures, Started
 from genkidama.experiment import Experiment
-from genkidama.page.document import Document
+from genkidama.run_status import RunStatus
 
 BEGAN = 1_000_000.0
 
@@ -38,7 +38,7 @@ def measures(child: str, seconds: float, **figures: float) -> Measures:
     return Measures(time=BEGAN + 1 + seconds, backend="ga3c", child=child, figures=figures)
 
 
-def told(events: list[Event], **stop: Any) -> Document:
-    document = Document(plain(**stop))
-    document.take(events)
-    return document
+def told(events: list[Event], **stop: Any) -> RunStatus:
+    status = RunStatus(plain(**stop))
+    status.take(events)
+    return status

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from genkidama.events import Refused
-from genkidama.page.children import Facts
 from genkidama.page.metrics import MOST_CHILDREN, MOST_FIGURES, NAMES, exposed, metrics
+from genkidama.run_status import Facts
 from tests.helpers import ROOT
 from tests.page.stories import BEGAN, as_json, began, exchange, measures, told
 
@@ -27,11 +27,11 @@ def samples(document: dict[str, Any]) -> dict[tuple[str, ...], float]:
 
 
 def shown() -> dict[str, Any]:
-    document = told([*began("a", "b"), exchange(1, "a"), exchange(2, "b")], steps=100)
-    document.take([measures("a", 3, pps=120.0)])
-    document.page = {"viewers": 3, "seconds": 0.5}
-    document.take([Refused(time=BEGAN, child="x", code="token", reason="-", count=3)])
-    return as_json(document.whole(BEGAN + 3, lambda _: Facts(bytes_in=7, round_trip=0.002)))
+    status = told([*began("a", "b"), exchange(1, "a"), exchange(2, "b")], steps=100)
+    status.take([measures("a", 3, pps=120.0)])
+    status.page = {"viewers": 3, "seconds": 0.5}
+    status.take([Refused(time=BEGAN, child="x", code="token", reason="-", count=3)])
+    return as_json(status.document(BEGAN + 3, lambda _: Facts(bytes_in=7, round_trip=0.002)))
 
 
 def test_values_are_those_of_the_document() -> None:
@@ -49,10 +49,10 @@ def test_values_are_those_of_the_document() -> None:
 
 
 def test_series_stay_few_whatever_children_are_called_and_measure() -> None:
-    document = told(began(*(f"c{number}" for number in range(1000))))
+    status = told(began(*(f"c{number}" for number in range(1000))))
     for number in range(100):
-        document.take([measures("c1", number, **{f"f{number}_{each}": 1.0 for each in range(30)})])
-    found = samples(as_json(document.whole(BEGAN + 200)))
+        status.take([measures("c1", number, **{f"f{number}_{each}": 1.0 for each in range(30)})])
+    found = samples(as_json(status.document(BEGAN + 200)))
     assert sum(name == "genkidama_child_steps" for name, *_ in found) == MOST_CHILDREN
     assert sum(name == "genkidama_figure" for name, *_ in found) <= MOST_FIGURES
     assert len(found) < 12 * MOST_CHILDREN + 200

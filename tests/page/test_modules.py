@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from genkidama.events import Event, Joined, Left
-from genkidama.page.folded import fold
+from genkidama.run_status import fold
 from tests.page.browser import browsing
 from tests.page.made_up import STATIC, document, made_up
 from tests.page.stories import BEGAN, as_json, began, exchange, measures, told

@@ -30,7 +30,7 @@ def test_it_grows_with_its_history(tmp_path: Path) -> None:
     with (tmp_path / "run" / "history.jsonl").open("ab") as file:
         file.write(as_lines([exchange(50)]))
     run.read()
-    assert run.document.whole(run.time)["learning"]["steps"] == 500
+    assert run.status.document(run.time)["learning"]["steps"] == 500
 
 
 def test_runs_are_found_in_folders(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
 from genkidama.page import watchers
-from genkidama.page.document import Document
-from genkidama.page.folded import fold
 from genkidama.page.watchers import Watchers
+from genkidama.run_status import RunStatus, fold
 from tests.page.stories import BEGAN, began, exchange, told
 
 
@@ -46,25 +45,25 @@ def content(frame: bytes) -> bytes:
     raise AssertionError("more is expected")
 
 
-def watched(document: Document) -> Watchers:
-    return Watchers(document, lambda: BEGAN + 5)
+def watched(status: RunStatus) -> Watchers:
+    return Watchers(status, lambda: BEGAN + 5)
 
 
 async def test_all_are_given_the_same_bytes_and_the_slow_ones_the_whole() -> None:
-    document = told(began("a"))
-    feed = watched(document)
+    status = told(began("a"))
+    feed = watched(status)
     first, second = Viewer(), Viewer()
     feed.add(first)
-    document.take([exchange(1)])
+    status.take([exchange(1)])
     feed.send()
     feed.add(second)
     second.free = False
-    document.take([exchange(2)])
+    status.take([exchange(2)])
     feed.send()
     second.free = True
-    document.take([exchange(3)])
+    status.take([exchange(3)])
     feed.send()
-    document.take([exchange(4)])
+    status.take([exchange(4)])
     feed.send()
     assert [message["type"] for message in first.messages] == ["status"] + 4 * ["change"]
     assert [message["type"] for message in second.messages] == ["status", "status", "change"]
@@ -78,13 +77,13 @@ async def test_all_are_given_the_same_bytes_and_the_slow_ones_the_whole() -> Non
 
 
 async def test_the_status_is_made_once_for_many_and_again_after_a_change() -> None:
-    document = told(began("a"))
-    feed = watched(document)
+    status = told(began("a"))
+    feed = watched(status)
     assert feed.status() is feed.status()
     viewer = Viewer()
     feed.add(viewer)
     before = feed.status()
-    document.take([exchange(1)])
+    status.take([exchange(1)])
     feed.send()
     assert feed.status() is not before and b'"version":1' in feed.status()
     feed.close()

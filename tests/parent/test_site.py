@@ -21,10 +21,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from genkidama.doors import ANSWERS_OF_ONE, VIEWERS_OF_ONE
 from genkidama.events import from_line
 from genkidama.messages import Push
-from genkidama.page.document import Document
-from genkidama.page.folded import fold
 from genkidama.parent import Parent, site
 from genkidama.parent.channel import PIECE_BYTES
+from genkidama.run_status import RunStatus, fold
 from genkidama.tokens import link_cookie, link_token, written
 from tests.helpers import constant, eventually, history, running
 from tests.page.test_gallery import fetch
@@ -106,12 +105,12 @@ async def test_what_is_shown_is_what_happened(parent: Parent, tmp_path: Path) ->
     assert pi["bytes_in"] > 5 * 4 * 9 and pi["bytes_out"] > 5 * 4 * 9
     # The same events, as the history has them, give the same document.
     await eventually(lambda: len(history(tmp_path / "run", "exchange")) == 5)
-    again = Document(parent.experiment)
+    again = RunStatus(parent.experiment)
     for line in history(tmp_path / "run"):
         event = from_line(line)
         assert event is not None
         again.take([event])
-    assert again.children.steps == 50 and again.whole(0.0)["learning"]["mean_return"] == 3.0
+    assert again.steps == 50 and again.document(0.0)["learning"]["mean_return"] == 3.0
 
 
 async def test_a_page_tells_how_far_a_child_lies_from_the_parent(parent: Parent) -> None:
@@ -179,7 +178,7 @@ async def test_metrics_are_what_prometheus_parses(parent: Parent) -> None:
     async with FakeChild(parent.address, "pi") as child:
         await child.enter()
         await push(child, 1, 2.0)
-        await eventually(lambda: parent._connections.site.document.children.steps)
+        await eventually(lambda: parent._connections.site.run_status.steps)
         status, body = await fetch(place(parent, "metrics"))
     families = {each.name: each for each in parser.text_string_to_metric_families(body.decode())}
     assert status == 200 and families["genkidama_steps"].samples[0].value == 10
