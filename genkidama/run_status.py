@@ -559,8 +559,8 @@ class RunStatus:
         children: list[ChildStatus],
         rows: Callable[[Curve], dict[str, Any]],
     ) -> dict[str, Any]:
-        experiment, last, search = self.experiment, self.last, self.search
-        plain = last if search is None else None
+        experiment, search = self.experiment, self.search
+        plain = self.last if search is None else None
         mean = plain.mean_return if plain else search.best_score if search else None
         return {
             "schema": SCHEMA,
@@ -647,7 +647,8 @@ def line(document: dict[str, Any]) -> str:
 
 
 def _line(document: dict[str, Any]) -> Iterator[str]:
-    run, learning, search = document["run"], document["learning"], document["search"]
+    run, learning = document["run"], document["learning"]
+    search = document["search"]
     name, share = run["environment"], run["share"]
     yield name if share is None else f"{name} {share:.0%}"
     if run["state"] != "training":

@@ -181,7 +181,8 @@ def frame(
         height: its rows; one stays free for the cursor.
         notes: lines below the figures.
     """
-    run, learning, search = document["run"], document["learning"], document["search"]
+    run, learning = document["run"], document["learning"]
+    search = document["search"]
     method = run["rule"] if search is None else search["method"]
     title = [run["environment"], run["algorithm"], method]
     title += [f"run {run['name']}" if run["name"] else "", run["state"]]
