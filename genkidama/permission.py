@@ -1,8 +1,9 @@
 """Import strings: the one grammar of them, and which of them may be followed. Pure.
 
-An experiment comes from the parent, and names code by import strings. What is named is on the
-child's own disk, but with any arguments `subprocess:Popen` would be as good as a shell. So a child
-imports what Genkidama itself brings, and beside that only what its owner has put on a list.
+An experiment comes from the parent, or from a checkpoint or a run directory that somebody else has
+written, and names code by import strings. What is named is on this disk, but with any arguments
+`subprocess:Popen` would be as good as a shell. So only what Genkidama and Gymnasium bring is
+imported, and beside that what the user has put on a list.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ __all__ = [
     "ENVPOOL",
     "IMPORT",
     "ImportString",
+    "allowing",
     "check_imports",
     "import_string",
     "imports",
+    "modules",
 ]
 
 #: What stands before the id of an environment of EnvPool's, in `environment.id` only.
@@ -72,11 +75,12 @@ def import_string(text: str) -> ImportString | None:
     return None if found is None else ImportString(*found.groups())
 
 
-def imports(settings: dict[str, Any]) -> dict[str, tuple[str, str]]:
+def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[str, str]]:
     """What a child imports for an experiment, beside Genkidama's own.
 
     Args:
         settings: the experiment's.
+        whole: adds what the parent imports.
 
     Returns:
         By setting, as `"environment.wrappers[0].name"`: its value and the module.
@@ -91,24 +95,49 @@ def imports(settings: dict[str, Any]) -> dict[str, tuple[str, str]]:
         elif isinstance(value, list | tuple):
             for position, inner in enumerate(value):
                 look(f"{key}[{position}]", inner)
-        elif isinstance(value, str) and (named := import_string(value)) is not None:
-            found[key] = (value, named.module)
+        elif isinstance(value, str):
+            of_environment = "environment.id" in key
+            if of_environment and re.match(_OLD_GYM, value):
+                found[key] = (value, "shimmy")
+            elif of_environment and value.startswith(ENVPOOL):
+                pass
+            elif (named := import_string(value)) is not None:
+                found[key] = (value, named.module)
 
     look("", {name: section for name, section in settings.items() if name not in _NOT_THE_CHILDS})
-    name = settings.get("environment", {}).get("id", "")
-    if name.startswith(ENVPOOL):
-        found.pop("environment.id", None)
-    elif re.match(_OLD_GYM, name):
-        found["environment.id"] = (name, "shimmy")
+    if whole:
+        look("parent.rule", settings.get("parent", {}).get("rule"))
+        search = settings.get("search") or {}
+        look("search.sampler", search.get("sampler"))
+        look("search.space", search.get("space"))
     return found
 
 
-def check_imports(settings: dict[str, Any], allowed: Iterable[str]) -> None:
-    """Checks that a child may import all that an experiment names.
+def modules(settings: dict[str, Any]) -> tuple[str, ...]:
+    """The modules of the user's own that an experiment names, sorted."""
+    return tuple(sorted({module for _, module in imports(settings, whole=True).values()}))
+
+
+def allowing(allowed: Iterable[str]) -> str:
+    """The options of a command with which these may be imported: `" --allow mine"`, or nothing."""
+    return "".join(f" --allow {module}" for module in allowed)
+
+
+def check_imports(
+    settings: dict[str, Any],
+    allowed: Iterable[str],
+    source: str = "",
+    named: Iterable[str] = (),
+    whole: bool = False,
+) -> None:
+    """Checks that all may be imported that an experiment names.
 
     Args:
         settings: the experiment's.
         allowed: modules, each of which allows those below it, too; or `ANYTHING`.
+        source: the file that they are from; empty for a child, whose parent has sent them.
+        named: keys that the user has set, as `"environment.id"`, which may import anything.
+        whole: as `imports` has it.
 
     Raises:
         ConfigurationError: a module is not on the list.
@@ -116,9 +145,15 @@ def check_imports(settings: dict[str, Any], allowed: Iterable[str]) -> None:
     known = tuple(allowed)
     if ANYTHING in known:
         return
-    for key, (value, module) in imports(settings).items():
-        if not any(module == name or module.startswith(f"{name}.") for name in known):
+    for key, (value, module) in imports(settings, whole).items():
+        if key in named or any(module == name or module.startswith(f"{name}.") for name in known):
+            continue
+        if source:
             raise ConfigurationError(
-                f"{key} = {value!r}: this child may not import {module!r}; if that is your own, "
-                f'put it on the child\'s list: allow = ["{module}"], or --allow {module}'
+                f"{source}: {key} = {value!r}: a file may not have {module!r} imported; "
+                f'if that is your own: --allow {module}, in Python allow=["{module}"]'
             )
+        raise ConfigurationError(
+            f"{key} = {value!r}: this child may not import {module!r}; if that is your own, "
+            f'put it on the child\'s list: allow = ["{module}"], or --allow {module}'
+        )

@@ -30,6 +30,7 @@ from genkidama.messages import Reply, Request, decode_request, encode
 from genkidama.parameter_server import Snapshot
 from genkidama.parent import Parent
 from genkidama.parts import WHOLE, Part
+from genkidama.permission import modules
 from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.run import Run
 from genkidama.weights import DTYPE, Signature, Vector
@@ -113,7 +114,7 @@ def untrained(path: Path, experiment: Experiment, version: int = 1) -> Run:
         version=version, alpha=0.5, beta=0.5, experiment=experiment.to_dict(), **counts
     )  # type: ignore[arg-type]
     folder.save_latest(model.signature, model.numbers, snapshot)
-    return Run(path)
+    return Run(path, modules(experiment.to_dict()))
 
 
 # Real processes.

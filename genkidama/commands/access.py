@@ -14,6 +14,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.invitation import Invitation
 from genkidama.overrides import parse_settings
+from genkidama.permission import check_imports
 from genkidama.system.address import parse_listen, reachable_host
 from genkidama.system.certificate import default_folder, fingerprint_of, make_certificate
 from genkidama.system.examples import experiment_file
@@ -113,6 +114,8 @@ def signature(options: argparse.Namespace) -> int:
     from genkidama.learning.model import Model
 
     experiment = _experiment(options)
+    # An experiment that is looked at may be somebody else's; one that is trained is the user's.
+    check_imports(experiment.to_dict(), options.allow, str(options.file))
     environment = make_environment(experiment.environment)
     found = Model(experiment, environment).signature
     environment.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from genkidama.commands.options import (
+    ALLOW,
     CREDENTIALS,
     HOST,
     LISTEN,
@@ -144,6 +145,7 @@ ACCESS = {
         "Prints the digest of an experiment's network, for parent.signature, and its parts.",
         (
             path("file", "the experiment", metavar="FILE.toml|EXAMPLE"),
+            ALLOW,
             setting("network.hidden=[32]"),
         ),
         (("genkidama signature mine.toml", "what parent.signature may be set to"),),

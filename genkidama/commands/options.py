@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 __all__ = [
+    "ALLOW",
     "CREDENTIALS",
     "EPISODES",
     "HOST",
@@ -108,6 +109,16 @@ SINKS = (
 )
 EPISODES = number(
     "--episodes", "length of the final evaluation (default: 500; 0 for none)", default=500
+)
+ALLOW = (
+    "--allow",
+    {
+        "metavar": "MODULE",
+        "action": "append",
+        "default": [],
+        "help": "a module of your own that the settings in that directory or file may have "
+        "imported; repeatable, '*' for all (default: none)",
+    },
 )
 JSON = flag("--json", "print one JSON object on standard output at the end")
 WEIGHTS = (

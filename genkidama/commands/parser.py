@@ -9,6 +9,7 @@ from pathlib import Path
 from genkidama._version import __version__
 from genkidama.commands.access_verbs import ACCESS
 from genkidama.commands.options import (
+    ALLOW,
     EPISODES,
     JSON,
     OUT,
@@ -47,6 +48,7 @@ VERBS = {
             SEED,
             OUT,
             path("--resume", "go on with this run"),
+            ALLOW,
             setting("child.exchange=free"),
             EPISODES,
             *SINKS,
@@ -97,6 +99,7 @@ VERBS = {
                 "of a run, judge each checkpoint by so many episodes first and take the best",
                 default=0,
             ),
+            ALLOW,
             flag("--json", "print one JSON object on standard output and nothing else"),
         ),
         (
@@ -129,6 +132,7 @@ VERBS = {
             SEED,
             OUT,
             path("--resume", "go on with this search"),
+            ALLOW,
             setting("search.trials=100"),
             *SINKS,
             flag("--no-figures", "draw nothing at the end"),
@@ -177,6 +181,7 @@ VERBS = {
             SEED,
             path("--out", "the run directory, on this machine (default: a new one under runs/)"),
             path("--resume", "go on with this run"),
+            ALLOW,
             setting("child.exchange=free"),
             EPISODES,
             *SINKS,

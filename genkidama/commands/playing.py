@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from genkidama.commands.options import WEIGHTS, Verb, flag, number, path
+from genkidama.commands.options import ALLOW, WEIGHTS, Verb, flag, number, path
 
 __all__ = ["PLAY", "play"]
 
@@ -39,6 +39,7 @@ PLAY = Verb(
             },
         ),
         number("--every", "show one step of so many (default: 1)", default=1),
+        ALLOW,
         (
             "--environment",
             {"metavar": "ID", "help": "another environment than the experiment's"},

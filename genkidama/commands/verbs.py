@@ -25,6 +25,7 @@ from genkidama.local.directory import finished, go_on
 from genkidama.local.evaluation import Evaluation, Evaluations, evaluate
 from genkidama.local.progress import Progress
 from genkidama.overrides import parse_settings
+from genkidama.permission import allowing, check_imports, modules
 from genkidama.sinks.feeds import Feeds
 from genkidama.system.checkpoint import CheckpointFolder
 from genkidama.system.examples import experiment_file
@@ -78,6 +79,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             choose=options.choose,
             best=options.best,
             progress=not options.json,
+            allow=options.allow,
         )
         if not options.json:
             print(_played(target, evaluation), flush=True)
@@ -210,6 +212,7 @@ def _experiment(options: argparse.Namespace, question: str) -> Experiment:
         experiment = Experiment.load(experiment_file(options.file))
     else:
         experiment = Run.open(options.resume).experiment
+        check_imports(experiment.to_dict(), options.allow, str(options.resume), whole=True)
     changes = parse_settings(options.set)
     for key, value in (
         ("stop.updates", getattr(options, "updates", None)),
@@ -270,7 +273,7 @@ def _finish(
         found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
         sinks.evaluated(run)
         print(found, file=sys.stderr)
-    folder = shlex.quote(str(run.path))
+    folder = shlex.quote(str(run.path)) + allowing(run.allow)
     progress.say(f"run: {run.path}")
     progress.say(f"  watch it:   genkidama play {folder}")
     progress.say(f"  play again: genkidama evaluate {folder}")
@@ -313,11 +316,13 @@ def _findings(run: Run, figures: Path | None) -> str:
     from genkidama.tuning.report import report
     from genkidama.tuning.storage import storage_url
 
-    settings = run.experiment.search
+    experiment = run.experiment
+    settings = experiment.search
     if settings is None:
         raise ConfigurationError(f"{run.path}: is no search; `genkidama plot {run.path}` draws it")
     url = storage_url(settings.storage, run.path)
-    return report(url, run.path.absolute().name, figures, str(run.path))
+    allow = allowing(modules(experiment.to_dict()))
+    return report(url, run.path.absolute().name, figures, str(run.path), allow)
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from genkidama.learning.dqn import Greedy
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import Starts, starts_of
+from genkidama.permission import check_imports
 from genkidama.settings import Environment
 from genkidama.system import joined
 from genkidama.system.faults import in_words, print_users
@@ -92,6 +93,8 @@ def main() -> int:
     try:
         checkpoint = joined.load(request["checkpoint"])
         experiment = checkpoint.experiment
+        named = () if request["environment"] is None else ("environment.id",)
+        check_imports(experiment.to_dict(), request["allow"], request["checkpoint"], named)
         settings = played(experiment.environment, request["environment"])
         try:
             environment = make_environment(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from genkidama.learning.environments import make_environment, played
 from genkidama.learning.explanation import Explanation, explain
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import CUT, Model
+from genkidama.permission import check_imports
 from genkidama.system import joined
 from genkidama.system.checkpoint import Checkpoint
 
@@ -36,12 +38,17 @@ class Policy:
     Args:
         checkpoint: as `genkidama.Checkpoint.load` or `Run.load` give it.
         seed: of the sampled actions.
+        allow: modules that the checkpoint's settings may have imported, beside Genkidama's and
+            Gymnasium's; `"*"` for all (docs/security.md).
 
     Raises:
-        ConfigurationError: its environment or network cannot be made here, or do not fit it.
+        ConfigurationError: its environment or network cannot be made here, do not fit it, or are
+            of a module that is not allowed.
     """
 
-    def __init__(self, checkpoint: Checkpoint, seed: int = 0) -> None:
+    def __init__(self, checkpoint: Checkpoint, seed: int = 0, allow: Iterable[str] = ()) -> None:
+        source = str(checkpoint.path or "the checkpoint")
+        check_imports(checkpoint.experiment.to_dict(), allow, source)
         #: The settings that it was trained with.
         self.experiment: Experiment = checkpoint.experiment
         #: The file that it comes from, if any, and the parent's count of pushes then.
@@ -68,9 +75,9 @@ class Policy:
         self._sample = self.model.head.sampler(np.random.default_rng(seed), 0.0)
 
     @classmethod
-    def load(cls, path: str | Path, seed: int = 0) -> Policy:
+    def load(cls, path: str | Path, seed: int = 0, allow: Iterable[str] = ()) -> Policy:
         """The policy in a checkpoint file; errors also as `genkidama.Checkpoint.load`."""
-        return cls(joined.load(path), seed)
+        return cls(joined.load(path), seed, allow)
 
     def __repr__(self) -> str:
         source = "weights" if self.checkpoint is None else self.checkpoint

@@ -18,6 +18,7 @@ from pathlib import Path
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment, Stop
 from genkidama.local.results import Run as Result
+from genkidama.permission import allowing, modules
 from genkidama.plain_run import reached
 from genkidama.system.run import (
     CHECKPOINTS,
@@ -57,12 +58,13 @@ def prepare_directory(
         EnvironmentFailure: it cannot be written.
     """
     path = Path("runs" if out is None else out)
+    allow = modules(experiment.to_dict())
     try:
         if resume is None:
-            run = Result(new_directory(experiment.name) if out is None else path)
+            run = Result(new_directory(experiment.name) if out is None else path, allow)
             _check_empty(run)
         else:
-            run = _opened(resume, out)
+            run = _opened(resume, out, allow)
         path = run.path
         (path / SETTINGS).parent.mkdir(parents=True, exist_ok=True)
         _lock(path)
@@ -112,12 +114,12 @@ def _in_use(path: Path, why: str) -> ConfigurationError:
     )
 
 
-def _opened(resume: str | Path, out: str | Path | None) -> Result:
+def _opened(resume: str | Path, out: str | Path | None, allow: tuple[str, ...]) -> Result:
     if out is not None and Path(out) != Path(resume):
         raise ConfigurationError(
             f"--out {out}: a resumed run stays in its directory {resume}; give one of the two"
         )
-    return Result.open(resume)
+    return Result.open(resume, allow)
 
 
 def _check_empty(run: Run) -> None:
@@ -144,8 +146,9 @@ def go_on(run: Run, experiment: Experiment) -> str:
     """The command that goes on with a plain run, beyond the limits that it has reached."""
     _, limits = _reached(run, experiment.stop)
     words = ["genkidama train --resume", shlex.quote(str(run.path))]
+    words += [allowing(modules(experiment.to_dict())).strip()]
     words += [f"--set stop.{key}={value:.15g}" for key, value in limits.items()]
-    return " ".join(words)
+    return " ".join(filter(None, words))
 
 
 def _reached(run: Run, stop: Stop) -> tuple[str, dict[str, float]]:
@@ -192,7 +195,9 @@ def resumable(run: Run, verb: str) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit) as error:
         if run.checkpoints or run.trials:
-            error.add_note(f"go on with it: genkidama {verb} --resume {run.path}")
+            error.add_note(
+                f"go on with it: genkidama {verb} --resume {run.path}{allowing(run.allow)}"
+            )
         raise
     finally:
         if (lock := _held.pop(run.path.absolute(), None)) is not None:

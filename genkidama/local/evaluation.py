@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +152,7 @@ def evaluate(
     choose: int = 0,
     best: bool = True,
     progress: bool = False,
+    allow: Iterable[str] = (),
 ) -> Evaluation:
     """Plays episodes with a run's or a checkpoint's weights.
 
@@ -172,9 +174,13 @@ def evaluate(
             than those that count, and the best one is played; 0 goes by the training returns.
         best: false takes the newest checkpoint of a run.
         progress: shows how it goes, on standard error or in a notebook's cell.
+        allow: modules that the run's or checkpoint's settings may have imported, beside Genkidama's
+            and Gymnasium's; `"*"` for all (docs/security.md). A `Run` that `train` has returned
+            allows what was trained.
 
     Raises:
-        ConfigurationError: no such run or checkpoint, or it does not fit its environment.
+        ConfigurationError: no such run or checkpoint, it does not fit its environment, or it names
+            a module that is not allowed.
         EnvironmentFailure: a process that plays died.
     """
     if episodes < 1:
@@ -189,9 +195,10 @@ def evaluate(
         raise ConfigurationError(f"choose = {choose} and best = False: give one of the two")
     weights = weights_of(target, best=best)
     run = weights.run
+    allowed = [*allow, *(() if run is None else run.allow)]
     if run is not None and choose:
         kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
-        chosen = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts)
+        chosen = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts, allowed)
         weights = Weights(run, joined.load(chosen))
     checkpoint, path = weights.checkpoint, weights.path
     recorded = None if starts is None or is_null(starts) else _recorded(starts)
@@ -199,7 +206,7 @@ def evaluate(
     count = min(cores or available_cores(), episodes)
     shares = [list(range(first, episodes, count)) for first in range(count)]
     request = {"checkpoint": str(path), "seed": seed, "greedy": greedy, "environment": environment}
-    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid()}
+    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid(), "allow": allowed}
     log = (path.parents[1] if run is None else run.path) / LOGS
     with EvaluationProgress(episodes) if progress else nullcontext(ignore) as watch:
         answers = play(request, shares, watch, log)
@@ -230,11 +237,18 @@ def _best(
     cores: int | None,
     environment: str | None,
     starts: str | None,
+    allow: list[str],
 ) -> Path:
     """The checkpoint with the best mean of so many episodes, the newest of equal ones."""
     means = [
         evaluate(
-            path, episodes=episodes, seed=seed, cores=cores, environment=environment, starts=starts
+            path,
+            episodes=episodes,
+            seed=seed,
+            cores=cores,
+            environment=environment,
+            starts=starts,
+            allow=allow,
         ).mean
         for path in paths
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ class Run(runs.Run):
 
     Args:
         path: the directory.
+        allow: modules that its settings may have imported, beside Genkidama's and Gymnasium's; a
+            program that has trained it allows what it has trained with.
     """
 
     def load(
@@ -39,7 +41,7 @@ class Run(runs.Run):
 
         return runs.Run.load(best_trial_of(self), best=best, unreadable=unreadable)
 
-    def policy(self, *, best: bool = True, seed: int = 0) -> Policy:
+    def policy(self, *, best: bool = True, seed: int = 0, allow: Iterable[str] = ()) -> Policy:
         """The trained policy, ready to act; it says of which weights it is.
 
         Args:
@@ -47,14 +49,16 @@ class Run(runs.Run):
                 the newest if there is none yet, or if this is false. Of a search, it is the best
                 trial's.
             seed: of the sampled actions.
+            allow: more modules that its settings may have imported (docs/security.md).
 
         Raises:
-            ConfigurationError: there is no checkpoint yet, or its environment cannot be made here.
+            ConfigurationError: there is no checkpoint yet, its environment cannot be made here, or
+                it names a module that is not allowed.
         """
         from genkidama.learning.policy import Policy
         from genkidama.local.weights import weights_of
 
-        return Policy(weights_of(self, best=best).checkpoint, seed)
+        return Policy(weights_of(self, best=best).checkpoint, seed, (*self.allow, *allow))
 
     def video(
         self,
@@ -66,6 +70,7 @@ class Run(runs.Run):
         deterministic: bool = False,
         fps: float | None = None,
         every: int = 1,
+        allow: Iterable[str] = (),
     ) -> Path:
         """Films the policy while it plays, and returns the file; all else as `genkidama.play`.
 
@@ -77,6 +82,7 @@ class Run(runs.Run):
             deterministic: takes the most probable action instead of a sampled one.
             fps: pictures a second; the environment's own pace if absent.
             every: one step of so many is filmed.
+            allow: as `policy`.
         """
         from genkidama.local.showing import play
 
@@ -89,6 +95,7 @@ class Run(runs.Run):
             video=path,
             fps=fps,
             every=every,
+            allow=allow,
         )
         return Path(path)
 

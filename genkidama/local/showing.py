@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from itertools import chain
 from pathlib import Path
@@ -34,6 +34,7 @@ def play(
     every: int = 1,
     environment: str | None = None,
     say: Callable[[str], None] = lambda _: None,
+    allow: Iterable[str] = (),
 ) -> list[float]:
     """Shows how a policy plays, in a window or in a film, with what it says beside the picture.
 
@@ -51,6 +52,7 @@ def play(
         every: one step of so many is shown.
         environment: the id of another environment than the experiment's.
         say: is called with a line about what plays, each episode, and the film.
+        allow: modules that the run's or checkpoint's settings may have imported, as `evaluate`.
 
     Returns:
         The undiscounted return of each episode; of a window that was closed, of those before.
@@ -64,7 +66,8 @@ def play(
     path = None if video is None else check_film(Path(video))
     if path is None:
         check_screen()
-    policy = Policy(weights.checkpoint)
+    known = () if weights.run is None else weights.run.allow
+    policy = Policy(weights.checkpoint, allow=(*known, *allow))
     settings = policy.experiment.environment
     returns: list[float] = []
     hidden = nullcontext() if path is None else without_screen()

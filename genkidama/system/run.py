@@ -13,9 +13,9 @@ logs/, children/   what the processes said, and the children's own state (runs o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -89,18 +89,25 @@ class Run:
 
     Args:
         path: the directory.
+        allow: modules that its settings may have imported, beside Genkidama's and Gymnasium's; a
+            program that has trained it allows what it has trained with.
     """
 
     path: Path
+    allow: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
+    def open(cls, path: str | Path, allow: Iterable[str] = ()) -> Self:
         """An existing run.
+
+        Args:
+            path: the directory.
+            allow: as `Run`.
 
         Raises:
             ConfigurationError: there is no run in that directory.
         """
-        run = cls(Path(path))
+        run = cls(Path(path), tuple(allow))
         if not (run.path / EXPERIMENT).is_file():
             raise ConfigurationError(
                 f"{path}: holds no run (no {EXPERIMENT}); give a run's directory, as runs/NAME"
@@ -120,7 +127,9 @@ class Run:
     @property
     def trials(self) -> list[Self]:
         """Of a search: its trials that have weights, by number."""
-        return [type(self)(path) for path in sorted((self.path / TRIALS).glob("[0-9]*"))]
+        return [
+            type(self)(path, self.allow) for path in sorted((self.path / TRIALS).glob("[0-9]*"))
+        ]
 
     @property
     def best(self) -> Path | None:

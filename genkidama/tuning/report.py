@@ -57,7 +57,7 @@ _ENDINGS = {"completed": "●", "stopped": "×", "failed": "!"}
 _MOST_STEPS = 10
 
 
-def report(url: str, name: str, folder: Path | None, directory: str) -> str:
+def report(url: str, name: str, folder: Path | None, directory: str, allow: str = "") -> str:
     """The report on the study `name` in the storage `url`.
 
     Args:
@@ -65,6 +65,7 @@ def report(url: str, name: str, folder: Path | None, directory: str) -> str:
         name: of the study.
         folder: where figures are written to, as PNG and SVG; none are drawn if absent.
         directory: the search's run directory, for the commands that go on with the best trial.
+        allow: their options `--allow`.
 
     Raises:
         ConfigurationError: no such study, one that is not from a search, or a package that is
@@ -73,7 +74,7 @@ def report(url: str, name: str, folder: Path | None, directory: str) -> str:
     """
     findings = read(open_study(url, name))
     known = importances(findings)
-    parts = [text(findings, directory, known)]
+    parts = [text(findings, directory, known, allow)]
     if folder is not None:
         from genkidama.tuning.figures import draw  # Matplotlib
 
@@ -83,19 +84,22 @@ def report(url: str, name: str, folder: Path | None, directory: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def text(findings: Findings, directory: str = "RUN", known: Importances | None = None) -> str:
+def text(
+    findings: Findings, directory: str = "RUN", known: Importances | None = None, allow: str = ""
+) -> str:
     """All that a search has found, in one to two screens of plain text.
 
     Args:
         findings: of the search.
         directory: its run directory, for the commands that go on with the best trial.
+        allow: their options `--allow`.
         known: the importances, if they are computed already.
     """
     parts = [_overview(findings)]
     if not findings.ranking:
         parts.append("No trial has reported a score yet, so there is nothing to compare.")
     else:
-        parts += [_best(findings, directory), _top(findings), _over_time(findings)]
+        parts += [_best(findings, directory, allow), _top(findings), _over_time(findings)]
     if findings.timeline:
         parts.append(_timeline(findings))
     if findings.ranking:
@@ -147,7 +151,7 @@ def _headline(settings: SearchRecord) -> str:
     return f"{method.title} ({', '.join(options)})" if options else method.title
 
 
-def _best(findings: Findings, directory: str) -> str:
+def _best(findings: Findings, directory: str, allow: str) -> str:
     best, phases = findings.best, findings.settings.phases
     assert best is not None
     every = "its only phase" if phases == 1 else f"all {plural(phases, 'phase')}"
@@ -172,7 +176,7 @@ def _best(findings: Findings, directory: str) -> str:
             ),
             "",
         ]
-    folder = shlex.quote(str(PurePath(directory) / trial_folder(best.number)))
+    folder = shlex.quote(str(PurePath(directory) / trial_folder(best.number))) + allow
     written = PurePath(directory) / best.checkpoint if best.checkpoint else "none was written"
     lines += [
         f"Checkpoint  {written}",

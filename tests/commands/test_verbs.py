@@ -70,6 +70,7 @@ def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
     assert verbs._evaluate(make_parser().parse_args(words)) == 0
     options = {"episodes": 500, "greedy": False, "seed": 9, "environment": None}
     options |= {"starts": "noop:30", "choose": 20, "best": True, "progress": True}
+    options |= {"allow": []}
     assert asked == [{"target": Path(name)} | options for name in ("3", "5")]
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("3: 3.0 ± 0.0 over 1 episode, greedy")

@@ -90,14 +90,16 @@ def test_what_draws_nothing_is_an_error_of_one_line(settings: Any, why: str) -> 
 
 def test_what_draws_no_picture_is_an_error_of_one_line(tmp_path: Path) -> None:
     name = f"{__name__}:Wrong"
-    policy = Policy(untrained(tmp_path, small(environment={"id": name})).load())
+    run = untrained(tmp_path, small(environment={"id": name}))
+    policy = Policy(run.load(), allow=run.allow)
     with pytest.raises(ConfigurationError, match=r"render\(\) gives float64 of shape \(4, 4\)"):
         next(moments(policy, make_pictured(policy.experiment.environment), 1, 0))
 
 
 def test_an_environment_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
     name = f"{__name__}:Failing"
-    policy = Policy(untrained(tmp_path, small(environment={"id": name})).load())
+    run = untrained(tmp_path, small(environment={"id": name}))
+    policy = Policy(run.load(), allow=run.allow)
     with pytest.raises(EnvironmentFailure, match=r"Failing fails while it plays: KeyError: 'my b"):
         list(moments(policy, make_pictured(policy.experiment.environment), 1, 0))
 

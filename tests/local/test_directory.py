@@ -122,6 +122,15 @@ def test_a_run_that_is_not_finished_goes_on_as_it_is(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run", small(stop={"updates": 4, "mean_return": 10.0}), version=3)
     assert finished(run, run.experiment) == ""
     assert go_on(run, run.experiment) == f"genkidama train --resume {run.path}"
+
+
+def test_a_run_that_this_program_trains_may_import_what_it_names(tmp_path: Path) -> None:
+    settings = {"environment": {"id": "mine.games:Mine"}, "parent": {"rule": "rules:Mine"}}
+    run = prepare_directory(Experiment.from_dict(settings), tmp_path / "run", None)
+    with resumable(run, "train"):
+        assert run.allow == ("mine.games", "rules")
+    on = go_on(run, Experiment.from_dict(settings))
+    assert on == f"genkidama train --resume {run.path} --allow mine.games --allow rules"
     assert finished(Run(tmp_path / "new"), small(stop={"updates": 1})) == ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,16 @@ import psutil
 import pytest
 import torch
 
+from genkidama.commands.parser import make_parser
+from genkidama.commands.verbs import RUN
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.play import play
+from genkidama.learning.policy import Policy
+from genkidama.local import showing
 from genkidama.local.evaluation import Evaluation, Evaluations, evaluate
+from genkidama.local.results import Run as Result
 from genkidama.system.checkpoint import save
 from genkidama.system.run import Run
 from tests.helpers import ROOT, command, small, until, untrained
@@ -192,7 +198,17 @@ def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path:
         small(environment={"id": "tests.tiny:Faulty", "options": {"fault": "print"}}),
     )
     said = command(
-        tmp_path, "genkidama", "evaluate", run.final, "--episodes", 1, "--seed", 7, "--json"
+        tmp_path,
+        "genkidama",
+        "evaluate",
+        run.final,
+        "--episodes",
+        1,
+        "--seed",
+        7,
+        "--json",
+        "--allow",
+        "tests.tiny",
     )
     assert (said.code, said.err) == (0, "")
     assert run.evaluation is None  # a checkpoint's evaluation is nobody's but the caller's
@@ -217,6 +233,7 @@ def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     environment = {"id": "tests.tiny:Faulty", "options": {"fault": "sleep"}}
     run = untrained(tmp_path / "run", small(environment=environment))
     command = [sys.executable, "-m", "genkidama", "evaluate", str(run.path), "--episodes", "2"]
+    command += ["--allow", "tests.tiny"]
     program = psutil.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     playing = until(lambda: [one for one in program.children() if one.num_threads()], seconds=30.0)
     # They sleep in the environment: each has imported torch by then.
@@ -262,7 +279,80 @@ def test_an_environment_that_is_gone_is_the_users_mistake(tmp_path: Path) -> Non
     found.snapshot.experiment["environment"]["id"] = "tests.tiny:Sturdy"
     save(run.final, found.signature, found.vector, found.snapshot)
     with pytest.raises(ConfigurationError, match=r"module 'tests.tiny' has no 'Sturdy'"):
-        evaluate(run.final, episodes=1)
+        evaluate(run.final, episodes=1, allow=run.allow)
+
+
+#: Somebody else's settings, each with what a trap in them would run.
+TRAPS = {
+    "environment.id": {"environment": {"id": "trap:Trap"}},
+    "environment.wrappers[0].name": {"environment": {"wrappers": [{"name": "trap:Trap"}]}},
+    "network.name": {"network": {"name": "trap:Trap"}},
+    "algorithm.name": {"algorithm": {"name": "trap:Trap"}},
+}
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that the module `trap` makes when it is imported, here or in a process."""
+    sprung = tmp_path / "sprung"
+    (tmp_path / "trap.py").write_text(
+        f"open({str(sprung)!r}, 'w').close()\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv as Trap\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    yield sprung
+    sys.modules.pop("trap", None)
+
+
+def with_trap(folder: Path, settings: dict[str, Any]) -> Run:
+    """A run directory whose settings somebody has changed, in all its files."""
+    run = untrained(folder, small())
+    found = run.load()
+    for section, keys in settings.items():
+        found.snapshot.experiment[section] |= keys
+    save(run.final, found.signature, found.vector, found.snapshot)
+    (folder / "experiment.toml").write_text(found.experiment.to_toml())
+    return Run(folder)
+
+
+@pytest.mark.parametrize("key", TRAPS)
+def test_what_a_file_names_is_imported_only_if_it_is_allowed(
+    tmp_path: Path, trap: Path, key: str
+) -> None:
+    run = with_trap(tmp_path / "run", TRAPS[key])
+    ways: dict[str, Callable[[], object]] = {
+        "Policy.load": lambda: Policy.load(run.final),
+        "run.policy": lambda: Result(run.path).policy(),
+        "play": lambda: showing.play(run.path, video=tmp_path / "film.gif"),
+    }
+    for way in ways.values():
+        with pytest.raises(ConfigurationError) as raised:
+            way()
+        assert str(raised.value) == (
+            f"{run.final}: {key} = 'trap:Trap': a file may not have 'trap' imported; "
+            'if that is your own: --allow trap, in Python allow=["trap"]'
+        )
+    for words in (
+        ["signature", f"{run.path}/experiment.toml"],
+        ["train", "--resume", f"{run.path}"],
+    ):
+        with pytest.raises(ConfigurationError, match="may not have 'trap' imported"):
+            RUN[words[0]](make_parser().parse_args(words))
+    assert not trap.exists()
+
+
+def test_an_evaluation_imports_what_is_allowed_and_nothing_else(tmp_path: Path, trap: Path) -> None:
+    run = with_trap(tmp_path / "run", TRAPS["environment.id"])
+    for target in (run.path, run.final, run):
+        with pytest.raises(ConfigurationError, match="may not have 'trap' imported"):
+            evaluate(target, episodes=1, cores=1)
+    # What the user names is the user's choice.
+    evaluate(run, episodes=1, cores=1, environment="CartPole-v1")
+    assert not trap.exists()
+    evaluate(run.path, episodes=1, cores=1, allow=["trap"])
+    assert trap.exists()
+    evaluate(Run(run.path, ("trap",)), episodes=1, cores=1)
 
 
 @pytest.mark.parametrize(
