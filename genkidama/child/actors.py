@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from genkidama.child.crew import Crew
-from genkidama.child.member import Member
 from genkidama.child.nurseries import CORES
 from genkidama.child.orchestrator import CoreOrchestrator
 from genkidama.child.outbox import Outboxes, rows_of_a_block
 from genkidama.child.process import BLOCK, FAILED, RECORD
+from genkidama.system.worker import WorkerProcess
 from genkidama.weights import Signature, Vector
 
 __all__ = ["Actors"]
@@ -53,7 +53,7 @@ class _ActorCrew(Crew):
     #: Seconds of a row; 0 until two pushes are answered.
     _pace = 0.0
 
-    def _heard(self, member: Member, record: bytes) -> None:
+    def _heard(self, member: WorkerProcess, record: bytes) -> None:
         if not record:
             self._semaphore.enter(member.index)
             if self.outboxes.has_room(member.index):

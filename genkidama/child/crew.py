@@ -20,24 +20,24 @@ import asyncio
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import structlog
 
 from genkidama.child.backend import Work
-from genkidama.child.member import Fork, Member, bear
 from genkidama.child.process import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, UPDATE
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
 from genkidama.pacing import RestartPolicy
-from genkidama.system.faults import died_of
-from genkidama.system.forkserver import end
 from genkidama.system.watch import Trace, Watch
+from genkidama.system.worker import GRACE_SECONDS, WorkerProcess, end_all
 
 __all__ = ["Crew"]
 
@@ -50,8 +50,9 @@ _FORGIVEN_SECONDS = 120.0
 #: replaced once the system has noted its end.
 _RETRY_SECONDS = 0.2
 
-#: How long processes get to end by themselves before they are killed.
-_GRACE_SECONDS = 1.0
+#: Starts the process of an index, given its end of the pipe and the seed of its random numbers. It
+#: is called in threads, several at once. EOFError and OSError mean: not possible this time.
+Fork: TypeAlias = Callable[[int, Connection, tuple[int, ...]], ForkServerProcess]
 
 log = structlog.get_logger()
 
@@ -79,7 +80,7 @@ class Crew:
         self.exchange_steps = experiment.child.exchange_steps
         #: What it takes for an exchange to be due.
         self._counts = UPDATE if experiment.child.exchange == "update" else EPISODE
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, WorkerProcess] = {}
         self._count = 0
         self._births = 0
         self._version = 0
@@ -105,7 +106,7 @@ class Crew:
     @property
     def pids(self) -> list[int]:
         """The numbers of the processes that live."""
-        return [pid for member in self._members.values() if (pid := member.process.pid)]
+        return [member.pid for member in self._members.values()]
 
     async def begin(self, count: int, version: int, semaphore: npt.NDArray[Any]) -> None:
         """Starts so many processes, which wait for each other before they play.
@@ -179,8 +180,10 @@ class Crew:
         self._births += 1
         name = zlib.crc32(self._name.encode())
         seed = (self._experiment.seed, name, index, self._births, self._version)
+        member = WorkerProcess(self, index, Connection.recv_bytes)
+        member.failure = failure
         try:
-            member = await bear(self._fork, index, seed, failure)
+            await asyncio.to_thread(member.start, lambda pipe: self._fork(index, pipe, seed))
         except (EOFError, OSError) as error:
             # The nursery has been killed. The next attempt starts another one.
             await asyncio.sleep(_RETRY_SECONDS)
@@ -188,22 +191,17 @@ class Crew:
             self._replace(index, failure, reason)
             return
         self._members[index] = member
-        asyncio.get_running_loop().add_reader(member.line.fileno(), self._listen, member)
+        member.listen()
         self._watch.ages.born(index)
         if self._ending:
             self._hang_up(member)
 
-    def _listen(self, member: Member) -> None:
-        """A process has said something, or is gone."""
-        try:
-            while member.line.poll():
-                record = member.line.recv_bytes()
-                self._watch.heard(member.index, not record and self._semaphore.lit(member.index))
-                self._heard(member, record)
-        except (EOFError, OSError):
-            self._lost(member)
+    def heard(self, worker: WorkerProcess, message: bytes) -> None:
+        """A process has sent records."""
+        self._watch.heard(worker.index, not message and self._semaphore.lit(worker.index))
+        self._heard(worker, message)
 
-    def _heard(self, member: Member, record: bytes) -> None:
+    def _heard(self, member: WorkerProcess, record: bytes) -> None:
         if not record:
             self._semaphore.enter(member.index)
             if self._semaphore.all_lit:
@@ -223,13 +221,12 @@ class Crew:
         elif kind == FAILED:
             member.failure = record[RECORD.size :].decode(errors="replace")
 
-    def _lost(self, member: Member) -> None:
+    def lost(self, member: WorkerProcess) -> None:
+        """A process is gone."""
         self._hang_up(member)
         if self._ending:
             return
-        member.process.join()
-        code = member.process.exitcode
-        reason = member.failure or died_of(code)
+        code, reason = member.wait(), member.reason
         if code != RECYCLED:
             index = {self._noun: member.index}
             log.warning(f"{self._noun} lost", **index, exit_code=code, reason=reason)
@@ -240,15 +237,12 @@ class Crew:
 
     def _hung(self, index: int, seconds: float) -> None:
         if (member := self._members.get(index)) is not None:
-            way_out = "if it needs so long, raise child.hang_seconds"
-            member.failure = f"it hung: it did nothing for {seconds:.0f} s; {way_out}"
-            member.process.kill()  # the end of its line tells the rest
+            member.hung(seconds)
 
-    def _hang_up(self, member: Member) -> None:
+    def _hang_up(self, member: WorkerProcess) -> None:
         """Nobody listens to it or waits for it any more."""
         self._watch.ages.gone(member.index)
-        asyncio.get_running_loop().remove_reader(member.line.fileno())
-        member.line.close()
+        member.hang_up()
         self._semaphore.light(member.index)
 
     def _replace(self, index: int, failure: str, reason: str) -> None:
@@ -272,12 +266,12 @@ class Crew:
 
     def _dismiss(self, index: int) -> None:
         if index in self._members:
-            self._listen(self._members[index])  # which may find that it is gone
+            self._members[index].read()  # which may find that it is gone
         member = self._members.pop(index, None)
         if member is not None:
             self._hang_up(member)
-            deadline = time.monotonic() + _GRACE_SECONDS
-            self._change(index, asyncio.to_thread(end, [member.process], deadline))
+            deadline = time.monotonic() + GRACE_SECONDS
+            self._change(index, asyncio.to_thread(end_all, [member], deadline))
 
     def fail(self, error: Exception) -> None:
         """Training cannot go on: `due` raises this."""
@@ -312,7 +306,7 @@ class Crew:
             # it did, it has said before.
             if self._semaphore.all_lit:
                 for member in list(self._members.values()):
-                    self._listen(member)
+                    member.read()
                 if self._played:
                     return
                 self.release()
@@ -337,7 +331,7 @@ class Crew:
             self._watch.ages.wake(index)
             # One that has just died needs no waking: the reader of its line lights its element.
             with suppress(OSError, KeyError):
-                self._members[index].line.send_bytes(b"")
+                self._members[index].pipe.send_bytes(b"")
 
     async def shutdown(self) -> None:
         """Ends all processes and waits for their end, one second at most.
@@ -348,12 +342,10 @@ class Crew:
         self._ending = True
         self._no_rest.set()
         self._watch.end()
-        deadline = time.monotonic() + _GRACE_SECONDS
+        deadline = time.monotonic() + GRACE_SECONDS
         for member in self._members.values():
-            if not member.line.closed:
-                self._hang_up(member)
+            self._hang_up(member)
         if self._changes:
             await asyncio.wait(self._changes.values())
-        processes = [member.process for member in self._members.values()]
-        await asyncio.to_thread(end, processes, deadline)
+        await asyncio.to_thread(end_all, list(self._members.values()), deadline)
         self._members.clear()

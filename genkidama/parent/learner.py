@@ -15,16 +15,11 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
-import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -40,14 +35,12 @@ from genkidama.errors import (
 )
 from genkidama.events import Measures
 from genkidama.experience import Columns, Experience, Learned
-from genkidama.experiment import Experiment
 from genkidama.learner.memory import LearnerLayout, LearnerMemory
 from genkidama.pacing import RestartPolicy
 from genkidama.parameter_server import ParameterServer
-from genkidama.system.faults import died_of
 from genkidama.system.forkserver import Nursery
-from genkidama.system.machine import ONE_THREAD
 from genkidama.system.watch import Watch
+from genkidama.system.worker import WorkerProcess, start_program
 from genkidama.weights import DTYPE, Signature, Vector
 
 __all__ = ["NURSERY", "LearnerProcess"]
@@ -57,9 +50,6 @@ NURSERY = Nursery()
 
 #: The first function of a learner that is forked from it.
 _ENTRY = "genkidama.learner.__main__:run_forked"
-
-#: How long a learner that is told to end may take before it is killed.
-_GRACE_SECONDS = 1.0
 
 #: It may do nothing for so many times as long as a core: before its first update it looks at the
 #: whole batch.
@@ -98,18 +88,15 @@ class LearnerProcess:
         self._ending = False
         #: Of a learner that dies again and again with no batch learned in between.
         self._policy = RestartPolicy(3)
-        self._reason = ""
         self._restarting: asyncio.Task[None] | None = None
-        self._process: _Process | None = None
+        self._worker: WorkerProcess | None = None
         self._watch = Watch(_PATIENCE * self._experiment.child.hang_seconds, self._beat, self._hung)
 
     @property
     def pid(self) -> int:
         """Its process number, once it is started."""
-        assert self._process is not None
-        pid = self._process.pid
-        assert pid is not None
-        return pid
+        assert self._worker is not None
+        return self._worker.pid
 
     async def begin(self) -> None:
         """Lets the learner learn from θ_P on or, in a new run, takes its initial weights for θ_P.
@@ -143,62 +130,43 @@ class LearnerProcess:
 
     async def _describe(self) -> tuple[Signature, Vector]:
         """What a new learner has built: what its vector means, and its initial weights."""
-        self._control, theirs = Pipe()
-        # Before this program ends, multiprocessing waits for a learner that nobody has ended.
-        atexit.register(self._control.close)
+        self._worker = worker = WorkerProcess(self)
         self._watch.ages.born(0)
-        told = asyncio.ensure_future(asyncio.to_thread(self._be_told, theirs))
         try:
-            kind, *description = await asyncio.shield(told)
+            entries, initial, shape, columns = await worker.describe(self._experiment, self._launch)
         except asyncio.CancelledError:
             self._ending = True
-            if self._process is not None:
-                self._process.kill()  # a parent that is told to stop does not wait for torch
-            await asyncio.wait((told,))
-            told.exception()
             raise
         except (EOFError, OSError):
-            code = _code(self._process)
-            way_out = (
-                f"it needs torch and {self._experiment.environment.id!r} on the parent's machine: "
-                f"try `{sys.executable} -m genkidama.learner`"
-            )
-            end = (
-                f"died: {self._reason}"
-                if self._reason
-                else f"died with exit code {code}; {way_out}"
-            )
+            needs = f"torch and {self._experiment.environment.id!r} on the parent's machine"
+            how = f" with exit code {worker.wait()}; it needs {needs}: "
+            how += f"try `{sys.executable} -m genkidama.learner`"
+            how = f": {worker.failure}" if worker.failure else how
             raise EnvironmentFailure(
-                f"parent.rule = 'experience': the learner's process {end}"
+                f"parent.rule = 'experience': the learner's process died{how}"
             ) from None
         finally:
             self._watch.ages.rest(0)
-        if kind == "error":
-            raise ConfigurationError(description[0])
-        entries, initial, shape, columns = description
         self._state_shape: tuple[int, int] = shape
         self._columns: Columns = columns
         return Signature.of(entries), np.frombuffer(initial, DTYPE).copy()
 
-    def _be_told(self, theirs: Connection) -> tuple[Any, ...]:
-        with theirs:
-            self._process = _start(theirs, self._experiment)
-        if self._ending:
-            self._process.kill()
-        self._control.send(self._experiment.to_dict())
-        description: tuple[Any, ...] = self._control.recv()
-        return description
+    def _launch(self, pipe: Connection) -> subprocess.Popen[bytes] | ForkServerProcess:
+        """Starts a learner; where its nursery is still warming up, it waits for that."""
+        if NURSERY.born:
+            with suppress(EOFError, OSError):  # it is gone
+                return NURSERY.start(_ENTRY, (pipe,), self._experiment)
+        return start_program("genkidama.learner", (), pipe)
 
     def _attach(self) -> None:
-        memory = self._memory
+        memory, worker = self._memory, self._worker
         assert memory is not None
+        assert worker is not None
         memory.weights[:] = self._newest.weights
         memory.state[:] = self._newest.state
         memory.clock[:] = self._newest.clock
-        with suppress(OSError):  # its end is noticed by the reader
-            self._control.send(memory.layout)
-            reduction.send_handle(self._control, memory.descriptor, self.pid)
-        asyncio.get_running_loop().add_reader(self._control.fileno(), self._listen)
+        worker.hand_over(memory.layout, memory.descriptor)
+        worker.listen()
         self._idle = True
         self.feed()
 
@@ -209,27 +177,22 @@ class LearnerProcess:
         blocks = self._rule.take()
         if blocks is None:
             return
-        memory = self._memory
+        memory, worker = self._memory, self._worker
         assert memory is not None
+        assert worker is not None
         count = 0
         for rows in blocks:
             memory.rows[count : count + len(rows)] = rows
             count += len(rows)
         self._idle = False
         self._watch.ages.wake(0)
-        with suppress(OSError):
-            self._control.send((count, self._server.progress(self._now())))
+        worker.send((count, self._server.progress(self._now())))
 
-    def _listen(self) -> None:
-        try:
-            while self._control.poll():
-                self._heard(*self._control.recv())
-        except (EOFError, OSError):
-            self._lost()
-
-    def _heard(self, kind: str, what: Any) -> None:
+    def heard(self, worker: WorkerProcess, message: tuple[str, Any]) -> None:
+        """It has learned a batch, or says why it cannot."""
+        kind, what = message
         if kind == "failed":
-            self._reason = what
+            worker.failure = what
             return
         memory = self._memory
         assert memory is not None
@@ -255,23 +218,16 @@ class LearnerProcess:
         return 0 if self._memory is None else int(self._memory.beat[0])
 
     def _hung(self, _: int, seconds: float) -> None:
-        if self._process is not None:
-            self._reason = (
-                f"it hung: it did nothing for {seconds:.0f} s; "
-                "if it needs so long, raise child.hang_seconds"
-            )
-            self._process.kill()  # the end of its socket tells the rest
+        if self._worker is not None:
+            self._worker.hung(seconds)
 
-    def _lost(self) -> None:
+    def lost(self, worker: WorkerProcess) -> None:
+        """It is gone."""
         self._watch.ages.rest(0)
-        asyncio.get_running_loop().remove_reader(self._control.fileno())
-        self._control.close()
         if self._ending:
             return
         self._idle = False
-        code = _code(self._process)
-        reason = self._reason or died_of(code)
-        self._reason = ""
+        code, reason = worker.wait(), worker.reason
         children = self._blame(reason)
         how = ""
         if not children:
@@ -313,61 +269,7 @@ class LearnerProcess:
         if self._restarting is not None:
             self._restarting.cancel()
             await asyncio.wait((self._restarting,))
-        if self._process is None:
-            return
-        if not self._control.closed:
-            asyncio.get_running_loop().remove_reader(self._control.fileno())
-            if await asyncio.to_thread(_lives_on, self._control):
-                with suppress(ProcessLookupError):
-                    os.kill(self.pid, signal.SIGKILL)
-            self._control.close()
-        _code(self._process)
+        if self._worker is not None:
+            await self._worker.end()
         if self._memory is not None:
             self._memory.close()
-
-
-_Process = subprocess.Popen[bytes] | ForkServerProcess
-
-
-def _start(theirs: Connection, experiment: Experiment) -> _Process:
-    """Starts a learner; where its nursery is still warming up, it waits for that."""
-    if NURSERY.born:
-        with suppress(EOFError, OSError):  # it is gone
-            return NURSERY.start(_ENTRY, (theirs,), experiment)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-m", "genkidama.learner", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            env={
-                **os.environ,
-                **ONE_THREAD,
-                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-            },
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _code(process: _Process | None) -> int | None:
-    """The exit code of a process that ends; 255 if it is gone with its nursery."""
-    if isinstance(process, ForkServerProcess):
-        process.join()
-        return process.exitcode
-    return None if process is None else process.wait()
-
-
-def _lives_on(control: Connection) -> bool:
-    """Tells the process at the other end to end, and says whether it is there after its grace."""
-    with socket.socket(fileno=os.dup(control.fileno())) as line:
-        line.settimeout(_GRACE_SECONDS)
-        try:
-            line.shutdown(socket.SHUT_WR)
-            while line.recv(65536):
-                pass
-        except TimeoutError:
-            return True
-        except OSError:  # it is gone, and has left something unread
-            pass
-    return False

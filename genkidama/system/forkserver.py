@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,6 @@ __all__ = [
     "PRELOAD_VARIABLE",
     "STARTER_VARIABLE",
     "Nursery",
-    "end",
     "spare_the_resource_tracker",
 ]
 
@@ -229,16 +227,6 @@ def _enter(entry: str, args: tuple[Any, ...], output: _Output | None) -> None:
         os.setsid()
         output.take_over()
     load_plug(entry, "entry")(*args)
-
-
-def end(processes: list[ForkServerProcess], deadline: float) -> None:
-    """Waits for the end of these processes; any that lives on at the deadline is killed."""
-    for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        process.close()
 
 
 def spare_the_resource_tracker() -> None:

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from multiprocessing import Pipe
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,11 @@ import pytest
 
 from genkidama.child.actors import Actors, _ActorCrew
 from genkidama.child.backend import make_backend
-from genkidama.child.crew import Member
 from genkidama.child.outbox import BLOCKS
 from genkidama.child.semaphore import SemaphoreVector
 from genkidama.experience import Columns
 from genkidama.experiment import Experiment
+from genkidama.system.worker import WorkerProcess
 from tests.child.problems import experiment
 from tests.helpers import eventually
 
@@ -190,8 +189,8 @@ async def test_a_core_whose_word_comes_after_the_answer_is_woken_all_the_same() 
     crew._semaphore = SemaphoreVector(elements)
     crew._semaphore.enter(0)
     crew.release()
-    ours, theirs = Pipe()
-    member = Member(0, None, ours)  # type: ignore[arg-type]
+    member = WorkerProcess(crew)
+    theirs = member._theirs
     crew._members[0] = member
     crew.outboxes = Full()  # type: ignore[assignment]
     for room in (False, True):
@@ -200,7 +199,7 @@ async def test_a_core_whose_word_comes_after_the_answer_is_woken_all_the_same() 
         crew._heard(member, b"")
         assert theirs.poll() is room
     assert theirs.recv_bytes() == b""
-    ours.close()
+    member.pipe.close()
     theirs.close()
 
 

@@ -254,7 +254,7 @@ async def test_whoever_is_being_started_at_the_end_is_ended_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "genkidama.child.crew._GRACE_SECONDS", 2 * PATIENCE
+        "genkidama.child.crew.GRACE_SECONDS", 2 * PATIENCE
     )  # they end by themselves
     async with begun(2, "episodes") as (crew, yard):
         yard.gate.clear()

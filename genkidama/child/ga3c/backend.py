@@ -116,7 +116,7 @@ class GA3C:
         nursery, warming = AGENTS.pid, asyncio.ensure_future(asyncio.to_thread(self._warm_up))
         self._engine = self._launch()
         try:
-            entries, vector, facts, device = await self._engine.describe(self.experiment)
+            entries, vector, facts, device = await self._engine.build(self.experiment)
             await asyncio.shield(warming)
         finally:
             # A child that is told to stop, or cannot go on, does not wait for the nursery.
@@ -157,7 +157,7 @@ class GA3C:
 
     def _launch(self) -> EngineProcess:
         ends = (*self._predictions, *self._training, *(bell for _, bell in self._bells))
-        return EngineProcess([end.fileno() for end in ends], self._engine_lost)
+        return EngineProcess([end.fileno() for end in ends], self)
 
     async def begin(self, weights: Vector | None, version: int = 0) -> None:
         self._weights.begin(weights)
@@ -198,7 +198,7 @@ class GA3C:
         if self._engine is not None:
             self._engine.kill()
 
-    def _engine_lost(self, reason: str, alive: bool) -> None:
+    def engine_lost(self, reason: str, alive: bool) -> None:
         """It says that it cannot go on, or is gone."""
         self._watch.ages.gone(0)
         updates = self.slots.updates
@@ -222,13 +222,13 @@ class GA3C:
         slots = self.slots
         engine = self._engine = self._launch()
         try:
-            await engine.describe(self.experiment)
+            await engine.build(self.experiment)
         except EnvironmentFailure:
-            self._engine_lost(f"exit code {engine.popen.returncode}", False)
+            self.engine_lost(f"exit code {engine.wait()}", False)
             return
         except ConfigurationError as error:
             # It was built before, so a device is gone, or a module.
-            self._engine_lost(str(error), True)
+            self.engine_lost(str(error), True)
             return
         # What the lost one had taken from the queues is put there again. By now every agent sleeps,
         # so nothing is put twice.

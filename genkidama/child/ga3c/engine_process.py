@@ -1,64 +1,51 @@
-"""The backend's side of the engine process: start it, talk to it, notice its end. No torch."""
+"""The backend's side of the engine process. No torch."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from multiprocessing import Pipe, reduction
+from collections.abc import Sequence
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from genkidama.child.ga3c.slots import Slots
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.system.machine import ONE_THREAD
+from genkidama.system.worker import WorkerProcess, start_program
 
-__all__ = ["EngineProcess"]
-
-#: How long an engine that is told to end may take before it is killed.
-_GRACE_SECONDS = 1.0
+__all__ = ["EngineOwner", "EngineProcess"]
 
 
-class EngineProcess:
+class EngineOwner(Protocol):
+    """Notices that an engine is of no use any more."""
+
+    def engine_lost(self, reason: str, alive: bool) -> None:
+        """The engine says that training cannot go on, or has ended without being asked to.
+
+        Args:
+            alive: whether it is still there.
+        """
+
+
+class EngineProcess(WorkerProcess):
     """One engine process, running.
 
     Args:
         descriptors: what it inherits: the queues' and bells' ends, in the engine's order.
-        lost: called with a reason, and whether the engine is still there. It is called when the
-            engine says that training cannot go on, or has ended without being told to.
+        backend: whose engine it is.
     """
 
-    def __init__(self, descriptors: Sequence[int], lost: Callable[[str, bool], None]) -> None:
-        self._lost = lost
-        self._control, theirs = Pipe()
-        # Ctrl-C reaches a whole terminal from the first moment on, but the orchestrator decides
-        # what ends when.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            with theirs:
-                inherited = [theirs.fileno(), *descriptors]
-                numbers = map(str, (os.getpid(), *inherited))
-                self.popen = subprocess.Popen(
-                    [sys.executable, "-m", "genkidama.child.ga3c.engine", *numbers],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=inherited,
-                    env={
-                        **os.environ,
-                        **ONE_THREAD,
-                        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-                    },
-                )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    def __init__(self, descriptors: Sequence[int], backend: EngineOwner) -> None:
+        super().__init__(self)
+        self._backend = backend
         self._attached = False
         self._published: asyncio.Future[None] | None = None
+        module = "genkidama.child.ga3c.engine"
+        self.start(lambda pipe: start_program(module, (os.getpid(),), pipe, *descriptors))
 
-    async def describe(self, experiment: Experiment) -> tuple[Any, ...]:
+    async def build(self, experiment: Experiment) -> tuple[Any, ...]:
         """What the engine has built.
 
         Returns:
@@ -68,93 +55,52 @@ class EngineProcess:
             ConfigurationError: it cannot build what the experiment names.
             EnvironmentFailure: it died on the way.
         """
-        # In a thread: a whole vector comes, and an event loop has no way to wait for the rest of a
-        # message.
-        told = asyncio.ensure_future(asyncio.to_thread(self._be_told, experiment))
         try:
-            kind, *description = await asyncio.shield(told)
-        except asyncio.CancelledError:
-            self.popen.kill()  # a child that is told to stop does not wait until torch is imported
-            await asyncio.wait((told,))
-            told.exception()
-            raise
+            description = await self.describe(experiment)
         except (EOFError, OSError):
-            code = self.popen.wait()
             raise EnvironmentFailure(
-                f"the process that holds the model died with exit code {code}; "
+                f"the process that holds the model died with exit code {self.wait()}; "
                 f"try `{sys.executable} -c 'import torch'` on this machine, "
                 f"and the environment {experiment.environment.id!r} by itself"
             ) from None
-        if kind == "error":
-            raise ConfigurationError(description[0])
-        asyncio.get_running_loop().add_reader(self._control.fileno(), self._listen)
-        return tuple(description)
-
-    def _be_told(self, experiment: Experiment) -> tuple[Any, ...]:
-        self._control.send(experiment.to_dict())
-        description: tuple[Any, ...] = self._control.recv()
+        self.listen()
         return description
 
     def attach(self, slots: Slots) -> None:
         """Gives it the shared memory; from now on it can be told things."""
-        with suppress(OSError):
-            self._control.send(slots.layout)
-            reduction.send_handle(self._control, slots.descriptor, self.popen.pid)
+        self.hand_over(slots.layout, slots.descriptor)
         self._attached = True
 
     def tell(self, *message: Any) -> None:
-        """Tells it to do something that needs no answer.
-
-        Before it is attached, and after its death, which is noticed elsewhere, nothing happens.
-        """
+        """Tells it to do something that needs no answer; nothing happens before it is attached."""
         if self._attached:
-            with suppress(OSError):
-                self._control.send(message)
+            self.send(message)
 
     async def publish(self) -> None:
         """Tells it to copy weights and optimizer state into the shared memory.
 
         Returns when that is done, or the engine is gone.
         """
-        if self._attached and not self._control.closed:
+        if self._attached and not self.pipe.closed:
             self._published = asyncio.get_running_loop().create_future()
             self.tell("publish")
             await self._published
 
-    def _listen(self) -> None:
-        try:
-            while self._control.poll():
-                kind, *words = self._control.recv()
-                if kind == "failed":
-                    self._lost(words[0], True)
-                else:
-                    self._release()
-        except (EOFError, OSError):
-            self._close()
+    def heard(self, _: WorkerProcess, message: tuple[Any, ...]) -> None:
+        """It has copied what it was to publish, or has failed."""
+        if message[0] == "failed":
+            self._backend.engine_lost(message[1], True)
+        else:
             self._release()
-            self._lost(f"exit code {self.popen.wait()}", False)
+
+    def lost(self, _: WorkerProcess) -> None:
+        """It is gone."""
+        self._release()
+        self._backend.engine_lost(f"exit code {self.wait()}", False)
 
     def _release(self) -> None:
         if self._published is not None and not self._published.done():
             self._published.set_result(None)
-
-    def _close(self) -> None:
-        if not self._control.closed:
-            asyncio.get_running_loop().remove_reader(self._control.fileno())
-            self._control.close()
-
-    async def end(self) -> None:
-        """Ends the process, which ends by itself when its socket is closed."""
-        self._close()
-        with suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self.popen.wait, _GRACE_SECONDS)
-        self.kill()
-        self.popen.wait()
-
-    def kill(self) -> None:
-        """Ends it at once."""
-        if self.popen.poll() is None:
-            self.popen.kill()
 
 
 def pipe() -> tuple[Connection, Connection]:

@@ -38,13 +38,14 @@ class Started:
         self.predictions, self.training, self.bells = pipe(), pipe(), [pipe() for _ in range(2)]
         ends = (*self.predictions, *self.training, *(bell for _, bell in self.bells))
         self.lost: list[tuple[str, bool]] = []
-        self.process = EngineProcess(
-            [end.fileno() for end in ends], lambda *words: self.lost.append(words)
-        )
+        self.process = EngineProcess([end.fileno() for end in ends], self)
+
+    def engine_lost(self, reason: str, alive: bool) -> None:
+        self.lost.append((reason, alive))
 
     async def put_to_work(self) -> tuple[Any, ...]:
         """Has a predictor and a trainer start; the engine's description."""
-        description = entries, vector, facts, _ = await self.process.describe(EXPERIMENT)
+        description = entries, vector, facts, _ = await self.process.build(EXPERIMENT)
         size = Signature.of(entries).size
         self.slots = Slots(
             SlotLayout(agents=2, environments=1, rollouts=3, steps=4, size=size, threads=4, **facts)
@@ -76,11 +77,11 @@ class Started:
 async def main(stage: str) -> None:
     started = Started()
     if stage == "described":
-        await started.process.describe(EXPERIMENT)
+        await started.process.build(EXPERIMENT)
     if stage == "at work":
         await started.put_to_work()
         await started.ask()
-    print(started.process.popen.pid, flush=True)
+    print(started.process.pid, flush=True)
     await asyncio.Event().wait()
 
 

@@ -157,7 +157,7 @@ class TestBandit:
         learned, agents, first = backend.snapshot(), backend.pids, backend._engine
         assert begun.solved(learned)
         assert first is not None
-        first.popen.kill()
+        first.kill()
         await train(backend, lambda _: backend._engine is not first)
         before = updates(backend)
         await train(backend, lambda _: updates(backend) > before + 50)
@@ -346,7 +346,7 @@ async def test_nothing_is_left_behind() -> None:
         async with training(bandit()) as backend:
             await train(backend, lambda _: updates(backend) > 20)
             assert backend._engine is not None
-            processes = [psutil.Process(pid) for pid in (*backend.pids, backend._engine.popen.pid)]
+            processes = [psutil.Process(pid) for pid in (*backend.pids, backend._engine.pid)]
             if killed:
                 os.kill(backend.pids[0], signal.SIGKILL)
                 backend._engine.kill()

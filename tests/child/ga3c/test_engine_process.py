@@ -45,7 +45,7 @@ async def test_a_process_says_what_its_network_is_predicts_learns_and_ends() -> 
                 _, value = model.network(torch.tensor([[0.5, -1.0, 2.0]]))
             assert slots.values[12] == pytest.approx(value.item())
             os.kill(
-                started.process.popen.pid, signal.SIGINT
+                started.process.pid, signal.SIGINT
             )  # as Ctrl-C, which is the orchestrator's business
             slots.rewards[12], slots.lengths[3], slots.busy[3] = 5.0, 1, True
             put(started.training[1].fileno(), (3,))
@@ -54,7 +54,7 @@ async def test_a_process_says_what_its_network_is_predicts_learns_and_ends() -> 
             # A thread counts what it has done when it has told of it.
             await eventually(lambda: slots.counters.sum(0).tolist() == [1, 1, 1, 1, 1, 0])
             await started.process.end()
-            assert started.process.popen.returncode == 0 and not started.lost
+            assert started.process.wait(0) == 0 and not started.lost
     finally:
         await started.end()
 
@@ -66,11 +66,11 @@ async def test_a_process_that_cannot_build_what_it_is_told_says_why_and_ends() -
             with pytest.raises(
                 ConfigurationError, match=r"^environment.id = 'tests.nowhere:Nothing': "
             ):
-                await started.process.describe(
+                await started.process.build(
                     EXPERIMENT.with_settings({"environment.id": "tests.nowhere:Nothing"})
                 )
-            await eventually(lambda: started.process.popen.poll() is not None)
-            assert started.process.popen.returncode == 1
+            await eventually(lambda: started.process.wait(0) is not None)
+            assert started.process.wait(0) == 1
     finally:
         await started.end()
 
@@ -99,8 +99,8 @@ async def test_one_that_nobody_talks_to_ends_without_a_word(
     """As one whose starter has died, or been told to stop, while torch was imported."""
     started = Started()
     try:
-        started.process._control.close()
-        await asyncio.to_thread(started.process.popen.wait, PATIENCE)
-        assert (started.process.popen.returncode, capfd.readouterr().err) == (0, "")
+        started.process.pipe.close()
+        await asyncio.to_thread(started.process.wait, PATIENCE)
+        assert (started.process.wait(0), capfd.readouterr().err) == (0, "")
     finally:
         await started.end()
