@@ -16,14 +16,13 @@ from typing import Any
 from genkidama.doors import check_exposed
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.experiment import Experiment
-from genkidama.local.attendance import Attended
 from genkidama.local.checks import check_search
 from genkidama.local.complaints import Complaints
 from genkidama.local.directory import finished, prepare_directory, resumable
 from genkidama.local.evaluation import evaluate
 from genkidama.local.nursery import SharedNursery
 from genkidama.local.parents import ParentProcess, end_all, finish
-from genkidama.local.processes import Process
+from genkidama.local.processes import Attended, Process
 from genkidama.local.progress import following
 from genkidama.local.results import Run
 from genkidama.local.shares import cores_of_each

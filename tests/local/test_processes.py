@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.local import processes
-from genkidama.local.processes import Process, failure
+from genkidama.local.processes import Attended, Process, failure
 from tests.helpers import until
 
 Run = Callable[..., Process]
@@ -97,3 +98,94 @@ def test_it_is_started_again_but_not_for_ever(run: Run, monkeypatch: pytest.Monk
             process.restart()
     with pytest.raises(EnvironmentFailure, match=r"part was killed 3 times within a minute; see "):
         process.restart()
+
+
+# What becomes of a child that ends early.
+
+
+class FakeProcess:
+    """A process that ends when the test wants it to."""
+
+    name = "child-1"
+    log = Path("child-1.log")
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.starts = 0
+        self.restarts = 0
+
+    def error(self) -> str:
+        return "the cable is loose"
+
+    def start_again(self) -> None:
+        self.starts += 1
+        self.code = None
+
+    def restart(self) -> None:
+        self.restarts += 1
+        if self.restarts > 2:
+            raise EnvironmentFailure("child-1 was killed too often")
+        self.code = None
+
+
+@pytest.fixture
+def process() -> Any:
+    return FakeProcess()
+
+
+def attended(process: Any) -> tuple[Attended, list[str]]:
+    said: list[str] = []
+    return Attended(process, said.append), said
+
+
+def test_one_that_fails_before_it_has_trained_is_left_out_and_that_is_said(process: Any) -> None:
+    child, said = attended(process)
+    child.look(0.0)
+    assert said == []
+    process.code = 1
+    child.look(1.0)
+    child.look(100.0)
+    assert isinstance(child.failure, EnvironmentFailure) and not process.starts
+    assert said == ["child-1 is left out: the cable is loose"]
+
+
+def test_one_whose_settings_are_wrong_is_left_out_although_it_has_trained(process: Any) -> None:
+    child, _ = attended(process)
+    child.trained()
+    process.code = 2
+    child.look(0.0)
+    assert isinstance(child.failure, ConfigurationError)
+
+
+def test_one_that_has_trained_rests_before_it_is_started_again(process: Any) -> None:
+    child, said = attended(process)
+    child.trained()
+    process.code = 1
+    child.look(0.0)
+    assert said == ["child-1 failed, and is started again in 1 s: the cable is loose"]
+    child.look(0.9)
+    assert not process.starts
+    child.look(1.0)
+    assert process.starts == 1 and child.failure is None
+    for number in range(8):
+        process.code = 1
+        child.look(100.0 * number)
+        child.look(100.0 * number + 60.0)
+    assert process.starts == 8 and str(child.failure) == "the cable is loose"
+
+
+def test_one_that_is_killed_is_started_again_at_once_but_not_for_ever(process: Any) -> None:
+    child, said = attended(process)
+    for _ in range(3):
+        process.code = -9
+        child.look(0.0)
+    assert said == ["child-1 was killed, and is started again"] * 2 + [
+        "child-1 is left out: child-1 was killed too often"
+    ]
+
+
+def test_one_that_has_left_in_order_is_done(process: Any) -> None:
+    child, said = attended(process)
+    process.code = 0
+    child.look(0.0)
+    assert child.done and child.failure is None and said == []
