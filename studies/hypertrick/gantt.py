@@ -1,29 +1,20 @@
-"""Gantt charts of simulated searches, as text and as figures, and the paper's four.
-
-`simulate_report` redoes the paper's toy problem (Figs. 2, 3, 8 and 9). Matplotlib is imported only
-where a figure is drawn.
-"""
+"""Gantt charts of simulated searches as text: the paper's toy problem (Figs. 2, 3, 8 and 9)."""
 
 from __future__ import annotations
 
 import argparse
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError
 from genkidama.hypertrick.rule import HyperTrick
 from studies.hypertrick.methods import Halving, hypertrick, random_search, rounds_of
 from studies.hypertrick.problems import toy_problem
 from studies.hypertrick.simulator import Interval, Method, Outcome, simulate
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT_SEED", "gantt_figure", "gantt_text", "save_gantt", "simulate_report"]
+__all__ = ["DEFAULT_SEED", "gantt_text", "simulate_report"]
 
 #: The draw of the toy problem that comes nearest to the paper's four times, of the first 6,000.
 DEFAULT_SEED = 2772
@@ -36,24 +27,22 @@ _PHASES = 4
 _NODES = 6
 _RATE = 0.25
 
-#: The paper's four charts: name, figure, title, time in the paper, and the method for a draw.
-_CHARTS: tuple[tuple[str, int, str, float | None, Callable[[int], Method]], ...] = (
-    ("hypertrick", 2, "HyperTrick", 10.0, lambda seed: hypertrick(_rule(seed))),
+#: The paper's four charts: figure, title, time in the paper, and the method for a draw.
+_CHARTS: tuple[tuple[int, str, float | None, Callable[[int], Method]], ...] = (
+    (2, "HyperTrick", 10.0, lambda seed: hypertrick(_rule(seed))),
     (
-        "halving-dynamic",
         3,
         "Successive Halving, dynamic",
         12.1,
         lambda seed: Halving([rounds_of(_WORKERS, _PHASES, _RATE)]),
     ),
     (
-        "halving-static",
         8,
         "Successive Halving, static",
         15.3,
         lambda seed: Halving([rounds_of(_WORKERS, _PHASES, _RATE)], nodes=_NODES),
     ),
-    ("grid", 9, "Grid search", 15.6, lambda seed: random_search(_PHASES, _WORKERS)),
+    (9, "Grid search", 15.6, lambda seed: random_search(_PHASES, _WORKERS)),
 )
 
 
@@ -85,98 +74,15 @@ def gantt_text(outcome: Outcome, *, width: int = 96) -> str:
     return "\n".join([*lines, " " * label + " 0" + end_of_axis.rjust(width - 1)])
 
 
-def gantt_figure(outcome: Outcome, title: str) -> Figure:
-    """The chart as a matplotlib figure, as in the paper: coloured phases, the metric in each.
-
-    A green bar ends a trial that has run all phases, a red one a trial that was stopped.
-
-    Raises:
-        ConfigurationError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigurationError(
-            "figures need matplotlib: pip install 'genkidama[search]'"
-        ) from error
-    figure = Figure(figsize=(11, 1.4 + 0.42 * outcome.nodes), layout="constrained")
-    axes = figure.subplots()
-    colours = ["#7fbf7b", "#80b1d3", "#fdb462", "#fb8072"]
-    last = _last_intervals(outcome)
-    for interval in outcome.intervals:
-        if outcome.phases <= len(colours):
-            colour: object = colours[interval.phase]
-        else:
-            colour = colormaps["viridis"](0.25 + 0.75 * interval.phase / (outcome.phases - 1))
-        length = interval.end - interval.start
-        axes.barh(
-            interval.node,
-            length,
-            left=interval.start,
-            height=0.8,
-            color=colour,
-            edgecolor="white",
-            linewidth=0.6,
-        )
-        if length > outcome.wall_time / 40:
-            score = "" if interval.metric is None else f"\n{interval.metric:.3g}"
-            axes.text(
-                interval.start + length / 2,
-                interval.node,
-                f"W{interval.trial}{score}",
-                ha="center",
-                va="center",
-                fontsize=6,
-            )
-        if last[interval.trial] is interval:
-            axes.plot(
-                [interval.end] * 2,
-                [interval.node - 0.4, interval.node + 0.4],
-                color="#1a7f37" if interval.phase == outcome.phases - 1 else "#c1121f",
-                linewidth=2,
-            )
-    axes.set_yticks(range(outcome.nodes), [f"N{node}" for node in range(outcome.nodes)])
-    axes.invert_yaxis()
-    axes.set_xlim(0, outcome.wall_time or 1)
-    axes.set_xlabel("time")
-    axes.set_title(title, fontsize=10)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    return figure
-
-
-def save_gantt(outcome: Outcome, path: Path, title: str) -> tuple[Path, Path]:
-    """Writes `gantt_figure` to `path` with the suffixes .png and .svg, and returns these paths.
-
-    Raises:
-        ConfigurationError: matplotlib is not installed.
-        EnvironmentFailure: a file cannot be written.
-    """
-    figure = gantt_figure(outcome, title)
-    png, svg = path.with_name(path.name + ".png"), path.with_name(path.name + ".svg")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(png, dpi=150)
-        figure.savefig(svg)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{error.filename or path}: the figure cannot be written: {error.strerror}"
-        ) from error
-    return png, svg
-
-
-def simulate_report(seed: int | None = None, figures: Path | None = None) -> str:
+def simulate_report(seed: int | None = None) -> str:
     """The paper's toy problem: four charts (Figs. 2, 3, 8, 9) and times beside the paper's.
 
     Args:
         seed: of the draw that the charts show; `DEFAULT_SEED` if absent. The paper's own draw is
             not known.
-        figures: a folder for the charts as PNG and SVG; made if need be.
 
     Raises:
-        ConfigurationError: a negative seed, or figures without matplotlib.
-        EnvironmentFailure: a figure cannot be written.
+        ConfigurationError: a negative seed.
     """
     chosen = DEFAULT_SEED if seed is None else seed
     if chosen < 0:
@@ -190,7 +96,7 @@ def simulate_report(seed: int | None = None, figures: Path | None = None) -> str
     ]
     shown = [_run(chosen, method) for *_, method in _CHARTS]
     longest = max(outcome.wall_time for outcome in shown)
-    for (name, number, title, _, _), outcome in zip(_CHARTS, shown, strict=True):
+    for (number, title, _, _), outcome in zip(_CHARTS, shown, strict=True):
         heading = (
             f"Figure {number}. {title}: {outcome.wall_time:.1f} units of time, "
             f"nodes busy {outcome.occupancy:.0%}"
@@ -200,9 +106,6 @@ def simulate_report(seed: int | None = None, figures: Path | None = None) -> str
             f"{heading}, {outcome.completion_rate:.0%} of all phases run",
             gantt_text(outcome, width=round(110 * outcome.wall_time / longest)),
         ]
-        if figures is not None:
-            for path in save_gantt(outcome, figures / f"figure-{number}-{name}", heading):
-                text.append(f"{path}")
     draws = [[_run(draw, method) for draw in range(DRAWS)] for *_, method in _CHARTS]
     adaptive = [_run(draw, _adaptive) for draw in range(DRAWS)]
     unit = float(np.mean([outcome.wall_time for outcome in draws[-1]])) / 15.6
@@ -217,7 +120,7 @@ def simulate_report(seed: int | None = None, figures: Path | None = None) -> str
     ]
     rows = [
         (title, paper, outcome, runs)
-        for (_, _, title, paper, _), outcome, runs in zip(_CHARTS, shown, draws, strict=True)
+        for (_, title, paper, _), outcome, runs in zip(_CHARTS, shown, draws, strict=True)
     ]
     for title, paper, outcome, runs in [
         *rows,
@@ -272,9 +175,8 @@ def _last_intervals(outcome: Outcome) -> dict[int, Interval]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, help="of the draw that the charts show")
-    parser.add_argument("--figures", type=Path, help="a folder for the charts as PNG and SVG")
     options = parser.parse_args()
-    print(simulate_report(options.seed, options.figures))
+    print(simulate_report(options.seed))
 
 
 if __name__ == "__main__":

@@ -122,7 +122,6 @@ class Halving:
         brackets: the rounds of each: (how many trials, after how many phases they are judged).
         nodes: if given, trial i stays on node i mod `nodes` for good (the paper's Fig. 8); else it
             goes wherever a node is free.
-        restart: each round trains anew from phase 0, as in the paper's experiments (§5.2.4).
         repeat: whenever a node would be idle, all brackets begin once more with new trials.
 
     Raises:
@@ -134,7 +133,6 @@ class Halving:
         brackets: Sequence[Sequence[tuple[int, int]]],
         *,
         nodes: int | None = None,
-        restart: bool = False,
         repeat: bool = False,
     ) -> None:
         if not brackets or not all(brackets):
@@ -152,7 +150,6 @@ class Halving:
             _check_natural("nodes", nodes)
         self.brackets = brackets
         self.nodes = nodes
-        self.restart = restart
         self.repeat = repeat
         self.trials = None if repeat else sum(rounds[0][0] for rounds in brackets)
         self._started = 0
@@ -210,7 +207,7 @@ class Halving:
             sorted(bracket.scores, reverse=True)[: bracket.rounds[bracket.round][0]],
             key=lambda score: -score[1],
         )
-        bracket.ready.extend((-negative, 0 if self.restart else done) for _, negative in survivors)
+        bracket.ready.extend((-negative, done) for _, negative in survivors)
         bracket.open, bracket.scores = len(survivors), []
 
 

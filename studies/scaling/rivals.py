@@ -215,7 +215,7 @@ class SB3:
     def run(self, limit: float, late: float) -> Row:
         """Trains, and judges the policies when it is held no longer."""
         condition = self._machines.condition
-        command = [str(PEERS), str(_SCRIPTS / "sb3.py"), "learn", "--told"]
+        command = [str(PEERS), str(ROOT / "benchmarks/peers/sb3.py"), "learn", "--told"]
         command += ["--seed", str(condition.seed), "--environments", str(condition.machines)]
         command += ["--limit", str(limit), "--until-mean", str(self._goal)]
         command += ["--every", str(self._every)]

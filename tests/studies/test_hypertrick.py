@@ -47,9 +47,6 @@ METHODS: dict[str, Callable[[], Method]] = {
     "halving": lambda: Halving([rounds_of(TRIALS, PHASES, 0.25)]),
     "static": lambda: Halving([rounds_of(TRIALS, PHASES, 0.25)], nodes=5),
     "hyperband": lambda: Halving([bracket.rounds for bracket in hyperband_brackets(PHASES)]),
-    "restarting": lambda: Halving(
-        [bracket.rounds for bracket in hyperband_brackets(PHASES)], restart=True
-    ),
     "asha": lambda: Asha(PHASES, trials=TRIALS),
     "random": lambda: random_search(PHASES, TRIALS),
 }
@@ -82,7 +79,6 @@ def check(
     outcome: Outcome,
     speeds: list[float],
     *,
-    restarts: bool = False,
     in_order: bool = True,
     until: float = math.inf,
 ) -> None:
@@ -114,10 +110,7 @@ def check(
         assert all(first.end <= second.start for first, second in pairwise(found))
     for found in by_trial.values():
         phases = [interval.phase for interval in found]
-        assert all(
-            second in ((first + 1, 0) if restarts else (first + 1,))
-            for first, second in pairwise(phases)
-        )
+        assert all(second == first + 1 for first, second in pairwise(phases))
         assert phases[0] == 0
         assert not any(math.isnan(interval.metric or 0.0) for interval in found[:-1])
     assert set(by_trial) == set(outcome.configurations)
@@ -144,7 +137,6 @@ def test_what_holds_of_every_search(
         problem,
         outcome,
         speeds,
-        restarts=name == "restarting",
         # A trial that belongs to a slow node begins later than its number says.
         in_order=name != "static" or limit is None,
         until=math.inf if limit is None else limit,
