@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,31 +19,20 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.local.cluster import train
 from tests.helpers import PATIENCE, ROOT, Started, small, starting, until
+from tests.texts import code_block
 
-DOCUMENT = (ROOT / "docs" / "backends.md").read_text()
-
-
-def block(language: str, words: str) -> str:
-    """The code block with these words in it."""
-    (found,) = (
-        code
-        for code in re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-        if words in code
-    )
-    return str(found)
-
-
-EXPERIMENT = Experiment.from_dict(tomllib.loads(block("toml", "[child]")))
+PAGE = "docs/backends.md"
+EXPERIMENT = Experiment.from_dict(tomllib.loads(code_block(PAGE, "toml", "[child]")))
 
 # The page's own recipe for its contract: a fixture, and the tests that ask for it run here.
-exec(block("python", "TestContract"))
+exec(code_block(PAGE, "python", "TestContract"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with `evolution.py`, from which everybody can import it."""
     folder = tmp_path_factory.mktemp("mine")
-    (folder / "evolution.py").write_text(block("python", "class EvolutionStrategy"))
+    (folder / "evolution.py").write_text(code_block(PAGE, "python", "class EvolutionStrategy"))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{folder}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,30 +20,19 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from tests.helpers import ROOT
+from tests.texts import code_block
 
-DOCUMENT = (ROOT / "docs" / "learners.md").read_text()
-
-
-def block(language: str, words: str) -> str:
-    """The code block with these words in it."""
-    (found,) = (
-        code
-        for code in re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-        if words in code
-    )
-    return str(found)
-
-
-EXPERIMENT = Experiment.from_dict(tomllib.loads(block("toml", "[replay]")))
+PAGE = "docs/learners.md"
+EXPERIMENT = Experiment.from_dict(tomllib.loads(code_block(PAGE, "toml", "[replay]")))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the page's code, from which everybody can import it."""
     folder = tmp_path_factory.mktemp("mine")
-    (folder / "recall.py").write_text(block("python", "class Recall"))
+    (folder / "recall.py").write_text(code_block(PAGE, "python", "class Recall"))
     (folder / "greedy.py").write_text(
-        block("python", "class EpsilonGreedy")
+        code_block(PAGE, "python", "class EpsilonGreedy")
         + "\nfrom recall import Recall\n\n\nclass Q(Recall):\n    head = EpsilonGreedy\n"
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import genkidama
-from tests.helpers import ROOT
+from tests.texts import code_blocks
 
 
 @pytest.mark.slow
 def test_what_the_page_shows_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    blocks = code_blocks("docs/python.md", "python")
     assert len(blocks) == 3
     names: dict[str, Any] = {}
     for block in blocks:

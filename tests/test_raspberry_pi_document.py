@@ -9,6 +9,7 @@ import pytest
 
 from genkidama.local.cluster import train
 from tests.helpers import ROOT, constant
+from tests.texts import code_block
 
 GUIDE = (ROOT / "docs/raspberry-pi.md").read_text(encoding="utf-8")
 PLAYBOOKS = ROOT / "deploy/ansible"
@@ -22,7 +23,7 @@ def test_the_learning_curve_is_drawn_as_the_guide_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     train(constant(stop={"updates": 5}), children=1, episodes=0, out="runs/shelf")
-    (program,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    program = code_block("docs/raspberry-pi.md", "python")
     exec(compile(program, "docs/raspberry-pi.md", "exec"), {})
     assert (tmp_path / "curve.png").stat().st_size > 1000
 

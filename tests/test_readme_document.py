@@ -14,10 +14,11 @@ import pytest
 import genkidama
 from genkidama.commands.parser import make_parser
 from tests.helpers import ROOT
+from tests.texts import code_block, code_blocks
 
 PAGE = (ROOT / "README.md").read_text(encoding="utf-8")
-MAKE, TRAIN, JOIN = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
-(PYTHON,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+MAKE, TRAIN, JOIN = code_blocks("README.md", "bash")
+PYTHON = code_block("README.md", "python")
 
 
 def test_it_is_short_and_names_the_commands() -> None:

@@ -19,28 +19,18 @@ from genkidama.weights import DTYPE
 from tests.helpers import ROOT, running
 from tests.parent.fake_child import FakeChild, vector
 from tests.rules import check_rule, contribution
+from tests.texts import code_block
 
-DOCUMENT = (ROOT / "docs" / "rules.md").read_text()
-
-
-def block(language: str, words: str) -> str:
-    """The code block with these words in it."""
-    (found,) = (
-        code
-        for code in re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-        if words in code
-    )
-    return str(found)
-
-
-EXPERIMENT = Experiment.from_dict(tomllib.loads(block("toml", "[parent]")))
+PAGE = "docs/rules.md"
+DOCUMENT = (ROOT / PAGE).read_text()
+EXPERIMENT = Experiment.from_dict(tomllib.loads(code_block(PAGE, "toml", "[parent]")))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with `stale.py`, from which everybody can import it."""
     folder = tmp_path_factory.mktemp("mine")
-    (folder / "stale.py").write_text(block("python", "class Stale"))
+    (folder / "stale.py").write_text(code_block(PAGE, "python", "class Stale"))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 import subprocess
 from pathlib import Path
@@ -14,10 +13,10 @@ from genkidama.child.client import Child
 from genkidama.child.credentials import read_token
 from genkidama.role import Role
 from tests.certificates import needs_openssl
-from tests.helpers import ROOT, Serving, command, constant, running
+from tests.helpers import Serving, command, constant, running
+from tests.texts import code_blocks
 
-DOCUMENT = ROOT / "docs" / "security.md"
-MAKING, STARTING = re.findall(r"```bash\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+MAKING, STARTING = code_blocks("docs/security.md", "bash")
 
 
 @needs_openssl

@@ -27,6 +27,7 @@ from genkidama.local.cluster import train
 from genkidama.system.plugs import load_plug
 from tests.child import test_orchestrator
 from tests.helpers import ROOT
+from tests.texts import code_blocks
 
 PAGES = ROOT / "docs/tutorial"
 
@@ -36,10 +37,7 @@ MODULES = {"environment": "dial", "network": "residual", "learner": "modest", "b
 
 def block(page: str, language: str) -> str:
     """The page's first block of code in a language."""
-    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
-    found = re.search(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert found, f"{page}.md has no block of {language}"
-    return found[1]
+    return code_blocks(f"docs/tutorial/{page}.md", language)[0]
 
 
 def experiment(page: str) -> Experiment:

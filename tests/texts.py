@@ -1,11 +1,14 @@
-"""The texts below the fields of a struct. Python itself throws them away."""
+"""Code blocks of the documentation, and the texts below the fields of a struct."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 
 import msgspec
+
+from tests.helpers import ROOT
 
 
 def texts(kind: type[msgspec.Struct]) -> dict[str, str]:
@@ -20,4 +23,21 @@ def texts(kind: type[msgspec.Struct]) -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             assert isinstance(field.target, ast.Name)
             found[field.target.id] = " ".join(ast.literal_eval(text.value).split())
+    return found
+
+
+def code_blocks(page: str, language: str) -> list[str]:
+    """The code blocks of a page in a language, in their order.
+
+    Args:
+        page: below the repository's root, as `docs/rules.md`.
+        language: what follows the fence's three backticks.
+    """
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def code_block(page: str, language: str, words: str = "") -> str:
+    """The only code block of a page in a language that has these words."""
+    (found,) = (code for code in code_blocks(page, language) if words in code)
     return found
