@@ -1,28 +1,190 @@
-"""Where moments are shown: a window, or a film."""
+"""A policy that plays, shown: the environment's picture with a panel beside it, in a window or in a
+film. The panel says what the policy says; it is drawn by pygame."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.formats import plural
+from genkidama.learning.explanation import Explanation
 from genkidama.learning.pictures import Moment
-from genkidama.local.panel import Panel, import_pygame
 from genkidama.system.faults import in_words
 
-__all__ = ["Film", "Window", "check_film", "check_screen", "without_screen"]
+__all__ = ["Film", "Panel", "Window", "check_film", "check_screen", "without_screen"]
+
+Picture = npt.NDArray[np.uint8]
+
+#: Columns of the panel, and of its margins.
+WIDTH = 260
+_MARGIN = 16
+
+#: A picture is enlarged by a whole number to about this height, and a larger one is thinned out.
+_HEIGHT = 400
+_TALLEST = 1080
+
+#: Where the bars begin, and how high a row of them may be.
+_BARS = 166
+_ROWS = (13, 26)
 
 #: How an episode has ended is shown for so long.
 _PAUSE_SECONDS = 1.0
 
 _KINDS = (".mp4", ".gif")
+
+_HEADINGS = {
+    "probabilities": "π(a|s)",
+    "means": "action: mean ± spread",
+    "values": "Q(s, a)",
+}
+
+_BACK, _DIM, _TEXT = (22, 24, 30), (120, 126, 140), (232, 234, 240)
+_BAR, _TAKEN = (62, 88, 130), (205, 120, 25)
+
+
+def import_pygame() -> Any:
+    """pygame, without its greeting.
+
+    Raises:
+        EnvironmentFailure: it is not installed.
+    """
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        import pygame
+    except ImportError:
+        raise EnvironmentFailure("pictures need pygame: pip install pygame-ce") from None
+    return pygame
+
+
+class Panel:
+    """Draws the moments of one environment, all in the same size.
+
+    Args:
+        title: the first line.
+        source: the second one: which weights play.
+        picture: one that the environment has drawn.
+        names: of the actions; their numbers if empty.
+        space: of the actions.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        source: str,
+        picture: Picture,
+        names: Sequence[str],
+        space: gymnasium.Space[Any],
+    ) -> None:
+        self._pygame = import_pygame()
+        self._pygame.font.init()
+        self._fonts = {size: self._pygame.font.Font(None, size) for size in (16, 20, 24)}
+        self._words = (title, source)
+        self._names = names
+        self._start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else 0
+        if isinstance(space, gymnasium.spaces.Box):  # drawn between ±3 without bounds
+            self._low = np.where(np.isfinite(space.low), space.low, -3.0).reshape(-1)
+            self._high = np.where(np.isfinite(space.high), space.high, 3.0).reshape(-1)
+        height, self._left = _sized(picture).shape[:2]
+        #: (width, height), both even: films ask for that.
+        self.size = (_even(self._left + WIDTH), _even(max(height, _HEIGHT)))
+        self._surface = self._pygame.Surface(self.size)
+
+    def draw(self, moment: Moment) -> Picture:
+        """The whole picture of a moment: uint8, (height, width, 3)."""
+        picture = _sized(moment.picture)
+        self._surface.fill(_BACK)
+        top = (self.size[1] - picture.shape[0]) // 2
+        area = self._surface.subsurface((0, top, picture.shape[1], picture.shape[0]))
+        self._pygame.surfarray.blit_array(area, picture.swapaxes(0, 1))
+        del area
+        self._text(self._words[0], 14, 24, _TEXT)
+        self._text(self._words[1], 38, 16, _DIM)
+        rows = (
+            (f"episode {moment.episode + 1}", f"step {moment.step}"),
+            ("return", f"{moment.total:.1f}"),
+            ("V(s)", f"{moment.explanation.value:.1f}"),
+        )
+        for row, (left, right) in enumerate(rows):
+            self._text(left, 64 + 24 * row, 20, _DIM)
+            self._text(right, 64 + 24 * row, 20, _TEXT, right=True)
+        if moment.explanation.kind != "unknown":
+            self._actions(moment.explanation, moment.action)
+        drawn: Picture = self._pygame.surfarray.array3d(self._surface).swapaxes(0, 1)
+        return drawn
+
+    def _text(self, words: str, top: int, size: int, colour: Any, right: bool = False) -> None:
+        drawn = self._fonts[size].render(words, True, colour)
+        left = self.size[0] - _MARGIN - drawn.get_width() if right else self._left + _MARGIN
+        self._surface.blit(drawn, (left, top), (0, 0, WIDTH - 2 * _MARGIN, drawn.get_height()))
+
+    def _actions(self, said: Explanation, action: Any) -> None:
+        """A row for each action, or for each number of a continuous one."""
+        self._text(_HEADINGS[said.kind], _BARS - 20, 16, _DIM)
+        room = self.size[1] - _BARS - 8
+        shown = np.arange(len(said.actions))
+        if len(shown) > room // _ROWS[0]:  # the largest ones, in their order
+            shown = np.sort(np.argsort(-said.actions)[: room // _ROWS[0]])
+        high = min(_ROWS[1], room // len(shown)) - 3
+        firsts, lasts, taken = self._bars(said, action)
+        for position, index in enumerate(shown.tolist()):
+            top = _BARS + position * (high + 3)
+            left = self._left + _MARGIN
+            whole = WIDTH - 2 * _MARGIN
+            first, last = round(whole * firsts[index]), round(whole * lasts[index])
+            words = f"{said.actions[index]:.2f}"
+            if said.spread is not None:
+                words = f"{said.actions[index]:+.2f} ± {said.spread[index]:.2f}"
+            chosen = said.spread is None and taken == index
+            bar = (left + first, top, max(1, last - first), high)
+            self._pygame.draw.rect(self._surface, _TAKEN if chosen else _BAR, bar)
+            if said.spread is not None and taken is not None:
+                mark = (left + round(whole * taken[index]) - 1, top, 3, high)
+                self._pygame.draw.rect(self._surface, _TAKEN, mark)
+            name = self._names[index] if index < len(self._names) else index + self._start
+            self._text(f" {name}", top + (high - 11) // 2, 16, _TEXT)
+            self._text(f"{words} ", top + (high - 11) // 2, 16, _TEXT, right=True)
+
+    def _bars(self, said: Explanation, action: Any) -> tuple[Any, Any, Any]:
+        """Where bars begin and end, from 0 to 1, and the action taken: its index or, of a
+        continuous one, the places of its numbers."""
+        numbers = said.actions
+        if said.spread is not None:
+            low, wide = self._low, np.maximum(self._high - self._low, 1e-6)
+            ends = (numbers - said.spread, numbers + said.spread)
+            taken = None if action is None else np.asarray(action).reshape(-1)
+            first, last = (np.clip((end - low) / wide, 0.0, 1.0) for end in ends)
+            return first, last, None if taken is None else np.clip((taken - low) / wide, 0.0, 1.0)
+        index = None if action is None else int(action) - self._start
+        if said.kind == "values":  # the least one has a bar, too
+            high, least = float(numbers.max()), float(numbers.min())
+            least -= 0.1 * (high - least)
+            numbers = (numbers - least) / max(high - least, 1e-9)
+        return np.zeros(len(numbers)), numbers, index
+
+
+def _sized(picture: Picture) -> Picture:
+    """Small pictures enlarged, very large ones thinned out."""
+    height = picture.shape[0]
+    if height > _TALLEST:
+        step = -(-height // _TALLEST)
+        return picture[::step, ::step]
+    times = max(1, round(_HEIGHT / height))
+    return picture if times == 1 else picture.repeat(times, 0).repeat(times, 1)
+
+
+def _even(length: int) -> int:
+    return length + length % 2
 
 
 class Film:
@@ -40,7 +202,6 @@ class Film:
     def __init__(self, path: Path, panel: Panel, fps: float) -> None:
         self._path = path
         self._panel = panel
-        self._pause = max(1, round(_PAUSE_SECONDS * fps))
         self._fps = fps
         self._began = time.monotonic()
         self.frames = 0
@@ -50,30 +211,33 @@ class Film:
         options["output_params"] = ["-preset", "veryfast"]
         if path.suffix.lower() == ".gif":
             options = {"duration": 1000.0 / fps, "loop": 0, "subrectangles": True}
-        try:
+        with self._writing():
             path.open("wb").close()
             self._writer = imageio.v2.get_writer(path, mode="I", **options)
-        except Exception as error:
-            raise _not_written(path, error) from error
 
     def show(self, moment: Moment) -> bool:
         """Shows a moment; false if nobody looks any more."""
         picture = self._panel.draw(moment)
-        count = self._pause if moment.action is None else 1
-        try:
+        count = _pictures(moment, self._fps)
+        with self._writing():
             for _ in range(count):
                 self._writer.append_data(picture)
-        except Exception as error:
-            raise _not_written(self._path, error) from error
         self.frames += count
         return True
 
     def close(self) -> None:
         """Ends it."""
-        try:
+        with self._writing():
             self._writer.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:
-            raise _not_written(self._path, error) from error
+            raise EnvironmentFailure(
+                f"--video {self._path}: cannot be written: {in_words(error)}; choose another place"
+            ) from error
 
     def __str__(self) -> str:
         took = time.monotonic() - self._began
@@ -96,7 +260,6 @@ class Window:
     def __init__(self, panel: Panel, title: str, fps: float) -> None:
         self._pygame = import_pygame()
         self._panel = panel
-        self._pause = max(1, round(_PAUSE_SECONDS * fps))
         self._fps = fps
         try:
             self._pygame.display.init()
@@ -108,26 +271,26 @@ class Window:
 
     def show(self, moment: Moment) -> bool:
         """Shows a moment; false if nobody looks any more."""
-        picture = self._panel.draw(moment)
-        for _ in range(self._pause if moment.action is None else 1):
-            self._pygame.surfarray.blit_array(self._surface, picture.swapaxes(0, 1))
+        picture = self._panel.draw(moment).swapaxes(0, 1)
+        for _ in range(_pictures(moment, self._fps)):
+            self._pygame.surfarray.blit_array(self._surface, picture)
             self._pygame.display.flip()
             self._clock.tick(self._fps)
-            if not self._goes_on():
+            if not self._is_open():
                 return False
         return True
 
-    def _goes_on(self) -> bool:
+    def _is_open(self) -> bool:
         """Hears the keys; waits while it is halted."""
         halted = False
         while True:
             for event in self._pygame.event.get():
+                key = event.key if event.type == self._pygame.KEYDOWN else None
                 if event.type == self._pygame.QUIT:
                     return False
-                if event.type == self._pygame.KEYDOWN:
-                    if event.key in (self._pygame.K_ESCAPE, self._pygame.K_q):
-                        return False
-                    halted ^= event.key == self._pygame.K_SPACE
+                if key in (self._pygame.K_ESCAPE, self._pygame.K_q):
+                    return False
+                halted ^= key == self._pygame.K_SPACE
             if not halted:
                 return True
             self._pygame.time.wait(20)
@@ -135,6 +298,11 @@ class Window:
     def close(self) -> None:
         """Ends it."""
         self._pygame.display.quit()
+
+
+def _pictures(moment: Moment, fps: float) -> int:
+    """How many pictures show a moment: the end of an episode stays for a while."""
+    return max(1, round(_PAUSE_SECONDS * fps)) if moment.action is None else 1
 
 
 def check_screen() -> None:
@@ -148,14 +316,13 @@ def check_screen() -> None:
 def without_screen() -> Iterator[None]:
     """Meanwhile SDL, by which environments draw, looks for no screen and complains of none."""
     name = "SDL_VIDEODRIVER"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "dummy"
+    before = os.environ.get(name)
+    os.environ[name] = before or "dummy"
     try:
         yield
     finally:
-        os.environ.pop(name, None)
+        if before is None:
+            os.environ.pop(name, None)
 
 
 def check_film(path: Path) -> Path:
@@ -180,10 +347,4 @@ def _no_screen(why: str) -> EnvironmentFailure:
     return EnvironmentFailure(
         f"no window can be opened here: {why}; write a film instead: --video FILE.mp4 "
         "(in Python: video='FILE.mp4')"
-    )
-
-
-def _not_written(path: Path, error: Exception) -> EnvironmentFailure:
-    return EnvironmentFailure(
-        f"--video {path}: cannot be written: {in_words(error)}; choose another place"
     )

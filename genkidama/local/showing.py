@@ -14,8 +14,14 @@ from genkidama.errors import ConfigurationError
 from genkidama.formats import plural
 from genkidama.learning.pictures import Moment, action_names, make_pictured, moments, pace
 from genkidama.learning.policy import Policy
-from genkidama.local.film import Film, Window, check_film, check_screen, without_screen
-from genkidama.local.panel import Panel
+from genkidama.local.film import (
+    Film,
+    Panel,
+    Window,
+    check_film,
+    check_screen,
+    without_screen,
+)
 from genkidama.local.weights import weights_of
 from genkidama.system.run import Run
 
