@@ -53,17 +53,16 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Moment:
-    """One step of an episode as one may look at it; the last one shows how the episode ended."""
+    """One step of an episode; the last one shows how the episode ended."""
 
-    #: From 0 on.
+    #: From 0 on, and the steps made before this one.
     episode: int
-    #: Steps that were made before it.
     step: int
     #: uint8, (height, width, 3).
     picture: Array
-    #: What the policy says of it; at the end what it said last.
+    #: The policy's word on it; at the end its last one.
     explanation: Explanation
-    #: What it does next, as the environment takes it; None at the end.
+    #: The next action, as the environment takes it; None at the end.
     action: Any
     #: Undiscounted return so far.
     total: float
@@ -136,7 +135,7 @@ def moments(
         normalize = model.normalizer()
         sample = head.sampler(np.random.default_rng(sequence), 0.0)
         choose = head.mode if deterministic else sample
-        with _told(policy):
+        with _in_one_line(policy):
             observation = Starts().begin(environment, episode, sequence)
         step, total = 0, 0.0
         over = False
@@ -147,7 +146,7 @@ def moments(
                 explanation = explain(model, observation)
                 picture = _picture(environment, policy)
                 yield Moment(episode, step, picture, explanation, action, total)
-            with _told(policy):
+            with _in_one_line(policy):
                 observation, reward, terminated, truncated, _ = environment.step(action)
             step += 1
             total += float(reward)
@@ -204,8 +203,8 @@ def _plain(settings: Environment) -> Environment:
 
 
 @contextmanager
-def _told(policy: Policy) -> Iterator[None]:
-    """An environment may raise anything. It is told in one line."""
+def _in_one_line(policy: Policy) -> Iterator[None]:
+    """An environment may raise anything."""
     try:
         yield
     except Exception as error:
