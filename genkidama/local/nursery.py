@@ -45,7 +45,7 @@ class SharedNursery:
     @property
     def pid(self) -> int:
         """Its process number."""
-        return self._process.popen.pid
+        return self._process.pid
 
     @property
     def log(self) -> Path:

@@ -26,6 +26,7 @@ from typing import IO
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.pacing import RestartPolicy
+from genkidama.system.worker import OwnedProcess
 
 __all__ = ["Attended", "Process", "failure", "losses"]
 
@@ -48,7 +49,7 @@ def failure(code: int, reason: str) -> GenkidamaError:
     return EnvironmentFailure(reason)
 
 
-class Process:
+class Process(OwnedProcess):
     """One process: its command, its log, and how often it was started again.
 
     Args:
@@ -85,7 +86,7 @@ class Process:
 
     def start(self) -> None:
         """Starts it. Ctrl-C reaches this process alone, which then ends the others in order."""
-        self.popen = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             [sys.executable, "-m", *self._command, "--until-eof"],
             stdin=subprocess.PIPE,
             stdout=self._file,
@@ -94,11 +95,8 @@ class Process:
             env=self._environment,
             start_new_session=True,
         )
-
-    @property
-    def code(self) -> int | None:
-        """Its exit code, below 0 if it was killed; None while it runs."""
-        return self.popen.poll()
+        assert process.stdin is not None
+        self._input = process.stdin
 
     def restart(self) -> None:
         """Starts it again after it was killed.
@@ -132,25 +130,12 @@ class Process:
             return f"{found[-1]}; the whole traceback is in {self.log}"
         if found or (said := self.said()):
             return found[-1] if found else said
-        return f"{self.name} ended with exit code {self.popen.returncode}; see {self.log}"
-
-    def terminate(self) -> None:
-        """Asks it to end."""
-        if self.code is None:
-            self.popen.terminate()
-
-    def wait(self, seconds: float) -> None:
-        """Waits until it has ended, but no longer than this."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(max(0.0, seconds))
+        return f"{self.name} ended with exit code {self.code}; see {self.log}"
 
     def end(self, grace: float) -> None:
         """Ends it: it is asked to, and killed if it is still there after `grace` seconds."""
         self.terminate()
-        self.wait(grace)
-        if self.code is None:
-            self.popen.kill()
-            self.popen.wait()
+        self.finish(grace)
 
     def close(self) -> None:
         """Closes its input and its log."""
@@ -158,9 +143,8 @@ class Process:
         self._file.close()
 
     def _close_input(self) -> None:
-        assert self.popen.stdin is not None
         with contextlib.suppress(OSError):
-            self.popen.stdin.close()
+            self._input.close()
 
 
 class Attended:

@@ -32,6 +32,7 @@ from genkidama.experiment import ReplaySettings
 from genkidama.pacing import RestartPolicy
 from genkidama.system.engine import Engine, EngineGone
 from genkidama.system.files import write_atomically
+from genkidama.system.worker import OwnedProcess
 from genkidama.tokens import is_loopback
 
 __all__ = ["FOLDER", "Replay"]
@@ -59,7 +60,7 @@ _WITH_ITS_STARTER = 'exec 3<&0; (cat <&3 >/dev/null; kill $$) & exec "$0" "$1" <
 log = structlog.get_logger()
 
 
-class Replay:
+class Replay(OwnedProcess):
     """Keeps an engine going, if it is the parent's own.
 
     Args:
@@ -77,14 +78,7 @@ class Replay:
         self._settings = settings
         self._hosts = hosts
         self._failed = failed
-        self._process: subprocess.Popen[bytes] | None = None
         self._watch: asyncio.Task[None] | None = None
-
-    @property
-    def pid(self) -> int:
-        """The process number of the parent's own engine."""
-        assert self._process is not None
-        return self._process.pid
 
     async def begin(self, out: Path) -> dict[str, Any]:
         """Starts the engine, or looks at the one that there is.
@@ -160,7 +154,7 @@ class Replay:
     def _start(self) -> None:
         self._began = time.monotonic()
         with (self._folder / "engine.log").open("ab") as file:
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _WITH_ITS_STARTER, self._binary, str(self._folder / _SETTINGS)],
                 stdin=subprocess.PIPE,
                 stdout=file,
@@ -168,6 +162,8 @@ class Replay:
                 cwd=self._folder,
                 start_new_session=True,  # Ctrl-C reaches this process alone
             )
+        assert process.stdin is not None
+        self._input = process.stdin
 
     async def _until_ready(self, url: str) -> None:
         engine = Engine(url)
@@ -176,8 +172,7 @@ class Replay:
                 try:
                     await asyncio.to_thread(engine.check)
                 except EngineGone:
-                    assert self._process is not None
-                    if self._process.poll() is not None:
+                    if self.code is not None:
                         raise self._ended() from None
                     await asyncio.sleep(0.05)
                 else:
@@ -190,30 +185,27 @@ class Replay:
         policy = RestartPolicy(3)
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            process = self._process
-            assert process is not None
-            if process.poll() is None:
+            if self.code is None:
                 continue
             now = time.monotonic()
             if now - self._began >= _YOUNG_SECONDS:
                 policy.worked()
             policy.died(now)
             error = self._ended()
-            self._clear_up(process)
+            self._clear_up()
             if policy.given_up:
                 self._failed(error)
                 return
-            log.warning("the replay's engine was lost", exit_code=process.returncode)
+            log.warning("the replay's engine was lost", exit_code=self.code)
             self._start()
 
     def _ended(self) -> EnvironmentFailure:
-        assert self._process is not None
         path = self._folder / "engine.log"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
         words = lines[0] if lines else "it says nothing"
         return EnvironmentFailure(
             f"replay.url = 'embedded': the engine has ended with exit code "
-            f"{self._process.returncode}: {words} (all of it: {path})"
+            f"{self.code}: {words} (all of it: {path})"
         )
 
     async def end(self) -> None:
@@ -221,21 +213,17 @@ class Replay:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait((self._watch,))
-        process = self._process
-        if process is None:
-            return
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, _GRACE_SECONDS)
-        self._clear_up(process)
+        if self.pid:
+            self.terminate()
+            await asyncio.to_thread(self.wait, _GRACE_SECONDS)
+            self._clear_up()
 
-    def _clear_up(self, process: subprocess.Popen[bytes]) -> None:
+    def _clear_up(self) -> None:
         """Ends what watches over the engine, and the engine if it is still there."""
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait()
+        self._input.close()
 
 
 def _look_at(url: str) -> None:

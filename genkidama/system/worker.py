@@ -29,7 +29,7 @@ from genkidama.experiment import Experiment
 from genkidama.system.faults import died_of
 from genkidama.system.machine import ONE_THREAD
 
-__all__ = ["Launch", "WorkerOwner", "WorkerProcess", "end_all", "start_program"]
+__all__ = ["Launch", "OwnedProcess", "WorkerOwner", "WorkerProcess", "end_all", "start_program"]
 
 #: How long a worker gets to end by itself before it is killed.
 GRACE_SECONDS = 1.0
@@ -50,7 +50,54 @@ class WorkerOwner(Protocol):
         """The worker has ended without being asked to. Its pipe is closed."""
 
 
-class WorkerProcess:
+class OwnedProcess:
+    """A process that this one has started: its number, its exit code, its end."""
+
+    _process: _Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process number; 0 before it is started."""
+        return (self._process is not None and self._process.pid) or 0
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit code when it has ended; None if it lives on after `seconds`.
+
+        255 if it was forked by a forkserver that is gone.
+        """
+        if self._process is None:
+            return None
+        seconds = None if seconds is None else max(0.0, seconds)
+        if isinstance(self._process, ForkServerProcess):
+            self._process.join(seconds)
+            return self._process.exitcode
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, below 0 if it was killed; None while it runs."""
+        return self.wait(0.0)
+
+    def terminate(self) -> None:
+        """Asks it to end, if it runs."""
+        if self._process is not None and self.code is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Ends it at once, if it runs."""
+        if self._process is not None and self.code is None:
+            self._process.kill()
+
+    def finish(self, seconds: float) -> None:
+        """Waits for its end, and kills it if it lives on after this time."""
+        if self.wait(seconds) is None:
+            self.kill()
+            self.wait()
+
+
+class WorkerProcess(OwnedProcess):
     """One life of a worker.
 
     Args:
@@ -71,7 +118,6 @@ class WorkerProcess:
         self._owner = owner
         self._receive = receive
         self._killed = False
-        self._process: _Process | None = None
         self.pipe, self._theirs = Pipe()
 
     def start(self, launch: Launch) -> None:
@@ -88,25 +134,6 @@ class WorkerProcess:
             raise
         if self._killed:
             self._process.kill()
-
-    @property
-    def pid(self) -> int:
-        """Its process number; 0 before it is started."""
-        return (self._process is not None and self._process.pid) or 0
-
-    def wait(self, seconds: float | None = None) -> int | None:
-        """Its exit code when it has ended; None if it lives on after `seconds`.
-
-        255 if it was forked by a forkserver that is gone.
-        """
-        if self._process is None:
-            return None
-        if isinstance(self._process, ForkServerProcess):
-            self._process.join(seconds)
-            return self._process.exitcode
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        return self._process.returncode
 
     @property
     def reason(self) -> str:
@@ -188,8 +215,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """Ends it at once, also if it is just being started."""
         self._killed = True
-        if self._process is not None:
-            self._process.kill()
+        super().kill()
 
     def hung(self, seconds: float) -> None:
         """Kills it because it has done nothing for these seconds; the end of its pipe follows."""
@@ -233,9 +259,7 @@ def end_all(workers: Iterable[WorkerProcess], deadline: float) -> None:
         deadline: of `time.monotonic`, in seconds.
     """
     for worker in workers:
-        if worker.wait(max(0.0, deadline - time.monotonic())) is None:
-            worker.kill()
-            worker.wait()
+        worker.finish(deadline - time.monotonic())
         if isinstance(worker._process, ForkServerProcess):
             worker._process.close()
 

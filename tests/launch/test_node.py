@@ -63,8 +63,8 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
     ]
     assert host.read(paths) == {paths[0]: run.final.read_bytes(), paths[1]: None}
 
-    host._process.popen.kill()
-    host._process.popen.wait()
+    host._process.kill()
+    host._process.wait()
     assert host.look(3, 0)["code"] is None  # started again
     until(lambda: host.look(3, 0)["history"].count(b'"resume"') == 2)
     stopped = host.stop_parent(3, 0)

@@ -92,8 +92,8 @@ def test_it_is_started_again_but_not_for_ever(run: Run, monkeypatch: pytest.Monk
     process = run("print('up', flush=True); time.sleep(60)")
     for count in (1, 2, 3):
         until(lambda goal=count: said(process).count("up") == goal)
-        process.popen.kill()
-        process.popen.wait()
+        process.kill()
+        process.wait()
         if count < 3:
             process.restart()
     with pytest.raises(EnvironmentFailure, match=r"part was killed 3 times within a minute; see "):
