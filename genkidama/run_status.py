@@ -298,15 +298,17 @@ class RunStatus:
     def _count(self, event: Exchange) -> None:
         trial = None if event.trial is UNSET else event.trial
         # Of a trial that was resumed, the steps before are unknown here.
-        done = max(0, event.steps - self._steps.get(trial, event.steps))
+        done = event.steps - self._steps.get(trial, event.steps)
         self._steps[trial] = event.steps
-        self._done += done
         child = self.children.get(event.child)
         if child is not None:
             child.updates += 1
-            child.steps += done
             if event.distance is not UNSET:
                 child.distance = event.distance
+            if done > 0:
+                child.steps += done
+        if done > 0:
+            self._done += done
 
     def _take_exchanges(self, newest: dict[str, Exchange]) -> None:
         """The newest exchange of each child, all of them counted."""

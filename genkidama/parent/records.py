@@ -26,9 +26,9 @@ from genkidama.experiment import Experiment, read_toml
 from genkidama.pacing import Once
 from genkidama.parameter_server import ParameterServer
 from genkidama.parent.checkpointer import Checkpointer
-from genkidama.parent.pulse import Pulse
-from genkidama.parent.telemetry import EventLog
+from genkidama.parent.telemetry import EventLog, ProgressLog
 from genkidama.parent.trials import TrialKeeper
+from genkidama.run_status import RunStatus
 from genkidama.system.files import way_out, write_atomically
 from genkidama.system.history import History
 from genkidama.system.run import EXPERIMENT, HISTORY, new_directory
@@ -76,6 +76,7 @@ class Records:
         log: where people read.
         aside: is given lines of a history that cannot be written.
         also: is given the events, too.
+        status: the run's status, which `also` keeps up to date.
 
     Raises:
         ConfigurationError: the directory holds a run of another kind, network or rule.
@@ -90,6 +91,7 @@ class Records:
         log: FilteringBoundLogger,
         aside: Callable[[bytes], None] = lambda _: None,
         also: Callable[[list[Event]], None] = lambda _: None,
+        status: RunStatus | None = None,
     ) -> None:
         self._server = server
         self._also = also
@@ -115,7 +117,9 @@ class Records:
         except BaseException:
             self.close()
             raise
-        self._pulse = Pulse(server, out, log, now())
+        self._progress = ProgressLog(
+            server, status or RunStatus(server.experiment), out, log, now()
+        )
         name = server.run or out.name
         self.note(resumed or Started(time=now(), run=name, software=__version__))
 
@@ -140,7 +144,7 @@ class Records:
     async def keep(self) -> None:
         """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
-        self._pulse.beat(self._now())
+        self._progress.beat(self._now())
         try:
             self._look()
             self._history.flush()
@@ -162,7 +166,7 @@ class Records:
         except EnvironmentFailure as error:
             failure = error
         self._take_events(last=True)
-        self._pulse.end(self._now(), "stopped")
+        self._progress.end(self._now(), "stopped")
         try:
             self._look(at_once=True)
             self._history.flush()

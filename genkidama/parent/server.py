@@ -146,7 +146,9 @@ class Parent:
             own = make_directory(directory_of(self.out, self.part), self.experiment.name)
             site = self._connections.site
             site.begin(self.out, self._connections.admission)
-            self._records = Records(self.server, own, self.now, self._log, self.aside, site.take)
+            self._records = Records(
+                self.server, own, self.now, self._log, self.aside, site.take, site.run_status
+            )
             if self._learner is not None:
                 await self._learner.begin()
             if self.experiment.shares_replay:

@@ -5,8 +5,10 @@ The history has every exchange; the log is for eyes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
@@ -14,13 +16,18 @@ from structlog.typing import FilteringBoundLogger
 from genkidama.child_record import cut_off
 from genkidama.cluster_settings import ParentSettings
 from genkidama.events import Event, Exchange, Measures, PhaseReported, Refused
+from genkidama.formats import duration
 from genkidama.pacing import Throttle
 from genkidama.page.address import page_of
 from genkidama.parameter_server import ParameterServer
 from genkidama.parts import WHOLE, Part
+from genkidama.run_status import RunStatus
 from genkidama.tokens import is_loopback
 
-__all__ = ["EventLog", "describe", "tell_address"]
+__all__ = ["PULSE_SECONDS", "EventLog", "ProgressLog", "describe", "tell_address"]
+
+#: Seconds between two lines about progress.
+PULSE_SECONDS = 10.0
 
 
 class EventLog:
@@ -69,6 +76,71 @@ class EventLog:
     def _refused(self, child: str, code: str, reason: str, count: int) -> None:
         many = {"count": count} if count > 1 else {}
         self._logger.warning("refused", child=child, code=code, reason=reason, **many)
+
+
+class ProgressLog:
+    """Logs the progress of a run: every ten seconds while children exchange, and at the end.
+
+    Args:
+        server: counts exactly, also the exchanges that the history leaves out.
+        status: of the same run.
+        out: the run's directory, for the commands that resume it.
+        log: for people.
+        now: seconds, as all moments here.
+    """
+
+    def __init__(
+        self,
+        server: ParameterServer,
+        status: RunStatus,
+        out: Path,
+        log: FilteringBoundLogger,
+        now: float,
+    ) -> None:
+        self._server = server
+        self._status = status
+        self._out = out
+        self._log = log
+        self._said = now
+        self._exchanges = server.exchanges
+
+    def beat(self, now: float) -> None:
+        """Logs the progress, if ten seconds have passed and there were exchanges."""
+        server, status = self._server, self._status
+        if now - self._said < PULSE_SECONDS:
+            return
+        self._said = now
+        if server.exchanges == self._exchanges or server.stop:
+            return
+        self._exchanges = server.exchanges
+        if not server.trials.shared:
+            self._log.info("searching", how=server.trials.describe(len(server.connected), now))
+            return
+        fields = {"children": len(server.joined), **self._counts()}
+        fields["steps_per_second"] = round(status.speed(now))
+        if share := status.share(now):
+            fields["done"] = f"{share:.0%}"
+        if (left := status.left(now)) is not None:
+            fields["left"] = f"at most {duration(left)}"
+        self._log.info("learning", **fields)
+
+    def end(self, now: float, reason: str) -> None:
+        """Logs what came out, why it ended, and what to type next."""
+        server = self._server
+        out = shlex.quote(str(self._out))
+        if not server.stop:
+            then = f"python -m genkidama.parent {out}/experiment.toml --out {out}"
+        else:
+            then = f"genkidama {'evaluate' if server.trials.shared else 'report'} {out}"
+        fields = self._counts() if server.trials.shared else {}
+        fields["seconds"] = round(server.seconds(now))
+        self._log.info("ended", reason=server.stop or reason, **fields, next=then)
+
+    def _counts(self) -> dict[str, Any]:
+        trial = self._server.trial
+        mean = trial.mean_return
+        counts = {"episodes": trial.episodes, "steps": trial.steps}
+        return counts if mean is None else {"mean_return": round(mean, 1), **counts}
 
 
 def describe(server: ParameterServer, now: float) -> str:

@@ -1,4 +1,4 @@
-"""How learning stands, in the parent's log."""
+"""Progress in the parent's log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from genkidama.messages import PROTOCOL, Hello, Join, Push
 from genkidama.parameter_server import ParameterServer
-from genkidama.parent.pulse import Pulse
+from genkidama.parent.telemetry import ProgressLog
+from genkidama.run_status import RunStatus
 from genkidama.weights import Signature
 from tests.helpers import small
 
@@ -38,11 +39,13 @@ def push(server: ParameterServer, number: int, now: float) -> None:
 
 def test_every_ten_seconds_it_says_how_learning_stands(tmp_path: Path) -> None:
     server = serving(updates=100)
-    pulse = Pulse(server, tmp_path / "run", structlog.get_logger(), 0.0)
+    status = RunStatus(server.experiment)
+    pulse = ProgressLog(server, status, tmp_path / "run", structlog.get_logger(), 0.0)
     with capture_logs() as lines:
         for second in range(1, 31):
             if second <= 20:
                 push(server, second, float(second))
+            status.take(server.take_events())
             pulse.beat(float(second))
     # Of the third ten seconds there is nothing to say: nobody has exchanged.
     assert [line["event"] for line in lines] == ["learning", "learning"]
@@ -55,13 +58,14 @@ def test_every_ten_seconds_it_says_how_learning_stands(tmp_path: Path) -> None:
         "steps": 2000,
         "steps_per_second": 100,
         "done": "20%",
-        "left": "at most 1:20",
+        "left": "at most 1:24",
     }
 
 
 def test_the_end_says_what_came_out_why_and_what_to_type(tmp_path: Path) -> None:
     server = serving(updates=2)
-    pulse = Pulse(server, Path("runs/a b"), structlog.get_logger(), 0.0)
+    status = RunStatus(server.experiment)
+    pulse = ProgressLog(server, status, Path("runs/a b"), structlog.get_logger(), 0.0)
     push(server, 1, 1.0)
     with capture_logs() as lines:
         pulse.end(5.0, "stopped")
