@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 __all__ = [
     "bar",
+    "clock",
     "curve",
     "duration",
     "megabytes",
     "one_line",
+    "percent",
     "plural",
     "rate",
     "remaining",
+    "short_names",
     "shortened",
+    "show",
 ]
 
 #: Nouns whose plural is not the noun with an s.
@@ -101,3 +107,31 @@ def shortened(text: str, longest: int = 400) -> str:
     """The text, or its beginning and end if it has more than `longest` characters."""
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} … {text[-half:]}"
+
+
+def show(value: Any) -> str:
+    """A number for people: `8,521`, `231.4`, `0.00033`; a dash for NaN. Other values stay."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def clock(seconds: float) -> str:
+    """`42.5 s`, `12:05` (minutes) or `3:07:00`."""
+    return f"{seconds:.3g} s" if seconds < 60 else duration(seconds)
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """`56.7 %`; a dash for NaN."""
+    return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def short_names(keys: Iterable[str]) -> dict[str, str]:
+    """By dotted setting, its last word, or all of it where that says too little."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    return {
+        key: word if list(last.values()).count(word) == 1 and word not in ("name", "id") else key
+        for key, word in last.items()
+    }

@@ -540,14 +540,11 @@ def greet(target: Target, connection: socket.socket) -> tuple[Check, Greeting | 
 
 def _show(target: Target, role: Role) -> Check:
     """Whether the parent shows its run's page, to viewers or to everybody."""
-    check, connection = reach(target)
-    if connection is None:
-        return Check("page", "skipped", check.found)
-    with closing(connection):
-        check, secured = _secure(target, connection, role)
-    if secured is None:
-        return Check("page", "skipped", check.found)
     try:
+        with socket.create_connection((target.host, target.port), STEP_SECONDS) as connection:
+            check, secured = _secure(target, connection, role)
+        if secured is None:
+            return Check("page", "skipped", check.found)
         with closing(secured):
             status = _ask(target, secured, "/status").status
         reason = f"HTTP {status}"

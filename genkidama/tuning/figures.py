@@ -38,11 +38,11 @@ from genkidama.figures.style import (
     plain,
     write_all,
 )
+from genkidama.formats import percent, show
 from genkidama.hypertrick.rule import Verdict
 from genkidama.tuning.findings import Findings, Span
 from genkidama.tuning.importance import Importances, ended_study
 from genkidama.tuning.records import PhaseRecord, TrialRecord
-from genkidama.tuning.wording import percent, show
 
 __all__ = ["draw"]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from genkidama.formats import percent
 from genkidama.hypertrick.halving import Halving
 from genkidama.hypertrick.rule import Decision, HyperTrick
-from genkidama.tuning.wording import percent
 
 if TYPE_CHECKING:
     from genkidama.tuning.records import SearchRecord

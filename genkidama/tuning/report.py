@@ -14,13 +14,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
-from genkidama.formats import bar, plural
+from genkidama.formats import bar, clock, percent, plural, short_names, show
 from genkidama.hypertrick.rule import Mode, Verdict
 from genkidama.system.run import trial_folder
 from genkidama.tuning.findings import Findings, Span, read
@@ -28,19 +29,11 @@ from genkidama.tuning.importance import Importances, importances
 from genkidama.tuning.methods import METHODS
 from genkidama.tuning.records import SearchRecord, State, TrialRecord
 from genkidama.tuning.storage import open_study
-from genkidama.tuning.wording import (
-    WIDTH,
-    clock,
-    counted,
-    percent,
-    section,
-    short_names,
-    show,
-    table,
-    wrapped,
-)
 
 __all__ = ["report", "text"]
+
+#: Columns of a report: those of the smallest terminal.
+WIDTH = 80
 
 #: So many nodes get a line.
 _MOST_NODES = 24
@@ -116,7 +109,7 @@ def _overview(findings: Findings) -> str:
     begun = f"{sum(counts.values())} of {settings.workers} started"
     nodes = plural(len(findings.timeline), "node")
     lines = [
-        f"Trials      {begun}: {counted(counts)}",
+        f"Trials      {begun}: {', '.join(f'{count} {state}' for state, count in counts.items())}",
         f"Search time {clock(findings.search_time)} on {nodes}",
     ]
     if findings.timeline:
@@ -327,3 +320,29 @@ def gantt(spans: Sequence[Span], end: float, columns: int) -> str:
                 span.ending
             ]
     return "".join(line)
+
+
+# How it is written.
+
+
+def section(title: str, lines: Iterable[str]) -> str:
+    """A part of a report: its title, underlined, and its lines."""
+    titles = wrapped(title)
+    return "\n".join([*titles, "─" * max(map(len, titles)), *lines])
+
+
+def wrapped(sentence: str, indent: int = 0) -> list[str]:
+    """A paragraph's lines, all but the first one indented."""
+    return textwrap.wrap(sentence, WIDTH, subsequent_indent=" " * indent)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
+    """Columns as wide as their widest entry, to the right but for the first `left` of them."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, *rows)
+    ]
