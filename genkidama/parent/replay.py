@@ -3,8 +3,9 @@
 Laws of this file:
 - The parent's own engine lives as long as the parent. It is started again whenever it dies, and it
   ends with the parent, however that ends.
-- It listens where the parent does, and asks for a password, which children are told in their
-  welcome. Port and password stay the same as long as the run's directory is there.
+- It listens where the parent does, and asks for a password. Children are told that of a user who
+  may do no more than a ring needs, on the keys of rings; the parent alone has that of all rights.
+  Port and passwords stay the same as long as the run's directory is there.
 - It writes all that it keeps to a file, before it answers, and lets the system flush it: what was
   answered survives the engine's end, and a power cut costs what had not been flushed.
 """
@@ -46,6 +47,14 @@ _YOUNG_SECONDS = 5.0
 
 #: How often the engine is looked at.
 _LOOK_SECONDS = 0.25
+
+#: What children log in as, and what they may do: what `genkidama/child/lua` and `Ring` ask for.
+#: Without CONFIG GET, which tells the other user's password.
+_USER = "genkidama"
+_RIGHTS = (
+    "~genkidama:* resetchannels -@all +info +ping +select +evalsha +script|load "
+    "+exists +del +hget +hmget +hset +getrange +setrange"
+)
 
 #: A port that is in use may be an engine's whose parent has just been killed.
 _PORT_SECONDS = 3.0
@@ -98,7 +107,7 @@ class Replay(OwnedProcess):
             return {"name": name}
         self._folder = out.absolute() / FOLDER
         self._binary = _binary()
-        port, password = await asyncio.to_thread(self._prepare)
+        port, password, childrens = await asyncio.to_thread(self._prepare)
         self._start()
         try:
             await self._until_ready(f"redis://:{password}@{_local(self._hosts[0])}:{port}")
@@ -112,22 +121,25 @@ class Replay(OwnedProcess):
                 port=port,
                 way_out="keep it in a network of your own, or set replay.url to rediss://…",
             )
-        return {"url": f"redis://:{password}@:{port}", "name": name}
+        return {"url": f"redis://{_USER}:{childrens}@:{port}", "name": name}
 
-    def _prepare(self) -> tuple[int, str]:
-        """Writes the engine's settings; its port and its password."""
+    def _prepare(self) -> tuple[int, str, str]:
+        """Writes the engine's settings; its port, its password, and the children's."""
         path = self._folder / _SETTINGS
         before = ""
         with suppress(OSError):
             before = path.read_text(encoding="utf-8")
         found = dict(re.findall(r"^(port|requirepass) (\S+)$", before, re.MULTILINE))
         password = found.get("requirepass") or secrets.token_urlsafe(24)
+        known = re.search(rf"^user {_USER} on >(\S+) ", before, re.MULTILINE)
+        childrens = known[1] if known else secrets.token_urlsafe(24)
         wanted = self._settings.port or int(found.get("port", 0))
         port = _free_port(self._hosts[0], wanted, fixed=bool(self._settings.port))
         lines = (
             f"bind {' '.join(self._hosts)}",
             f"port {port}",
             f"requirepass {password}",
+            f"user {_USER} on >{childrens} {_RIGHTS}",
             f'dir "{self._folder}"',
             "daemonize no",
             'logfile ""',
@@ -149,7 +161,7 @@ class Replay(OwnedProcess):
             ) from None
         write_atomically(path, "".join(f"{line}\n" for line in lines).encode())
         path.chmod(0o600)
-        return port, password
+        return port, password, childrens
 
     def _start(self) -> None:
         self._began = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,20 +10,82 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import valkey
 
+from genkidama.child.ring import Ring, RingSettings
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.experiment import ReplaySettings
 from genkidama.parent import replay as module
 from genkidama.parent.replay import Replay
+from genkidama.ring import RingRows
 from tests.engines import free_port, running
 from tests.helpers import ROOT, eventually, until
 
 
 def client(told: dict[str, Any]) -> valkey.Valkey:
-    return valkey.Valkey.from_url(told["url"].replace("@:", "@127.0.0.1:"))
+    return valkey.Valkey.from_url(reachable(told))
+
+
+def reachable(told: dict[str, Any]) -> str:
+    return str(told["url"]).replace("@:", "@127.0.0.1:")
+
+
+#: What would end a run, or is nobody's business who only plays and learns.
+FORBIDDEN = (
+    "SHUTDOWN NOSAVE",
+    "FLUSHALL",
+    "FLUSHDB",
+    "REPLICAOF 127.0.0.1 1",
+    "CONFIG GET requirepass",
+    "CONFIG SET maxmemory 1",
+    "CONFIG REWRITE",
+    "CLIENT PAUSE 10000",
+    "CLIENT KILL TYPE normal",
+    "ACL LIST",
+    "ACL SETUSER genkidama allcommands",
+    "MODULE LIST",
+    "KEYS *",
+    "SCRIPT FLUSH",
+    "FUNCTION FLUSH",
+    "BGREWRITEAOF",
+    "MONITOR",
+    "SUBSCRIBE a",
+    "SWAPDB 0 1",
+    "GETRANGE mine 0 -1",
+    "DEL mine",
+    "EVAL return 0",
+)
+
+
+async def test_a_child_may_do_what_a_ring_needs_and_nothing_else(tmp_path: Path) -> None:
+    failures: list[GenkidamaError] = []
+    replay = Replay(embedded(), ["127.0.0.1"], failures.append)
+    told = await replay.begin(tmp_path)
+    pid = replay.pid
+    try:
+        for words in FORBIDDEN:
+            with client(told) as each, pytest.raises(valkey.exceptions.NoPermissionError):
+                each.execute_command(*words.split())
+        with client(told) as each, pytest.raises(valkey.ResponseError, match="ACL failure"):
+            each.register_script("return redis.call('FLUSHALL')")()
+        rows = RingRows((2,), False, 1)
+        ring = Ring(RingSettings(reachable(told), "a", rows, 128, "of a test", True), "pi")
+        await asyncio.to_thread(ring.open)
+        numbers = [np.zeros(8, np.float32)] * 3
+        block = rows.block(
+            np.zeros((8, 2), np.float32), np.zeros((8, 1)), *numbers, [7], [np.zeros(2)], None
+        )
+        await asyncio.to_thread(ring.add, block)
+        assert len(ring) == len(block)
+        assert len(ring.sample(1, 4, 1, "priority", 0.9, lambda rewards: rewards)[1]) == 4
+        ring.prioritize(np.array([[0, 0, 2.0]]))
+        ring.close()
+        assert replay.pid == pid and _answers(told) and not failures
+    finally:
+        await replay.end()
 
 
 def embedded(**changes: Any) -> ReplaySettings:
@@ -35,11 +98,11 @@ async def test_it_comes_back_with_what_it_had_and_under_the_same_address(tmp_pat
     told = await replay.begin(tmp_path)
     assert told["name"] == tmp_path.name
     with client(told) as first:
-        first.set("a", b"1")
+        first.hset("genkidama:a", "a", b"1")
     os.kill(replay.pid, signal.SIGKILL)
     await eventually(lambda: _answers(told), "the engine is back")
     with client(told) as second:
-        assert second.get("a") == b"1"
+        assert second.hget("genkidama:a", "a") == b"1"
     assert not failures
     (folder,) = tmp_path.iterdir()
     assert oct(folder.stat().st_mode)[-3:] == "700"
@@ -52,7 +115,7 @@ async def test_it_comes_back_with_what_it_had_and_under_the_same_address(tmp_pat
     again = Replay(embedded(), ["127.0.0.1"], failures.append)
     assert await again.begin(tmp_path) == told
     with client(told) as third:
-        assert third.get("a") == b"1"
+        assert third.hget("genkidama:a", "a") == b"1"
     await again.end()
 
 
