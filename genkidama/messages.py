@@ -81,6 +81,8 @@ Name = Annotated[
     str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 ]
 
+Proof = Annotated[str, msgspec.Meta(max_length=64)]
+
 #: A push's vector: θ_C, θ_C − θ_P as last taken over, a gradient at it, rows, or none ("work").
 Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience", "work"]
 
@@ -138,6 +140,8 @@ class Welcome(Message):
     trial: Count | None = None
     #: In a search without a trial at present: ask again in so many seconds. There is no experiment.
     wait: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    #: Of the first of several parts, with `stop`: what shows the others that the run is over.
+    proof: Proof = ""
     #: One of the hello's encodings, in which weights travel from the first push on.
     encoding: Encoding = ""
     part: Annotated[str, msgspec.Meta(pattern=PART)] = "1/1"
@@ -197,6 +201,8 @@ class Weights(Message):
     #: Why the run is over or, in a search, the trial; empty while it goes on. If set, the child
     #: stops.
     stop: str = ""
+    #: As in `Welcome`.
+    proof: Proof = ""
     #: In a search, with `stop`: only this trial is over; say hello again for another.
     next: bool = False
     #: How many steps the next push should bring; 0 leaves it to the child.
@@ -214,6 +220,8 @@ class Leave(Message):
     failed: bool = False
     #: The first part has said that the run is over, for this reason.
     over: bool = False
+    #: The first part's proof of it.
+    proof: Proof = ""
 
 
 class Goodbye(Message):

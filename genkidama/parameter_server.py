@@ -11,6 +11,7 @@ Laws of this file:
 
 from __future__ import annotations
 
+import hmac
 from collections import Counter
 
 from genkidama.averaging import Contribution
@@ -33,6 +34,7 @@ from genkidama.messages import (
     Welcome,
 )
 from genkidama.pacing import Throttle
+from genkidama.parts import SECRET, Part, end_proof
 from genkidama.plain_run import PlainRun
 from genkidama.refusals import check_hello, check_push, check_returns, check_signature, measure
 from genkidama.roles import Roles
@@ -69,6 +71,8 @@ class ParameterServer:
         self.refusals: Counter[str] = Counter()
         #: Why the run is over; empty while it goes on.
         self.stop = ""
+        #: What all parts of a parent know, and no child; empty if they know nothing of each other.
+        self.secret = ""
         self._events = self.trials.events
         self._tally = self.trials.tally
         #: Of refusals by code: a child gone mad must not fill a disk.
@@ -210,6 +214,7 @@ class ParameterServer:
             experiment=told,
             run=self.run,
             stop=self.stop,
+            proof=self._proof(self.stop),
             trial=trial.number if trial else None,
             wait=0.0 if trial else self.trials.wait,
             encoding=record.line.encoding if trial and record.line else "",
@@ -325,7 +330,11 @@ class ParameterServer:
         record.parted = True
         self.trials.left(child, trial, message.failed, message.reason, now)
         if message.over and not trial.part.is_first:
-            self._end(message.reason or "the run is over", now)
+            expected = self._proof(message.reason, check=True)
+            if expected and hmac.compare_digest(expected, message.proof):
+                self._end(message.reason, now)
+            else:
+                self.refuse(child, _unproven(child, trial.part), now)
         self._check_stop(now)
         self.disconnected(child, message.reason or "left", now)
         return Goodbye()
@@ -342,6 +351,7 @@ class ParameterServer:
             version=trial.version,
             progress=self.trials.progress(trial, now),
             stop=self.stop or trial.stop,
+            proof=self._proof(self.stop),
             next=bool(trial.stop) and not self.stop,
             steps=self.trials.share(child, len(self.joined)),
             vector=trial.vector if self.trials.shared or not answer else None,
@@ -355,6 +365,17 @@ class ParameterServer:
             self._check_stop(now)
         return self._weights(child, trial, now, answer=True)
 
+    def _proof(self, reason: str, *, check: bool = False) -> str:
+        """What proves the run's end to the other parts; empty before it, and on all but the first.
+
+        Args:
+            check: for a part that compares it.
+        """
+        part = self.trial.part
+        if not reason or part.count == 1 or not (part.is_first or check):
+            return ""
+        return end_proof(self.secret, self.experiment.to_dict()["stop"], reason)
+
     def _check_stop(self, now: float) -> None:
         if not self.stop and (reason := self.trials.over(now)):
             self._end(reason, now)
@@ -363,3 +384,11 @@ class ParameterServer:
         if not self.stop:
             self.stop = reason
             self._events.append(Stopped(time=now, reason=reason, version=self.trials.version))
+
+
+def _unproven(child: str, part: Part) -> ProtocolError:
+    return ProtocolError(
+        "part",
+        f"child {child!r} says that the run is over, and has no proof of the first part: part "
+        f"{part} goes on; parts that are started by hand need one {SECRET}, or are stopped by hand",
+    )

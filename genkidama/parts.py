@@ -4,23 +4,32 @@ Laws of this file:
 - k parts hold k slices of the trained numbers, in their order and of nearly the same length.
 - Running statistics belong together, so the last part holds all of them.
 - The only part of one holds everything.
+- The first part ends the run for all. Children carry the news, and no child can forge it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 from genkidama.errors import ConfigurationError
 from genkidama.weights import Signature
 
-__all__ = ["MOST_PARTS", "PART", "WHOLE", "Part", "addresses"]
+__all__ = ["MOST_PARTS", "PART", "SECRET", "WHOLE", "Part", "addresses", "end_proof"]
 
 #: A part as people and messages write it.
 PART = r"^[1-9]\d{0,2}/[1-9]\d{0,2}\Z"
 MOST_PARTS = 999
+
+#: The environment variable with the secret that all parts of one parent share, and no child has.
+SECRET = "GENKIDAMA_PARTS_SECRET"  # noqa: S105
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,21 @@ WHOLE = Part()
 def addresses(parent: str) -> list[str]:
     """The addresses of all parts, which are written with commas between them."""
     return [address.strip() for address in parent.split(",")]
+
+
+def end_proof(secret: str, stop: Mapping[str, Any], reason: str) -> str:
+    """A proof that a part which knows the secret has ended the run: HMAC-SHA256, hexadecimal.
+
+    Args:
+        secret: of all parts; empty gives an empty proof, which proves nothing.
+        stop: the run's stop conditions, so that a run which goes on with others is not ended by
+            the proof of its first end.
+        reason: why the run is over.
+    """
+    if not secret:
+        return ""
+    words = json.dumps([stop, reason], sort_keys=True).encode()
+    return hmac.new(secret.encode(), words, hashlib.sha256).hexdigest()
 
 
 @lru_cache(maxsize=8)

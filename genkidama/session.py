@@ -104,6 +104,8 @@ class Session:
         self.version = 0
         #: Set when the run is over, or the trial.
         self.over: Over | None = None
+        #: What proves it to the other parts, if this is the first one.
+        self.proof = ""
         self._word = word
         self._role: Any = role.removeprefix("experiment")
         self._base = name if numbered else ""
@@ -174,10 +176,11 @@ class Session:
         )
         return self._line.write(push)
 
-    def leave(self, over: str = "") -> Leave:
-        """The last request; `over` is why the first part, if this is another, has ended the run."""
+    def leave(self, over: str = "", proof: str = "") -> Leave:
+        """The last request; `over` is why the first part, if this is another, has ended the run,
+        and `proof` its proof."""
         reason = over or (self.over.reason if self.over else "stopped")
-        return Leave(reason=reason[:_LONGEST_REASON], over=bool(over))
+        return Leave(reason=reason[:_LONGEST_REASON], over=bool(over), proof=proof)
 
     def give_back(self, reason: str) -> Leave:
         """The last request on a connection, if the trial cannot be trained here."""
@@ -216,6 +219,8 @@ class Session:
             Refused: the parent does not want this child.
             GenkidamaError: the child cannot go on with this parent.
         """
+        if isinstance(reply, Welcome | Weights) and reply.proof:
+            self.proof = reply.proof
         match request:
             case Push():
                 return self._hear_of_push(request, reply)

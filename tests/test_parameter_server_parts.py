@@ -8,7 +8,7 @@ import pytest
 from genkidama.experiment import Experiment
 from genkidama.messages import PROTOCOL, Goodbye, Hello, Join, Leave, Push, Refusal, Weights
 from genkidama.parameter_server import ParameterServer
-from genkidama.parts import WHOLE, Part
+from genkidama.parts import WHOLE, Part, end_proof
 from genkidama.plain_run import PlainRun
 from genkidama.weights import DTYPE, Signature
 
@@ -20,6 +20,7 @@ def serving(part: Part, **settings: object) -> ParameterServer:
     changes = {"stop.updates": 2, "parent.alpha": 0.5, **settings}
     experiment = Experiment().with_settings(changes)
     server = ParameterServer(experiment, trials=PlainRun(experiment, part=part))
+    server.secret = "of all parts"
     server.handle("", Hello(protocol=PROTOCOL, name="pi", session="s", part=str(part)), 0.0)
     reply = server.handle("pi", Join.of(SIGNATURE), 0.0)
     assert isinstance(reply, Weights), reply
@@ -66,9 +67,36 @@ def test_only_the_first_part_ends_the_run_and_the_others_are_told(part: Part) ->
     assert isinstance(reply, Weights)
     assert reply.progress == 1.0
     assert reply.stop == ("2 updates done" if part.is_first else "")
-    assert server.handle("pi", Leave(reason="2 updates done", over=True), 1.0) == Goodbye()
+    first = serving(Part(1, 2))
+    for sequence in (1, 2):
+        told = push(first, sequence, *[0.0] * first.trial.held.size)
+    assert isinstance(told, Weights) and bool(reply.proof) == (part == Part(1, 2))
+    leave = Leave(reason=told.stop, over=True, proof=told.proof)
+    assert server.handle("pi", leave, 1.0) == Goodbye()
     assert server.stop == "2 updates done"
     assert [event.event for event in server.take_events()].count("stop") == 1
+
+
+@pytest.mark.parametrize("secret", ["of all parts", ""])
+def test_no_child_says_by_itself_that_the_run_is_over(secret: str) -> None:
+    """Nor by the proof of another reason, or of an end before the stop conditions were changed."""
+    stop = Experiment().to_dict()["stop"]
+    ended = end_proof("of all parts", {**stop, "updates": 1}, "1 updates done")
+    ours = end_proof("of all parts", {**stop, "updates": 2}, "2 updates done")
+    for reason, proof in (
+        ("evil", ""),
+        ("", ""),
+        ("evil", "0" * 64),
+        ("evil", ours),
+        ("1 updates done", ended),
+        ("evil", end_proof("guessed", {**stop, "updates": 2}, "evil")),
+    ):
+        server = serving(Part(2, 2))
+        server.secret = secret
+        leave = Leave(reason=reason, over=True, proof=proof)
+        assert server.handle("pi", leave, 1.0) == Goodbye()
+        assert server.stop == "" and server.refusals == {"part": 1}
+        assert server.connected == []
 
 
 def test_no_child_ends_what_the_first_part_goes_on_with() -> None:

@@ -183,10 +183,10 @@ class Conversation:
             raise
         return decision
 
-    async def leave(self, over: str = "") -> None:
-        """A goodbye, if there is a connection; `over` as in `Session.leave`, errors as `ask`."""
+    async def leave(self, over: str = "", proof: str = "") -> None:
+        """A goodbye, if there is a connection; arguments as `Session.leave`, errors as `ask`."""
         if self._connection is not None and self.joined:
-            await self._news.ask(self._connection, self.session.leave(over))
+            await self._news.ask(self._connection, self.session.leave(over, proof))
 
     async def close(self) -> None:
         """Ends the connection, if there is one."""

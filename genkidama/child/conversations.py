@@ -199,7 +199,8 @@ class Conversations:
             self._gather(backend)
             await self._push(backend, self._gradient(backend))
         over = self._first.over.reason if self._first.over else ""
-        await all_of(_quietly(talk.leave(over)) for talk in self._talks[1:])
+        proof = self._first.proof
+        await all_of(_quietly(talk.leave(over, proof)) for talk in self._talks[1:])
         await self._talks[0].leave()
 
     async def close(self) -> None:

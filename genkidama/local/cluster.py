@@ -8,6 +8,7 @@ started again. However this process ends, it ends them all.
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -232,8 +233,9 @@ class _Cluster:
         self._children: list[Process] = []
         self._nursery: SharedNursery | None = None
         #: The parent's parts; nearly always it is in one piece.
+        secret = secrets.token_hex(32) if parts > 1 else ""
         self._parents = [
-            ParentProcess(run.path, Part(number, parts), listen or _LOOPBACK)
+            ParentProcess(run.path, Part(number, parts), listen or _LOOPBACK, secret)
             for number in range(1, parts + 1)
         ]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from genkidama.local.processes import Process, failure
 from genkidama.local.tidings import Tidings, note_loss
-from genkidama.parts import WHOLE, Part
+from genkidama.parts import SECRET, WHOLE, Part
 from genkidama.system.address import listening_socket, local_address
 from genkidama.system.joined import directory_of
 from genkidama.system.run import HISTORY, LOGS, SETTINGS
@@ -32,6 +32,7 @@ class ParentProcess:
     Args:
         run: the run's directory, prepared.
         part: which part it is.
+        secret: what all parts know, and no child; empty if there is one part.
         listen: where it listens. The socket is bound here and inherited. So children may connect
             before the parent listens, and one that is started again has the same address.
 
@@ -39,7 +40,7 @@ class ParentProcess:
         GenkidamaError: the address cannot be bound.
     """
 
-    def __init__(self, run: Path, part: Part, listen: str) -> None:
+    def __init__(self, run: Path, part: Part, listen: str, secret: str = "") -> None:
         self._run = run
         self._part = part
         self._name = "parent" if part == WHOLE else f"parent-{part.number}"
@@ -47,6 +48,8 @@ class ParentProcess:
         #: Why it has stopped, as it says itself.
         self._reason = ""
         self._ended = False
+        self._secret = secret
+        self._said = False
         self._socket = listening_socket(listen)
         self._tidings = Tidings(directory_of(run, part) / HISTORY)
 
@@ -63,7 +66,7 @@ class ParentProcess:
         if self._part != WHOLE:
             command += ["--shard", str(self._part)]
         log = self._run / LOGS / f"{self._name}.log"
-        self._process = Process(self._name, command, log, (listens, tells))
+        self._process = Process(self._name, command, log, (listens, tells), {SECRET: self._secret})
         self._process.said = self._tidings.said
 
     @property
@@ -87,12 +90,16 @@ class ParentProcess:
         return self._ended and self._reason not in _SIGNALS
 
     def look(self, say: Callable[[str], None]) -> None:
-        """Starts it again if it was killed, or told by others to stop.
+        """Starts it again if it was killed, or told by others to stop. Says that a part other than
+        the first has ended.
 
         Raises:
             GenkidamaError: what it has ended with.
         """
         code = self.process.code
+        if self.over and not self._part.is_first and not self._said:
+            self._said = True
+            say(f"the parent, part {self._part}, has ended: {self._reason}")
         if code is None or (code == 0 and (self.over or not self._ended)):
             return
         if code > 0:

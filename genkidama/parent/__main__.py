@@ -5,6 +5,7 @@ from __future__ import annotations
 from genkidama.system import interruptible  # isort: skip  # noqa: F401  # before all else
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ from genkidama.experiment import Experiment
 from genkidama.overrides import parse_settings
 from genkidama.parent.learner import NURSERY
 from genkidama.parent.server import Parent
-from genkidama.parts import WHOLE, Part
+from genkidama.parts import SECRET, WHOLE, Part
 from genkidama.system.aside import aside
 from genkidama.system.console import configure_logging, fail, stop_at_eof
 from genkidama.system.examples import experiment_file
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.aside is not None:
             parent.aside = aside(options.aside)
         parent.own_children = options.own_children
+        parent.server.secret = os.environ.pop(SECRET, "")
         if options.until_eof:
             stop_at_eof()
         if options.nursery:

@@ -89,7 +89,10 @@ async def in_parts(experiment: Experiment, out: Path, count: int) -> AsyncIterat
     async with AsyncExitStack() as stack:
         parts = [Part(number, count) for number in range(1, count + 1)]
         running_parts = [running(experiment, out, part=part) for part in parts]
-        yield [await stack.enter_async_context(each) for each in running_parts]
+        parents = [await stack.enter_async_context(each) for each in running_parts]
+        for parent in parents:
+            parent.server.secret = "of all parts"
+        yield parents
 
 
 def child_of(parents: list[Parent], name: str = "pi") -> Child:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from genkidama.errors import ConfigurationError
 from genkidama.local.directory import prepare_directory
 from genkidama.local.parents import ParentProcess, end_all, finish
-from genkidama.parts import Part
+from genkidama.messages import PROTOCOL, Hello, Leave, Welcome
+from genkidama.parts import Part, end_proof
 from tests.helpers import constant, history, until
+from tests.parent.fake_child import FakeChild
 
 
 def test_a_part_that_is_killed_or_told_to_stop_returns_to_its_address(tmp_path: Path) -> None:
@@ -43,6 +46,34 @@ def test_a_part_that_is_killed_or_told_to_stop_returns_to_its_address(tmp_path: 
         finish([part], 10.0)
         assert part.process.code == 0
         assert [line["reason"] for line in history(own, "stop")] == ["SIGTERM", "SIGTERM"]
+    finally:
+        end_all([part], 2.0, None)
+
+
+async def test_a_part_ends_by_the_firsts_word_and_it_is_said(tmp_path: Path) -> None:
+    experiment = constant(stop={"updates": 2})
+    prepare_directory(experiment, tmp_path / "run", None)
+    secret = "of all parts"
+    part = ParentProcess(tmp_path / "run", Part(2, 2), "127.0.0.1:0", secret)
+    proof = end_proof(secret, experiment.to_dict()["stop"], "2 updates done")
+    said: list[str] = []
+    try:
+        part.start(["--own-children"])
+        host, port = part.address.split(":")
+        for reason, shown in (("evil", proof), ("2 updates done", proof)):
+            async with FakeChild((host, int(port))) as child:
+                hello = Hello(protocol=PROTOCOL, name="pi", session="1", part="2/2")
+                assert isinstance(await child.ask(hello), Welcome)
+                await child.join()
+                await child.ask(Leave(reason=reason, over=True, proof=shown))
+            part.read()
+            part.look(said.append)
+            assert not said
+        await asyncio.to_thread(part.wait, 10.0)
+        part.read()
+        for _ in range(2):
+            part.look(said.append)
+        assert said == ["the parent, part 2/2, has ended: 2 updates done"]
     finally:
         end_all([part], 2.0, None)
 
