@@ -29,6 +29,7 @@ __all__ = [
     "Positive",
     "Section",
     "convert",
+    "name_of_script",
     "plug",
 ]
 
@@ -65,6 +66,10 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
             try:
                 checked = msgspec.convert(value, allowed)
             except msgspec.ValidationError as error:
+                if (named := _named(value)) is not value:
+                    msgspec.structs.force_setattr(self, name, named)
+                    self.__post_init__()
+                    return
                 problem, _, place = str(error).partition(" - at `$")
                 text = f"{problem} - at `$.{name}{place or '`'}"
                 raise ConfigurationError(
@@ -94,6 +99,8 @@ def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Se
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
+        if (named := _named(settings)) is not settings:
+            return convert(named, kind, source)
         raise ConfigurationError(_explain(settings, kind, source, str(error))) from None
 
 
@@ -127,17 +134,37 @@ def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str)
     return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
 
 
+def name_of_script() -> str:
+    """The name by which other processes import the program's own file; empty if none can."""
+    import __main__
+
+    if (spec := getattr(__main__, "__spec__", None)) is not None:
+        return str(spec.name)  # `python -m` has found it by that name
+    file: str = getattr(__main__, "__file__", None) or ""
+    name = re.sub(r"\.py\Z", "", file.replace("\\", "/").rpartition("/")[2])
+    return name if file.endswith(".py") and name.isidentifier() else ""
+
+
+def _named(value: Any) -> Any:
+    """The same settings, with an import string in place of each class or function."""
+    if isinstance(value, dict):
+        named = {key: _named(inner) for key, inner in value.items()}
+        return value if all(named[key] is inner for key, inner in value.items()) else named
+    name = getattr(value, "__qualname__", None)
+    if name is None or not name.isidentifier():
+        return value
+    module = value.__module__
+    if module == "__main__":
+        module = name_of_script() or module
+    return f"{module}:{name}"
+
+
 def _way_to_name(value: Any) -> str:
-    """How a class or a function is named, which settings do instead of having it; else empty."""
-    name = getattr(value, "__name__", None)
+    """Why a class or a function cannot be named by an import string; empty if it is neither."""
+    name = getattr(value, "__qualname__", None)
     if name is None or "__module__" not in dir(value):
         return ""
-    if value.__module__ == "__main__":
-        return (
-            "it is defined in a notebook or a script, from which the processes of a child cannot "
-            f"import it; write it into a file, as my_module.py, and name it 'my_module:{name}'"
-        )
-    return f"name it '{value.__module__}:{name}'"
+    return "no other process can import it; define it at the top of a module, as a class or by def"
 
 
 def _sections(kind: Any) -> dict[str, Any]:

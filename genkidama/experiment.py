@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 import tomli_w
@@ -75,6 +75,13 @@ class Experiment(Section, frozen=True):
     ga3c: GA3CSettings = GA3CSettings()
     stop: Stop = Stop()
     search: SearchSettings | None = None
+
+    def __post_init__(self) -> None:
+        short: Any = self.environment
+        if isinstance(short, str | type):  # its id alone
+            environment = Environment(id=cast(str, short))
+            msgspec.structs.force_setattr(self, "environment", environment)
+        super().__post_init__()
 
     @property
     def pushes(self) -> Kind:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections import OrderedDict
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -19,6 +23,7 @@ from genkidama.decoding import (
     Positive,
     Section,
     convert,
+    name_of_script,
     plug,
 )
 from genkidama.errors import ConfigurationError
@@ -148,3 +153,32 @@ def test_a_plug_is_one_of_ours_or_an_import_string(name: str) -> None:
 )
 def test_what_is_no_plug(name: str) -> None:
     assert "expected one of 'rim', 'disc', or an import string" in wrong(brake=name)
+
+
+def test_a_class_or_a_function_becomes_its_import_string() -> None:
+    assert Bicycle(brake=OrderedDict).brake == "collections:OrderedDict"  # type: ignore[arg-type]
+    assert convert({"brake": re.compile}, Bicycle, "shed.toml").brake == "re:compile"
+    line = "no other process can import it; define it at the top of a module, as a class or by def"
+    assert wrong(brake=lambda: 1) == f"shed.toml: brake = <lambda>: {line}"
+
+
+@pytest.mark.parametrize(
+    ("file", "spec", "name"),
+    [
+        ("/home/me/mine.py", None, "mine"),
+        ("/home/me/my-own.py", None, ""),
+        ("/home/me/bin/genkidama", None, ""),
+        (None, None, ""),
+        ("/home/me/package/mine.py", "package.mine", "package.mine"),
+    ],
+)
+def test_a_class_of_the_program_itself_is_named_as_others_import_it(
+    file: str | None, spec: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = ModuleType("__main__")
+    main.__file__ = file
+    main.__spec__ = None if spec is None else ModuleSpec(spec, None)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    mine = type("Mine", (), {"__module__": "__main__"})
+    assert name_of_script() == name
+    assert Bicycle(brake=mine).brake == f"{name or '__main__'}:Mine"  # type: ignore[arg-type]

@@ -37,6 +37,7 @@ from genkidama.pacing import RestartPolicy
 from genkidama.permission import ANYTHING, check_imports
 from genkidama.role import Role
 from genkidama.system.machine import available_cores, loop_factory, on_signals
+from genkidama.system.script import begin
 from genkidama.system.systemd import supervised
 from genkidama.weights import Signature
 
@@ -91,6 +92,7 @@ class Child:
         fingerprint: str = "",
         allow: Sequence[str] = (ANYTHING,),
     ) -> None:
+        begin("Child")
         self._stopping = asyncio.Event()
         self._conversation = Conversations.with_parent(
             parent, name, role, self._stopping.set, token, ca_file, fingerprint

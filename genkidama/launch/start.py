@@ -18,6 +18,7 @@ from genkidama.local.progress import following
 from genkidama.local.results import Run
 from genkidama.sinks.feeds import Sinks, feeding
 from genkidama.system.goal import with_goal
+from genkidama.system.script import begin
 
 __all__ = ["launch"]
 
@@ -64,6 +65,7 @@ def launch(
         EnvironmentFailure: there is no such cluster, its software does not fit, or no part can stay
             alive on it.
     """
+    begin("launch")
     for name, value, least in (
         ("children", children, 1),
         ("cores", cores, 1),

@@ -33,7 +33,8 @@ from genkidama.sinks.feeds import Sinks, feeding
 from genkidama.system.address import parse_listen
 from genkidama.system.goal import with_goal
 from genkidama.system.plugs import check_environment
-from genkidama.system.run import CHILDREN, LOGS
+from genkidama.system.run import CHILDREN, LOGS, SETTINGS
+from genkidama.system.script import begin
 from genkidama.system.signals import deferred
 
 __all__ = ["search", "train"]
@@ -98,6 +99,7 @@ def train(
         ConfigurationError: a setting is wrong, or `out` holds a run already.
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
+    begin("train")
     if children < 1:
         raise ConfigurationError(f"children = {children}: at least 1 is needed")
     if cores is not None and cores < 1:
@@ -119,6 +121,7 @@ def train(
     experiment, about_stop = with_goal(experiment)
     done = resume is not None and bool(finished(Run.open(resume), experiment))
     run = prepare_directory(experiment, out, resume)
+    experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
     names = [f"child-{number}" for number in range(1, children + 1)]
     cores = cores_of_each(experiment, cores, children)
     with feed:
@@ -171,6 +174,7 @@ def search(
         ConfigurationError: a setting is wrong, or `out` holds a run already.
         EnvironmentFailure: a process cannot start, or keeps dying.
     """
+    begin("search")
     check_search(experiment)
     check_environment(experiment)
     if nodes < 0 or (nodes == 0 and listen is None):
@@ -191,6 +195,7 @@ def search(
         check_exposed(experiment.parent, parse_listen(listen)["host"])
     feed = feeding(sinks, say)
     run = prepare_directory(experiment, out, resume)
+    experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
     names = [f"node-{number}" for number in range(1, nodes + 1)]
     cores = cores_of_each(experiment, cores, nodes)
     with (

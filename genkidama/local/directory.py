@@ -29,6 +29,7 @@ from genkidama.system.run import (
     Run,
     new_directory,
 )
+from genkidama.system.script import with_notebook
 
 __all__ = ["finished", "go_on", "prepare_directory", "resumable"]
 
@@ -68,7 +69,7 @@ def prepare_directory(
         path = run.path
         (path / SETTINGS).parent.mkdir(parents=True, exist_ok=True)
         _lock(path)
-        (path / SETTINGS).write_text(experiment.to_toml(), encoding="utf-8")
+        (path / SETTINGS).write_text(with_notebook(experiment, path).to_toml(), encoding="utf-8")
     except OSError as error:
         raise EnvironmentFailure(
             f"--out {path}: cannot be written: {error.strerror}; choose another directory"

@@ -23,6 +23,7 @@ from genkidama.local.weights import Weights, weights_of
 from genkidama.system import joined
 from genkidama.system.machine import available_cores
 from genkidama.system.run import LOGS, Run
+from genkidama.system.script import begin
 
 __all__ = ["Evaluation", "Evaluations", "evaluate"]
 
@@ -183,6 +184,7 @@ def evaluate(
             a module that is not allowed.
         EnvironmentFailure: a process that plays died.
     """
+    begin("evaluate")
     if episodes < 1:
         raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed")
     if cores is not None and cores < 1:

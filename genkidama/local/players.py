@@ -18,6 +18,7 @@ from typing import IO, Any
 from genkidama.errors import EnvironmentFailure
 from genkidama.local.processes import failure
 from genkidama.system.faults import died_of
+from genkidama.system.script import mark
 
 __all__ = ["ignore", "play"]
 
@@ -45,6 +46,7 @@ def play(
     """
     variables = {
         **os.environ,
+        **mark(),
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",

@@ -26,6 +26,7 @@ from typing import IO
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.pacing import RestartPolicy
+from genkidama.system.script import mark
 from genkidama.system.worker import OwnedProcess
 
 __all__ = ["Attended", "Process", "failure", "losses"]
@@ -75,7 +76,7 @@ class Process(OwnedProcess):
         self.log = log
         self._command = command
         self._descriptors = descriptors
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = {**os.environ, **mark(), **(environment or {})}
         self._losses = losses()
         #: What it has said last where its log cannot be written.
         self.said: Callable[[], str] = str

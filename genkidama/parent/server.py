@@ -46,6 +46,7 @@ from genkidama.system.address import explain
 from genkidama.system.console import log_with
 from genkidama.system.joined import directory_of
 from genkidama.system.machine import loop_factory, on_signals
+from genkidama.system.script import begin
 from genkidama.system.systemd import Notify, supervised
 
 __all__ = ["CLOSE_SECONDS", "HOUSEKEEPING_SECONDS", "LEAVE_SECONDS", "Parent"]
@@ -90,6 +91,7 @@ class Parent:
         listen: str | None = None,
         part: Part = WHOLE,
     ) -> None:
+        begin("Parent")
         self.experiment = experiment
         self.part = part
         #: The run's directory; None until `startup` has made one.

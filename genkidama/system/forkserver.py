@@ -27,6 +27,7 @@ import msgspec
 from genkidama.experiment import Experiment
 from genkidama.system.lifeline import end_with_pipe
 from genkidama.system.plugs import load_plug
+from genkidama.system.script import mark
 
 __all__ = [
     "EXPERIMENT_VARIABLE",
@@ -143,7 +144,8 @@ class Nursery:
         with _lock:
             # It unblocks SIGINT when it starts; the nursery's start would have it do that.
             resource_tracker.ensure_running()
-            variables = {**self.variables(experiment), FOLDER_VARIABLE: util.get_temp_dir()}
+            variables = {**self.variables(experiment), **mark()}
+            variables[FOLDER_VARIABLE] = util.get_temp_dir()
             before = {name: os.environ.get(name) for name in variables}
             os.environ.update(variables)
             main = sys.modules["__main__"]

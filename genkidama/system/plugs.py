@@ -9,12 +9,15 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from genkidama.decoding import name_of_script
 from genkidama.errors import ConfigurationError
 from genkidama.permission import import_string
 from genkidama.system.faults import in_words
+from genkidama.system.script import cells, import_module, where
 
 if TYPE_CHECKING:
     from genkidama.experiment import Experiment
@@ -56,41 +59,45 @@ def load_plug(name: str, key: str) -> Any:
 
     Raises:
         ConfigurationError: it is no import string, there is no such module, it fails to import, or
-            it lacks the name. Or it is a notebook's, which no other process could import.
+            it lacks the name. Or no other process could import it.
     """
     named = import_string(name)
     if named is None:
         raise ConfigurationError(f"{key} = {name!r}: is no import string; expected 'module:Name'")
     module_name, attribute = named
-    if module_name == "__main__":
+    if module_name == "__main__" and not cells():
         raise of_a_notebook(key, name, attribute)
     module = _import(module_name, name, key)
     try:
         return getattr(module, attribute)
     except AttributeError:
         raise ConfigurationError(
-            f"{key} = {name!r}: module {module_name!r} has no {attribute!r}"
+            f"{key} = {name!r}: module {module_name!r} has no {attribute!r}{where(module)}"
         ) from None
 
 
 def of_a_notebook(key: str, value: object, name: str) -> ConfigurationError:
-    """The error of a thing that a notebook or a script defines.
+    """The error of a thing of this program itself under a name that other processes cannot import.
 
     Args:
         key: the setting that names it.
         value: as it does.
         name: of the thing.
     """
+    main = sys.modules["__main__"]
+    if cells() or (getattr(main, "__spec__", None) is None and name_of_script()):
+        way = f"give {name} itself, not its name in quotes"
+    else:
+        way = f"write it into a file, as my_module.py, and name it 'my_module:{name}'"
     return ConfigurationError(
-        f"{key} = {value!r}: {name} is defined in a notebook or a script, from which the processes "
-        "of a child cannot import it; write it into a file beside it, as my_module.py, and name "
-        f"it 'my_module:{name}'"
+        f"{key} = {value!r}: no other process can import by this name what a script or a notebook "
+        f"defines; {way}"
     )
 
 
 def _import(module_name: str, name: str, key: str) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        return import_module(module_name)
     except ImportError as error:
         raise ConfigurationError(
             f"{key} = {name!r}: cannot import {module_name!r}: {error}; "

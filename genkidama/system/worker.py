@@ -28,6 +28,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
 from genkidama.system.faults import died_of
 from genkidama.system.machine import ONE_THREAD
+from genkidama.system.script import mark
 
 __all__ = ["Launch", "OwnedProcess", "WorkerOwner", "WorkerProcess", "end_all", "start_program"]
 
@@ -281,6 +282,7 @@ def start_program(module: str, numbers: Iterable[int], pipe: Connection, *more: 
             pass_fds=inherited,
             env={
                 **os.environ,
+                **mark(),
                 **ONE_THREAD,
                 "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             },
