@@ -129,6 +129,7 @@ def test_the_stopped_trials_change_the_result() -> None:
         tuple(t for t in everyone.of_state("completed") if t.score > 60),
     )
     assert found(everyone).shares["a.gate"] > 0.8
+    assert found(everyone).trials == len(everyone.ended) > len(everyone.of_state("completed"))
     assert found(completed).shares["a.gate"] < 0.3
 
 
