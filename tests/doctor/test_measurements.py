@@ -37,6 +37,11 @@ def test_a_child_that_runs_is_found_with_what_it_takes(tmp_path: Path) -> None:
     assert running_bytes(tmp_path) == 0
 
 
+def test_a_disk_has_one_row_however_many_directories_it_holds(tmp_path: Path) -> None:
+    (found,) = measurements.disks([tmp_path, tmp_path / "not" / "yet"], (0, 1))
+    assert found.status == "ok" and str(tmp_path) in found.found
+
+
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     assert measurements.writable("state", tmp_path / "a/b") == [
         Check("state", "ok", f"{tmp_path / 'a/b'} can be made")
