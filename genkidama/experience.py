@@ -110,7 +110,7 @@ class Columns:
         terminated = (rows[:, self.terminated] > 0.0) | (distance == 0.0)
         if (np.arange(len(rows)) + distance >= len(rows))[~terminated].any():
             return "a step whose following observation is missing"
-        if not are_numbers(rows).all():
+        if not are_numbers(rows.reshape(1, -1)).all():
             return f"a number beyond ±{LARGEST:g}"
         steps = rows[distance > 0.0]
         if not are_actions(steps[:, self.actions], self.choices).all():
@@ -123,6 +123,8 @@ class Columns:
 
 def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Which rows (n, …) have finite numbers alone, none of them beyond ±`LARGEST`; (n,)."""
+    if rows.dtype == np.uint8:
+        return np.ones(len(rows), np.bool_)
     flat = rows.reshape(len(rows), -1)
     found = (flat.max(1, initial=0.0) <= LARGEST) & (flat.min(1, initial=0.0) >= -LARGEST)
     return np.asarray(found)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
+from genkidama import weights as vectors
 from genkidama.averaging import Blend
 from genkidama.cluster_settings import ParentSettings
 from genkidama.errors import ProtocolError
 from genkidama.messages import LARGEST_RETURN, PROTOCOL, Hello, Push
 from genkidama.parts import WHOLE, Part
-from genkidama.refusals import check_hello, check_push, check_returns, check_signature
+from genkidama.refusals import check_hello, check_push, check_returns, check_signature, measure
 from genkidama.trial import Trial
 from genkidama.weights import DTYPE, Signature
 
@@ -188,3 +191,45 @@ def test_returns_are_numbers_that_can_be_summed(returns: list[float]) -> None:
     if found is not None:
         reason = "child 'a' reports a return that is NaN, infinite or beyond ±1e+30"
         assert found == ("finite", reason)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "statistics", "length", "problem"),
+    [
+        ((3, 4), 0, 5.0, ""),
+        ((3, 4, 1e29), 1, 5.0, ""),
+        ((), 0, 0.0, ""),
+        ((5.4e14, 7.2e14), 0, 9e14, ""),
+        (
+            (6e14, 8.1e14),
+            0,
+            1.008e15,
+            "numbers no network has: their norm is 1.01e+15, at most 1e+15",
+        ),
+        (
+            (3e38, -3e38),
+            0,
+            4.243e38,
+            "numbers no network has: their norm is 4.24e+38, at most 1e+15",
+        ),
+        ((3, 4, -1.1e30), 1, 5.0, "running statistics beyond ±1e+30"),
+        ((3, np.nan), 0, np.nan, "NaN or infinity"),
+        ((3, 4, -np.inf), 1, 5.0, "NaN or infinity"),
+        ((np.inf, 4, 1), 1, np.nan, "NaN or infinity"),
+    ],
+)
+def test_a_push_is_measured_once_and_what_no_network_has_is_named(
+    numbers: tuple[float, ...], statistics: int, length: float, problem: str
+) -> None:
+    found, wrong = measure(np.array(numbers, DTYPE), statistics)
+    assert wrong == problem
+    assert found == pytest.approx(length, rel=1e-3, nan_ok=True)
+
+
+@given(arrays(DTYPE, st.integers(0, 5), elements=st.floats(width=32)))
+def test_a_length_is_finite_exactly_where_all_numbers_are(vector: np.ndarray) -> None:
+    found = vectors.length(vector)
+    assert math.isfinite(found) == bool(np.isfinite(vector).all()) == vectors.is_finite(vector)
+    if math.isfinite(found):
+        expected = float(np.linalg.norm(vector.astype(np.float64)))
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-20)
