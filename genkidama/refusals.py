@@ -139,6 +139,8 @@ def measure(vector: Vector, statistics: int) -> tuple[float, str]:
     """
     trained = vector[: len(vector) - statistics] if statistics else vector
     found = length(trained)
+    if not statistics and found <= LARGEST:
+        return found, ""
     tail = vector[len(trained) :]
     if not (found < math.inf and is_finite(tail)):
         return found, "NaN or infinity"

@@ -138,8 +138,7 @@ class Trial:
         before = None
         if push.length is None or push.length > _SUSPECT:
             before = vector.copy(), _copied(rule.state())
-        with np.errstate(over="ignore", invalid="ignore"):
-            left_out = rule.apply(vector, push)
+        left_out = _quietly(rule, vector, push)
         if is_finite(vector) and (before is None or _all_finite(rule.state())):
             return left_out
         if before is not None:
@@ -245,6 +244,11 @@ class Trial:
         self.episodes = snapshot.episodes
         self.steps = snapshot.steps
         self.add_returns(snapshot.returns)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _quietly(rule: Rule, vector: Vector, push: Contribution) -> str | None:
+    return rule.apply(vector, push)
 
 
 def _copied(state: RuleState) -> RuleState:

@@ -129,18 +129,26 @@ def unflatten(vector: Vector, signature: Signature) -> dict[str, Vector]:
 
 def is_finite(vector: Vector) -> bool:
     """Whether the vector is free of NaN and infinity."""
-    return isfinite(length(vector)) or bool(np.isfinite(vector).all())
+    return isfinite(_square(vector)) or bool(np.isfinite(vector).all())
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _square(vector: Vector) -> float:
+    """The dot product with itself; infinite or NaN where numbers are too large."""
+    if len(vector) <= BLOCK:
+        return float(vector.dot(vector))
+    total = 0.0
+    for start in range(0, len(vector), BLOCK):
+        block = vector[start : start + BLOCK]
+        total += float(block.dot(block))
+    return total
 
 
 def length(vector: Vector) -> float:
     """The Euclidean norm; NaN if one of the numbers is NaN or infinite, and else finite."""
     # A NaN or an infinity survives in the dot product of a block with itself, which is cheaper than
     # a look at each number. Large numbers overflow there, too, so only the slow look decides.
-    total = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, len(vector), BLOCK):
-            block = vector[start : start + BLOCK]
-            total += float(block.dot(block))
+    total = _square(vector)
     if isfinite(total):
         return sqrt(total)
     largest = float(np.max(np.abs(vector)))
