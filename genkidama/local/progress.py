@@ -13,8 +13,8 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 import msgspec
@@ -297,39 +297,25 @@ class EvaluationProgress(Follower):
         return self
 
 
+@contextmanager
 def following(
     experiment: Experiment,
     progress: bool,
     watch: Callable[[dict[str, Any]], None] | None,
     about: str = "",
-) -> AbstractContextManager[Callable[[dict[str, Any]], None] | None]:
-    """`watch`, or what shows how a run goes if `progress` asks for that. Both get each line."""
+) -> Iterator[Callable[[dict[str, Any]], None] | None]:
+    """`watch`, or a `Progress` beside it if `progress` asks for that. Both get each line."""
     if not progress:
-        return nullcontext(watch)
-    return _Both(Progress(experiment, about=about), watch)
+        yield watch
+        return
+    with Progress(experiment, about=about) as shown:
 
+        def both(line: dict[str, Any]) -> None:
+            shown(line)
+            if watch is not None:
+                watch(line)
 
-class _Both:
-    """A follower, and beside it a caller's own function."""
-
-    def __init__(
-        self,
-        follower: Progress,
-        watch: Callable[[dict[str, Any]], None] | None,
-    ) -> None:
-        self._follower = follower
-        self._watch = watch
-
-    def __enter__(self) -> Callable[[dict[str, Any]], None]:
-        return self._take
-
-    def _take(self, line: dict[str, Any]) -> None:
-        self._follower(line)
-        if self._watch is not None:
-            self._watch(line)
-
-    def __exit__(self, *_: object) -> None:
-        self._follower.close()
+        yield both
 
 
 def _kind_of(file: TextIO | None) -> str:

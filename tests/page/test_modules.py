@@ -111,7 +111,7 @@ def test_a_browser_puts_changes_together_as_python_does(
     page: Any, story: list[tuple[str, str]]
 ) -> None:
     source = told(began("a", "b", "c"))
-    messages = [as_json(source.whole(BEGAN + 1))]
+    messages = [as_json(source.document(BEGAN + 1))]
     for second, (kind, name) in enumerate([*story, ("tell", "a")], 1):
         if kind == "tell":
             messages.append(as_json(source.change(BEGAN + 1 + second)))
