@@ -579,6 +579,26 @@ def test_a_network_whose_size_has_thousands_of_digits_is_refused_like_any_other(
     assert isinstance(reply, Refusal) and reply.code == "signature"
 
 
+def test_refusals_of_one_code_within_a_second_are_one_event_with_their_count() -> None:
+    server = running()
+    server.take_events()
+    for time, child in enumerate("abc"):
+        server.refuse(child, ProtocolError("malformed", f"noise of {child}"), 5 + time / 10)
+    server.settle(5.9)
+    assert [line["child"] for line in lines(server)] == ["a"]
+    server.settle(6.0)
+    assert lines(server) == [
+        {
+            "time": 6.0,
+            "event": "refused",
+            "child": "c",
+            "code": "malformed",
+            "reason": "noise of c",
+            "count": 2,
+        }
+    ]
+
+
 def test_what_the_shell_refuses_is_counted_with_the_rest() -> None:
     server = make()
     assert server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 5) == Refusal(

@@ -8,9 +8,8 @@ from typing import Any
 
 from genkidama.errors import ConfigurationError
 from genkidama.experiment import Experiment
-from genkidama.launch.driver import Driver
+from genkidama.launch.driver import Driver, Part
 from genkidama.launch.node import ChildHost
-from genkidama.launch.part import Part
 from genkidama.launch.places import connected, find_ray, layout, nodes_of, on_node
 from genkidama.local.directory import prepare_directory, resumable
 from genkidama.local.evaluation import evaluate

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.launch.copies import Copies
-from genkidama.launch.keeper import Keeper
+from genkidama.launch.copies import Copies, Keeper
 
 HISTORY = (
     b'{"event":"warning","time":1.0,"reason":"old"}\n{"event":"stop","time":2.0,"reason":"done"}\n'

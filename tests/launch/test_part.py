@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from genkidama.launch.driver import Part
 from genkidama.launch.node import ChildHost
-from genkidama.launch.part import Part
 
 
 class Here:
