@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from genkidama.errors import ConfigurationError
+
 __all__ = ["AXES", "COLUMNS", "Band", "band", "columns", "measured"]
 
 Numbers = npt.NDArray[np.float64]
@@ -50,22 +52,33 @@ def columns(lines: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
     for line in lines:
         kind = line.get("event")
         if kind == "join" and began is None:
-            began = line["time"]
+            began = line.get("time")
         if kind != "exchange" or "trial" in line:
             continue
-        row = {
-            "steps": line["steps"],
-            "seconds": line["time"] - (line["time"] if began is None else began),
-            "episodes": line["episodes"],
-            "updates": line["update"],
-            "mean_return": line["mean_return"],
-            "staleness": line["staleness"],
-            "distance": line.get("distance"),
-            "child": line["child"],
-        }
+        try:
+            row = _row(line, began)
+        except (KeyError, TypeError) as error:
+            raise _damaged(error) from None
         for name, value in row.items():
             result[name].append(value)
     return result
+
+
+def _damaged(error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"history.jsonl: is damaged: a line has no good {error}; take it out")
+
+
+def _row(line: Mapping[str, Any], began: float | None) -> dict[str, Any]:
+    return {
+        "steps": line["steps"],
+        "seconds": line["time"] - (line["time"] if began is None else began),
+        "episodes": line["episodes"],
+        "updates": line["update"],
+        "mean_return": line["mean_return"],
+        "staleness": line["staleness"],
+        "distance": line.get("distance"),
+        "child": line["child"],
+    }
 
 
 def measured(
@@ -85,17 +98,21 @@ def measured(
     began: float | None = None
     for line in lines:
         if began is None and line.get("event") == "join":
-            began = line["time"]
+            began = line.get("time")
         if "trial" in line or line.get("event") not in ("exchange", "measures"):
             continue
-        place["seconds"] = line["time"] - (line["time"] if began is None else began)
-        if line["event"] == "exchange":
-            place |= {"steps": line["steps"], "episodes": line["episodes"]}
-            place["updates"] = line["update"]
-            continue
+        try:
+            place["seconds"] = line["time"] - (line["time"] if began is None else began)
+            if line["event"] == "exchange":
+                place |= {"steps": line["steps"], "episodes": line["episodes"]}
+                place["updates"] = line["update"]
+                continue
+            child = line["child"]
+        except (KeyError, TypeError) as error:
+            raise _damaged(error) from None
         for name in names:
             if isinstance(line.get(name), int | float):
-                of_child = points.setdefault(name, {}).setdefault(line["child"], [])
+                of_child = points.setdefault(name, {}).setdefault(child, [])
                 of_child.append((place[over], line[name]))
     return {
         name: {child: _arrays(found) for child, found in points[name].items()}

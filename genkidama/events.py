@@ -36,6 +36,7 @@ __all__ = [
     "TrialFailed",
     "Warned",
     "as_lines",
+    "decode_line",
     "from_line",
 ]
 
@@ -329,6 +330,18 @@ def _flat(event: Measures) -> dict[str, Any]:
     return dict(fields | fields.pop("figures") | fields)
 
 
+def decode_line(line: bytes | str) -> dict[str, Any]:
+    """The JSON object in a line of a history.
+
+    Raises:
+        msgspec.DecodeError: the line is none: text that is no UTF-8, or nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
 def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
     """What a line of a history says; None if its kind is unknown here.
 
@@ -338,7 +351,7 @@ def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
     Raises:
         msgspec.MsgspecError: the line is no JSON, or lacks a field of its kind.
     """
-    fields = line if isinstance(line, dict) else msgspec.json.decode(line, type=dict[str, Any])
+    fields = line if isinstance(line, dict) else decode_line(line)
     name = fields.get("event", "")
     if name == "measures":
         return _measures(fields)

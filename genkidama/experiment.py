@@ -169,6 +169,10 @@ class Experiment(Section, frozen=True):
         return type(self).from_dict(settings, source=source)
 
 
+#: No file of settings is larger.
+_MOST_BYTES = 1 << 20
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The file's settings.
 
@@ -177,11 +181,19 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise ConfigurationError(
+                f"{path}: not settings: more than {_MOST_BYTES >> 20} MiB; name another file"
+            )
+        return tomllib.loads(text.decode())
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise ConfigurationError(f"{path}: is a directory, expected a TOML file") from None
+    except RecursionError:
+        raise ConfigurationError(f"{path}: not settings: it is nested too deeply") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:

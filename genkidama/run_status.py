@@ -51,6 +51,9 @@ _CURVE_POINTS, _DIAGNOSTIC_POINTS = 400, 200
 #: Children that left are remembered up to this many.
 _MOST_AWAY = 100
 
+#: No parent has as many children at once; a history that does shows the newest of them.
+_MOST_CHILDREN = 4096
+
 #: Children choose the names of their measures; this many get a curve.
 _MOST_FIGURES = 64
 
@@ -270,7 +273,7 @@ class RunStatus:
         #: Names of rows that may differ from those sent, of rows dropped since, and of rows whose
         #: speed is above 0: it sinks without an event.
         self._changed: set[str] = set()
-        self._gone: list[str] = []
+        self._gone: dict[str, None] = {}
         self._moving: set[str] = set()
 
     # Folding.
@@ -413,10 +416,11 @@ class RunStatus:
         if before is not None:
             child.updates = before.updates
             child.steps = before.steps
+        if len(self.children) >= _MOST_CHILDREN:
+            self._forget(next(iter(self.children)))
         self.children[name] = child
         self._speeds[name] = Speed()
-        if name in self._gone:
-            self._gone.remove(name)
+        self._gone.pop(name, None)
         self._changed.add(name)
 
     def _leave(self, name: str, reason: str) -> None:
@@ -428,9 +432,12 @@ class RunStatus:
         self._changed.add(name)
         away = [each for each, row in self.children.items() if row.state == "away"]
         for each in away[:-_MOST_AWAY]:
-            del self.children[each]
-            del self._speeds[each]
-            self._gone.append(each)
+            self._forget(each)
+
+    def _forget(self, name: str) -> None:
+        del self.children[name]
+        del self._speeds[name]
+        self._gone[name] = None
 
     # Reading.
 
@@ -529,7 +536,7 @@ class RunStatus:
         children = [self._row(name, now, facts) for name in names]
         self._moving = {child.name for child in children if child.steps_per_second}
         self._changed = set()
-        gone, self._gone = self._gone, []
+        gone, self._gone = list(self._gone), {}
         return {**self._render(now, "change", children, Curve.send), "gone": gone}
 
     def mark_sent(self) -> None:
@@ -537,7 +544,7 @@ class RunStatus:
         for curve in (self._curve, *self._diagnostics.values()):
             curve.send()
         self._changed = set()
-        self._gone = []
+        self._gone = {}
         self._moving = {name for name, row in self.children.items() if row.steps_per_second}
 
     def _row(self, name: str, now: float, facts: FactsOf) -> ChildStatus:

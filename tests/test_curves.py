@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.curves import COLUMNS, band, columns
+from genkidama.curves import COLUMNS, band, columns, measured
+from genkidama.errors import ConfigurationError
 
 
 def exchange(time: float, steps: int, mean: float | None, **fields: Any) -> dict[str, Any]:
@@ -60,3 +62,9 @@ def test_one_curve_is_its_own_band(values: list[float]) -> None:
     expected = np.interp(found.x, x, values)
     for part in found[1:]:
         assert np.allclose(part, expected)
+
+
+@pytest.mark.parametrize("read", [columns, lambda lines: measured(lines, ["loss"], "steps")])
+def test_an_exchange_that_lacks_a_number_is_a_damaged_line(read: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"is damaged: a line has no good 'steps'"):
+        read([{"time": 1.0, "event": "exchange", "stdps": 3}])

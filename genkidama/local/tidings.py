@@ -39,6 +39,8 @@ class Tidings:
     def read(self) -> list[dict[str, Any]]:
         """The events since the last call."""
         lines = [msgspec.json.decode(line) for line in self._history.read()]
+        while self._history.behind:
+            lines += [msgspec.json.decode(line) for line in self._history.read()]
         found = [line for line in lines if line.get("reason") not in self._told]
         self.said()
         found += self._waiting

@@ -119,7 +119,7 @@ class Gallery:
                 "alone: give 127.0.0.1:PORT, and reach it by ssh -L"
             )
         try:
-            return await serve(
+            server = await serve(
                 self._watch,
                 place["host"],
                 place["port"],
@@ -130,6 +130,16 @@ class Gallery:
             )
         except OSError as error:
             raise explain(listen, error) from None
+        self._reading = asyncio.create_task(self._read_on())
+        return server
+
+    async def _read_on(self) -> None:
+        """Reads what long histories hold, piece by piece, between the requests."""
+        while any(shown.run.behind for shown in self.runs.values()):
+            for shown in self.runs.values():
+                if shown.run.behind:
+                    shown.run.read()
+                    await asyncio.sleep(0)
 
     def list(self) -> bytes:
         """All runs as JSON, with their curves."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.events import Event, from_line
+from genkidama.experiment import Experiment
 from genkidama.system.history import Follower
 from genkidama.system.run import HISTORY, Run
 from genkidama.tuning.search_status import status_of
@@ -19,6 +21,9 @@ __all__ = ["ToldRun", "find_runs"]
 #: Lines are taken in together, so that there are so many points of the curve at most.
 _POINTS = 2000
 
+#: How long a line is, more or less.
+_LINE_BYTES = 250
+
 
 class ToldRun:
     """The document of a run directory, which grows with its history.
@@ -26,29 +31,61 @@ class ToldRun:
     Args:
         path: the directory.
 
-    Raises:
-        ConfigurationError: it holds no run.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.resolve().name
-        self.experiment = Run.open(path).experiment
+        #: What is damaged; empty if nothing is.
+        self.problem = ""
+        self._unknown: dict[str, str] = {}
+        try:
+            self.experiment = Run.open(path).experiment
+        except GenkidamaError as error:
+            self.experiment = Experiment()  # which says nothing of this run
+            self._unknown = dict.fromkeys(("environment", "algorithm", "backend", "rule"), "?")
+            self.problem = str(error)
         self.status = status_of(self.experiment)
+        if self.problem:
+            self.status.advice.append(self.problem)
         #: The time of the newest event.
         self.time = 0.0
         self._follower = Follower(path / HISTORY)
         self._follower.position = 0
+        self._together = 1
+
+    @property
+    def behind(self) -> bool:
+        """Whether `read` has not come to the end yet."""
+        return self._follower.behind
 
     def read(self) -> None:
-        """Takes in what the history says since the last call."""
-        found = self._follower.read()
-        lines = iter(found)
-        while chunk := list(islice(lines, max(1, len(found) // _POINTS))):
-            events = [event for line in chunk if (event := _event(line)) is not None]
+        """Takes in the next piece, of 1 MiB at most, of what the history says."""
+        lines = iter(self._follower.read())
+        with suppress(OSError):
+            size = self._follower.path.stat().st_size
+            self._together = max(1, size // _LINE_BYTES // _POINTS)
+        while chunk := list(islice(lines, self._together)):
+            events = [event for line in chunk if (event := self._event(line)) is not None]
             self.status.take(events)
             if events:
                 self.time = events[-1].time
+        if self._follower.skipped:
+            self._damaged("a line is longer than any that a parent writes")
+
+    def _event(self, line: bytes) -> Event | None:
+        try:
+            return from_line(line)
+        except msgspec.ValidationError:
+            return None  # a line that another program wrote
+        except msgspec.DecodeError as error:
+            self._damaged(str(error))
+            return None
+
+    def _damaged(self, problem: str) -> None:
+        if not self.problem:
+            self.problem = f"{self._follower.path}: is damaged: {problem}; that line is left out"
+            self.status.advice.append(self.problem)
 
     def summary(self, url: str) -> dict[str, Any]:
         """A row of the list of runs, with the run's curve."""
@@ -59,17 +96,12 @@ class ToldRun:
             "name": self.name,
             "url": url,
             **{key: run[key] for key in told},
+            **self._unknown,
+            **({"state": "damaged", "reason": self.problem} if self.problem else {}),
             "seed": self.experiment.seed,
             "elapsed": run["elapsed"],
             **{key: learning[key] for key in ("mean_return", "steps", "episodes", "curve")},
         }
-
-
-def _event(line: bytes) -> Event | None:
-    try:
-        return from_line(line)
-    except msgspec.MsgspecError:
-        return None  # a line that another program wrote
 
 
 def find_runs(folders: list[Path]) -> list[Path]:

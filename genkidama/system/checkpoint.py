@@ -175,6 +175,7 @@ def load(path: str | Path) -> Checkpoint:
         ValueError,
         KeyError,
         OSError,
+        RecursionError,
     ) as error:
         problem = f"{error}".splitlines()[0]
         raise ConfigurationError(

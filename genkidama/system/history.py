@@ -17,14 +17,25 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.events import Event, as_lines
 from genkidama.system.files import make_folder, way_out
 
-__all__ = ["BACKLOG", "Follower", "History", "read_lines", "whole_length", "whole_lines"]
+__all__ = [
+    "BACKLOG",
+    "PIECE_BYTES",
+    "Follower",
+    "History",
+    "read_lines",
+    "whole_length",
+    "whole_lines",
+]
 
 #: How much is kept for a disk that is full: a hundred thousand exchanges.
 BACKLOG = 16 << 20
+
+#: So much of a file is read at a time. No line is longer: what has no end within it is damage.
+PIECE_BYTES = 1 << 20
 
 #: So much is read at a time in search of the last line's end; hardly any is longer.
 _TAIL = 1 << 16
@@ -55,10 +66,21 @@ def _whole_length(file: int) -> int:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The whole lines of a history, oldest first; none if there is no file."""
+    """The whole lines of a history, oldest first; none if there is no file.
+
+    Raises:
+        ConfigurationError: a line is longer than any that a parent writes.
+    """
     try:
         with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
+            while line := file.readline(PIECE_BYTES):
+                if line.endswith(b"\n"):
+                    yield line
+                elif len(line) == PIECE_BYTES:
+                    raise ConfigurationError(
+                        f"{path}: is damaged: a line is longer than {PIECE_BYTES >> 20} MiB; "
+                        "take that line out to go on without it"
+                    )
     except FileNotFoundError:
         return
 
@@ -74,10 +96,14 @@ class Follower:
         self.path = path
         #: How many bytes of the file were there before, or have been read.
         self.position = whole_length(path)
+        #: Whether more lines may be there already than the last call of `read` gave.
+        self.behind = False
+        #: How many pieces without the end of a line were passed over.
+        self.skipped = 0
         self._identity: tuple[int, int] | None = None
 
     def read(self) -> list[bytes]:
-        """The lines that have come since the last call."""
+        """The next lines that were not read yet, within 1 MiB of the file."""
         try:
             with self.path.open("rb") as file:
                 identity = _identity(os.fstat(file.fileno()))
@@ -85,8 +111,15 @@ class Follower:
                     self.position = 0
                 self._identity = identity
                 file.seek(self.position)
-                found = whole_lines(file.read())
+                piece = file.read(PIECE_BYTES)
         except FileNotFoundError:
+            self.behind = False
+            return []
+        found = whole_lines(piece)
+        self.behind = len(piece) == PIECE_BYTES
+        if self.behind and not found:
+            self.skipped += 1
+            self.position += len(piece)
             return []
         self.position += len(found)
         return found.splitlines()

@@ -22,7 +22,7 @@ from typing import Any, Self
 import msgspec
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.events import Evaluated, as_lines
+from genkidama.events import Evaluated, as_lines, decode_line
 from genkidama.experiment import Experiment
 from genkidama.system.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.system.files import way_out, write_atomically
@@ -192,8 +192,19 @@ class Run:
         """What happened, oldest first: the whole lines of `history.jsonl` as dictionaries.
 
         `docs/history.md` says what they mean.
+
+        Raises:
+            ConfigurationError: a line is damaged.
         """
-        return map(msgspec.json.decode, read_lines(self.path / HISTORY))
+        path = self.path / HISTORY
+        for number, line in enumerate(read_lines(path), 1):
+            try:
+                yield decode_line(line)
+            except msgspec.DecodeError as error:
+                raise ConfigurationError(
+                    f"{path}: line {number} is damaged: {error}; "
+                    "take that line out to go on without it"
+                ) from None
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
@@ -208,7 +219,7 @@ class Run:
             return None
         try:
             return msgspec.json.decode(text, type=dict[str, Any])
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigurationError(
                 f"{self.path / _EVALUATION}: is broken: {error}; "
                 f"evaluate again: genkidama evaluate {self.path}"

@@ -12,7 +12,10 @@ import pytest
 from websockets.asyncio.client import connect
 
 from genkidama.errors import ConfigurationError
+from genkidama.events import as_lines
 from genkidama.page.gallery import Gallery
+from tests.helpers import eventually
+from tests.page.stories import exchange
 from tests.page.test_told import written
 
 
@@ -48,6 +51,30 @@ async def test_runs_are_listed_and_each_has_its_page_and_feed(tmp_path: Path) ->
             assert (await fetch(f"{site}/{path}", Host="evil.example"))[0] == 403
         async with connect(f"ws://{host}:{port}/runs/a/watch") as feed:
             assert json.loads(await feed.recv())["learning"]["steps"] == 490
+
+
+async def test_a_damaged_run_is_one_row_and_a_long_one_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path / "a", 9)
+    (written(tmp_path / "b", 9) / "experiment.toml").write_bytes(b"a = " + b"[" * 5000)
+    history = written(tmp_path / "long", 9) / "history.jsonl"
+    lines = as_lines([exchange(number) for number in range(20_000)])
+    with history.open("ab") as file:
+        file.write(lines)
+    gallery = Gallery([tmp_path])
+    assert gallery.runs["long"].run.behind  # only its first piece is read before it serves
+    async with await gallery.start("127.0.0.1:0") as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        rows = json.loads((await fetch(f"http://127.0.0.1:{port}/runs"))[1])["runs"]
+        assert [(row["name"], row["state"]) for row in rows] == [
+            ("a", "training"),
+            ("b", "damaged"),
+            ("long", "training"),
+        ]
+        assert rows[1]["reason"].endswith("experiment.toml: not settings: it is nested too deeply")
+        await eventually(lambda: not gallery.runs["long"].run.behind)
+    assert gallery.runs["long"].run.summary("")["steps"] == 199_990
 
 
 async def test_of_one_run_the_page_is_its_own_and_other_machines_see_nothing(

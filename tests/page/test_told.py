@@ -9,6 +9,7 @@ import pytest
 from genkidama.errors import ConfigurationError
 from genkidama.events import as_lines
 from genkidama.page.told import ToldRun, find_runs
+from genkidama.system.run import Run
 from tests.page.stories import BEGAN, began, exchange, plain
 
 
@@ -31,6 +32,49 @@ def test_it_grows_with_its_history(tmp_path: Path) -> None:
         file.write(as_lines([exchange(50)]))
     run.read()
     assert run.status.document(run.time)["learning"]["steps"] == 500
+
+
+DEEP = b"[" * 5000 + b"]" * 5000
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"event": "jo\xe9n"}\n', "is damaged: "),
+        (b'{"event": "warning", "reason": ' + DEEP + b"}\n", "is damaged: "),
+        (b"\0" * (5 << 20) + b"\n", "is damaged: a line is longer than any that a parent writes"),
+    ],
+    ids=["a flipped bit", "nested", "a hole"],
+)
+def test_a_damaged_line_is_left_out_and_said(tmp_path: Path, line: bytes, problem: str) -> None:
+    path = written(tmp_path / "run", 9)
+    with (path / "history.jsonl").open("ab") as file:
+        file.write(line + as_lines([exchange(9)]))
+    run = ToldRun(path)
+    run.read()
+    while run.behind:
+        run.read()
+    row = run.summary("")
+    assert row["state"] == "damaged" and row["reason"].startswith(f"{path}/history.jsonl: ")
+    assert problem in row["reason"]
+    assert row["steps"] == 90  # what is whole counts
+    assert run.status.document(run.time)["run"]["notes"] == [row["reason"]]
+    with pytest.raises(ConfigurationError, match=r"history.jsonl: (line 14 )?is damaged: "):
+        list(Run(path).history())
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"a = " + DEEP, b"#" * (2 << 20), b"[nothing]", None])
+def test_a_run_with_damaged_settings_is_one_damaged_run(tmp_path: Path, text: bytes | None) -> None:
+    path = written(tmp_path / "run", 9)
+    if text is None:
+        (path / "experiment.toml").unlink()
+    else:
+        (path / "experiment.toml").write_bytes(text)
+    run = ToldRun(path)
+    run.read()
+    row = run.summary("")
+    assert (row["state"], row["environment"], row["steps"]) == ("damaged", "?", 80)
+    assert "run" in row["reason"] and "\n" not in row["reason"]
 
 
 def test_runs_are_found_in_folders(tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ def rewritten(
         {"format": "genkidama-2"},
         {"signature": None},
         {"signature": "[["},
+        {"signature": "[" * 5000 + "]" * 5000},
+        {"experiment": '{"a":' * 5000 + "1" + "}" * 5000},
         {"signature": '{"a": 1}'},
         {"signature": '[["z.weight", [-1, 2]]]'},
         {"signature": '[["z.weight", [1000000, 1000000, 1000000]]]'},

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.errors import EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.events import Left, Started, as_lines
 from genkidama.system import history as module
-from genkidama.system.history import Follower, History, read_lines, whole_length, whole_lines
+from genkidama.system.history import (
+    PIECE_BYTES,
+    Follower,
+    History,
+    read_lines,
+    whole_length,
+    whole_lines,
+)
 
 EVENTS = [Started(time=1.0, run="r", software="0"), Left(time=2.0, child="pi", reason="tired")]
 LINES = as_lines(EVENTS)
@@ -131,3 +139,30 @@ def test_a_follower_reads_what_is_added_line_by_line(tmp_path: Path) -> None:
         file.write(LINES[-5:])
     assert follower.read() == LINES.splitlines()[1:]
     assert follower.position == path.stat().st_size == 3 + len(LINES)
+
+
+def test_a_long_history_is_read_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(LINES * (3 * PIECE_BYTES // len(LINES)))
+    follower = Follower(path)
+    follower.position, found = 0, 0
+    while follower.behind or not found:
+        lines = follower.read()
+        assert sum(map(len, lines)) <= PIECE_BYTES
+        found += len(lines)
+    assert found == len(list(read_lines(path))) == path.read_bytes().count(b"\n")
+
+
+def test_a_hole_of_gigabytes_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(LINES)
+    os.truncate(path, 3 << 30)
+    follower = Follower(path)
+    follower.position = 0
+    tracemalloc.start()
+    assert follower.read() == LINES.splitlines()
+    assert follower.read() == [] and follower.skipped == 1 and follower.behind
+    with pytest.raises(ConfigurationError, match="a line is longer than 1 MiB"):
+        list(read_lines(path))
+    assert tracemalloc.get_traced_memory()[1] < 10 * PIECE_BYTES
+    tracemalloc.stop()
