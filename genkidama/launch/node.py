@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-import shutil
 import socket
 import sqlite3
 import tempfile
@@ -20,6 +19,7 @@ from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.local.processes import Process
 from genkidama.system.address import listening_socket, local_address
 from genkidama.system.aside import Aside
+from genkidama.system.files import remove_scratch, scratch_folder
 from genkidama.system.history import whole_lines
 from genkidama.system.run import CHECKPOINTS, EXPERIMENT, HISTORY, LOGS, SETTINGS, STUDY, TRIALS
 
@@ -64,7 +64,7 @@ class Host:
 
     def __init__(self) -> None:
         self._node = _address_of_this_node()
-        self._folder = Path(tempfile.mkdtemp(prefix="genkidama-"))
+        self._folder = scratch_folder()
         self._process: Process | None = None
         self._stopped = False
         self._problem = ""
@@ -81,7 +81,7 @@ class Host:
         if self._process is not None:
             self._process.end(0.0)
             self._process.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_scratch(self._folder)
 
     def _tell(self, log: int) -> Told:
         process = self._process

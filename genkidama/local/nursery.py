@@ -6,14 +6,13 @@ once, and while the parent still starts.
 
 from __future__ import annotations
 
-import shutil
 import socket
-import tempfile
 from pathlib import Path
 
 from genkidama.child.nurseries import CORES
 from genkidama.experiment import Experiment
 from genkidama.local.processes import Process
+from genkidama.system.files import remove_scratch, scratch_folder
 from genkidama.system.forkserver import FOLDER_VARIABLE
 
 __all__ = ["SharedNursery"]
@@ -31,7 +30,7 @@ class SharedNursery:
     """
 
     def __init__(self, experiment: Experiment, log: Path) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="genkidama-"))  # nobody else may enter it
+        self._folder = scratch_folder()  # nobody else may enter it
         #: Where it listens.
         self.address = str(self._folder / "nursery")
         with socket.socket(socket.AF_UNIX) as listener:
@@ -59,4 +58,4 @@ class SharedNursery:
         """Ends it, and leaves nothing behind."""
         self._process.end(0.0)
         self._process.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_scratch(self._folder)

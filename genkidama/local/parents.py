@@ -50,6 +50,8 @@ class ParentProcess:
         self._ended = False
         self._secret = secret
         self._said = False
+        #: Whether this process has taken a child, so that there is something to be lost.
+        self._joined = False
         self._socket = listening_socket(listen)
         self._tidings = Tidings(directory_of(run, part) / HISTORY)
 
@@ -81,6 +83,7 @@ class ParentProcess:
         for line in lines:
             if line["event"] == "stop":
                 self._reason = line["reason"]
+            self._joined |= line["event"] == "join"
         self._ended = ended
         return lines
 
@@ -107,6 +110,7 @@ class ParentProcess:
         what = "was killed" if code else f"was stopped by {self._reason}"
         self._reason = ""
         self._ended = False
+        self._joined = False
         self.process.restart()
         of = "" if self._part == WHOLE else f", part {self._part},"
         say(f"the parent{of} {what}, and is started again")
@@ -126,7 +130,8 @@ class ParentProcess:
         if self._process is not None:
             self._process.end(0.0)
             self._process.close()
-            note_loss(error, self._process)
+            if self._joined or (self._process.code or 0) > 0:
+                note_loss(error, self._process)
         self._socket.close()
         self._tidings.close()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from genkidama.errors import EnvironmentFailure
 
-__all__ = ["make_folder", "way_out", "write_atomically"]
+__all__ = ["make_folder", "remove_scratch", "scratch_folder", "way_out", "write_atomically"]
 
 #: What helps where a file cannot be written, by the system's number for the reason.
 _WAYS_OUT = {
@@ -28,6 +31,56 @@ _WAYS_OUT = {
     errno.ESTALE: "mount the network's disk again",
     errno.ENAMETOOLONG: "choose a directory with a shorter name",
 }
+
+
+#: Folders for sockets and copies in the system's place for temporary files begin with this. In each
+#: lies a file that its owner has locked as long as it lives.
+_SCRATCH = "genkidama-"
+_LOCK = "lock"
+
+#: By folder, the descriptor of its lock.
+_held: dict[Path, int] = {}
+
+
+def scratch_folder() -> Path:
+    """Makes a temporary folder that only this user may enter, and removes those whose owners were
+    killed before they could.
+
+    It is to be removed by `remove_scratch`.
+    """
+    for each in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            _sweep(each)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    young = folder / ".lock"
+    descriptor = os.open(young, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    young.rename(folder / _LOCK)  # under this name it is locked from the first moment on
+    _held[folder] = descriptor
+    return folder
+
+
+def remove_scratch(folder: Path) -> None:
+    """Removes a folder of this process, with all that is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if (descriptor := _held.pop(folder, None)) is not None:
+        os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes a folder of this user if nobody holds its lock.
+
+    Raises:
+        OSError: somebody does, or it is none of ours.
+    """
+    if folder.lstat().st_uid != os.getuid():
+        return
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)
 
 
 def way_out(error: OSError) -> str:

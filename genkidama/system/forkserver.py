@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from genkidama.experiment import Experiment
+from genkidama.system.files import remove_scratch, scratch_folder
 from genkidama.system.lifeline import end_with_pipe
 from genkidama.system.plugs import load_plug
 from genkidama.system.script import mark
@@ -145,7 +146,7 @@ class Nursery:
             # It unblocks SIGINT when it starts; the nursery's start would have it do that.
             resource_tracker.ensure_running()
             variables = {**self.variables(experiment), **mark()}
-            variables[FOLDER_VARIABLE] = util.get_temp_dir()
+            variables[FOLDER_VARIABLE] = _folder()
             before = {name: os.environ.get(name) for name in variables}
             os.environ.update(variables)
             main = sys.modules["__main__"]
@@ -166,6 +167,17 @@ class Nursery:
                         del os.environ[name]
                     else:
                         os.environ[name] = value
+
+
+def _folder() -> str:
+    """Where multiprocessing puts sockets: a folder of ours, which is removed even if this process
+    is killed."""
+    settings: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    if settings.get("tempdir") is None:
+        folder = scratch_folder()
+        util.Finalize(None, remove_scratch, args=(folder,), exitpriority=-100)
+        settings["tempdir"] = str(folder)
+    return util.get_temp_dir()
 
 
 class _Server(forkserver.ForkServer):

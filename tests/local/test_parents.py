@@ -13,7 +13,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.local.directory import prepare_directory
 from genkidama.local.parents import ParentProcess, end_all, finish
 from genkidama.messages import PROTOCOL, Hello, Leave, Welcome
-from genkidama.parts import Part, end_proof
+from genkidama.parts import WHOLE, Part, end_proof
 from tests.helpers import constant, history, until
 from tests.parent.fake_child import FakeChild
 
@@ -76,6 +76,30 @@ async def test_a_part_ends_by_the_firsts_word_and_it_is_said(tmp_path: Path) -> 
         assert said == ["the parent, part 2/2, has ended: 2 updates done"]
     finally:
         end_all([part], 2.0, None)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_only_a_parent_that_has_taken_a_child_can_have_lost_something(
+    tmp_path: Path, joins: bool
+) -> None:
+    """One that is stopped while it starts had nothing to write."""
+    prepare_directory(constant(), tmp_path / "run", None)
+    parent = ParentProcess(tmp_path / "run", WHOLE, "127.0.0.1:0")
+    error = KeyboardInterrupt()
+    try:
+        parent.start(["--own-children"])
+        if joins:
+            host, port = parent.address.split(":")
+            async with FakeChild((host, int(port))) as child:
+                await child.enter()
+            until(lambda: any(line["event"] == "join" for line in parent.read()), "a join")
+            parent.process.kill()
+        parent.terminate()
+        parent.wait(10.0)
+        assert (parent.process.code or 0) < 0
+    finally:
+        end_all([parent], 2.0, error)
+    assert bool(getattr(error, "__notes__", [])) == joins
 
 
 def test_a_part_that_ends_with_an_error_ends_the_cluster(tmp_path: Path) -> None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.files import make_folder, way_out, write_atomically
+from genkidama.system.files import (
+    make_folder,
+    remove_scratch,
+    scratch_folder,
+    way_out,
+    write_atomically,
+)
+from tests.helpers import ROOT
 
 
 def test_a_file_is_made_and_replaced(tmp_path: Path) -> None:
@@ -76,3 +86,33 @@ def test_the_way_out_is_that_of_the_reason(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(EnvironmentFailure, match=r"cannot be made: Not a directory; move the"):
             make_folder(path)
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing else: neither what a living process has, nor what is none of ours."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import time; from genkidama.system.files import scratch_folder\n"
+        "print(scratch_folder(), flush=True); time.sleep(60)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    (tmp_path / "genkidama-foreign").mkdir()
+    (tmp_path / "genkidama-file").touch()
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as owner:
+        assert owner.stdout is not None
+        theirs = Path(owner.stdout.readline().strip())
+        (theirs / "nursery").touch()
+        ours = scratch_folder()
+        assert theirs.exists() and oct(ours.stat().st_mode)[-3:] == "700"
+        owner.kill()
+    again = scratch_folder()
+    assert not theirs.exists() and ours.exists()
+    for each in (ours, again):
+        remove_scratch(each)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "genkidama-file",
+        "genkidama-foreign",
+    ]

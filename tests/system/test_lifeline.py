@@ -67,10 +67,29 @@ def test_what_a_nursery_forked_and_the_nursery_end_with_their_program_and_leave_
     until(lambda: not Path(folder).exists(), "the folder's end", 10.0)
 
 
+def test_where_all_of_them_are_killed_the_next_program_removes_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    program, (_, nursery, folder) = started(NURSERY, "")
+    assert Path(folder).parent == tmp_path
+    os.kill(int(nursery), signal.SIGKILL)
+    killed(program)
+    assert Path(folder).exists()
+    program, (_, _, another) = started(NURSERY, "")
+    assert not Path(folder).exists() and Path(another).exists()
+    killed(program)
+
+
 @pytest.mark.slow
 def test_a_nursery_that_hangs_while_it_is_born_ends_with_its_program() -> None:
     program, _ = started(NURSERY, "hang")
-    nursery = until(lambda: psutil.Process(program.pid).children(), "a nursery", 20.0)[-1]
+
+    def nurseries() -> list[psutil.Process]:
+        children = psutil.Process(program.pid).children()
+        return [each for each in children if "forkserver" in " ".join(each.cmdline())]
+
+    (nursery,) = until(nurseries, "a nursery", 20.0)
     until(lambda: Path(f"/tmp/genkidama-test-hanging-{nursery.pid}").exists(), "its birth", 20.0)
     killed(program)
     Path(f"/tmp/genkidama-test-hanging-{nursery.pid}").unlink()
