@@ -118,6 +118,7 @@ def test_the_best_trial_is_the_best_that_completed() -> None:
     assert search_of(searched(*running, *completed)).best({0}) == 0
     failed = [assigned(6.0, 2), report(7.0, 2, 99.0), report(8.0, 2, None), ended(8.0, 2, "failed")]
     assert search_of(searched(*failed)).best() is None
+    assert search_of(searched(*failed[:2], failed[3])).best() is None  # its score is gone, too
     assert search_of(searched(*failed, *running)).best() == 0
 
 
