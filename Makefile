@@ -22,8 +22,8 @@ TOGETHER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 ALONE = $(shell grep -rlF --include='test_*.py' 'mark.alone' tests)
 SHELF = tests/deploy/test_shelf.py
 DEPLOYED = $(PYTEST) -m deploy --exitfirst -rs --durations=12 -k "$(DEPLOY)"
-# The tests of the modules that the import contract calls pure, and the laws of the house.
-FAST = tests/test_house.py $(shell $(BIN)/python tests/pure.py)
+# The tests of the pure folders, and the laws of the house.
+FAST = tests/test_house.py tests/config tests/protocol tests/server
 
 # The tests start some hundred processes; without bytecode each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
@@ -69,7 +69,7 @@ test-slow: $(INSTALLED_DEV) ## Run the tests that take minutes.
 	$(PYTEST) -m "slow and not deploy"
 
 test-page: $(INSTALLED_DEV) ## Run all tests of the page, in a real browser (chromium), too.
-	$(PYTEST) -rs tests/page tests/parent/test_site.py
+	$(PYTEST) -rs tests/page tests/plugins/dashboard/test_endpoint.py
 
 # Two at a time here, too: the shelf is one long story. Not by pytest-xdist: it kills what it interrupts,
 # and systems would go on running. Status 5 says that DEPLOY has chosen no test of the one or the other.

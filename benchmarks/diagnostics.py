@@ -20,14 +20,14 @@ import numpy as np
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.core_nursery import layout_of
-from genkidama.child.memory import SharedMemory
-from genkidama.child.process import Line
-from genkidama.diagnostics import Diagnostics
-from genkidama.experiment import Experiment
+from genkidama.child.core_forkserver import layout_of
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import WorkerPipe
+from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.system.examples import example
+from genkidama.protocol.diagnostics import Diagnostics
+from genkidama.runtime.examples import example
 
 EXAMPLES = ["lunarlander", "lunarlander/a3c", "cartpole/dqn", "cartpole"]
 
@@ -44,7 +44,7 @@ def cost(name: str, steps: int) -> tuple[float, float]:
     memory = SharedMemory(layout.for_cores(1, experiment.optimizer.shared))
     memory.weights[:] = model.numbers
     ours, theirs = multiprocessing.Pipe()
-    core = SingleCore(0, experiment, memory, Line(theirs, memory.stop, None), (1, 2, 3))
+    core = SingleCore(0, experiment, memory, WorkerPipe(theirs, memory.stop, None), (1, 2, 3))
     core.collector.reset(0)
     core.pull()
     noting: Diagnostics = core._diagnostics

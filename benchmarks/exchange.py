@@ -50,9 +50,9 @@ from pathlib import Path
 import numpy as np
 from processes import PEERS, cpu_seconds, free_port, start, start_parent, stop, wait_for_port
 
-from genkidama.messages import PROTOCOL, Hello, Join, Kind, Push, Request, Weights, encode
-from genkidama.rules.table import RULES
-from genkidama.weights import DTYPE
+from genkidama.protocol.messages import PROTOCOL, Hello, Join, Kind, Push, Request, Weights, encode
+from genkidama.protocol.vector import DTYPE
+from genkidama.server.rules.registry import RULES
 
 SERVER_CORE, LOAD_CORE = 0, 1
 

@@ -35,8 +35,8 @@ from processes import free_port, start, start_parent, stop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.page.browser import DRAWN, chromium
-from tests.page.made_up import BEGAN, child, document, made_up
+from tests.plugins.dashboard.browser import DRAWN, chromium
+from tests.plugins.dashboard.made_up import BEGAN, child, document, made_up
 
 _SETTINGS = """name = "cart"
 [environment]

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import played
-from genkidama.system.lifeline import end_with_parent
-from genkidama.system.machine import available_cores
+from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import available_cores
 
 __all__ = ["Judge", "Snapshot", "first"]
 
@@ -134,7 +134,7 @@ def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int
 
     from genkidama.learning.environments import make_environment
     from genkidama.learning.model import Model
-    from genkidama.learning.play import play
+    from genkidama.runs.play import play
 
     torch.set_num_threads(1)
     experiment = Experiment.from_dict(settings)

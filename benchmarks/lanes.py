@@ -27,8 +27,8 @@ def rate(name: str, count: int, steps: int) -> float:
     """Steps in a second of CPU time."""
     import numpy as np
 
-    from genkidama.learning.lanes import make_lanes
-    from genkidama.settings import Environment
+    from genkidama.config.sections import Environment
+    from genkidama.learning.vector_environment import make_lanes
 
     lanes = make_lanes(Environment(id=name), count)
     actions = np.random.default_rng(0).integers(4, size=(4096, count)).tolist()

@@ -41,8 +41,8 @@ from typing import Any
 
 import genkidama
 from benchmarks.judging import Judge, Snapshot, first
-from genkidama.system import checkpoint as checkpoints
-from genkidama.system.run import Run
+from genkidama.runs import checkpoint as checkpoints
+from genkidama.runs.directory import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

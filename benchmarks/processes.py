@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from genkidama.errors import GenkidamaError
-from genkidama.system.console import fail
+from genkidama.runtime.log import fail
 
 __all__ = [
     "PEERS",

@@ -38,8 +38,17 @@ import numpy as np
 from processes import cpu_seconds, free_port, start_parent, stop
 from websockets.asyncio.client import ClientConnection, connect
 
-from genkidama.messages import PROTOCOL, Hello, Join, Push, Weights, Welcome, decode_reply, encode
-from genkidama.weights import DTYPE
+from genkidama.protocol.messages import (
+    PROTOCOL,
+    Hello,
+    Join,
+    Push,
+    Weights,
+    Welcome,
+    decode_reply,
+    encode,
+)
+from genkidama.protocol.vector import DTYPE
 
 SERVER_CORE, LOAD_CORE = 0, 1
 SIZE = 3_000

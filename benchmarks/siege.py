@@ -30,7 +30,7 @@ import numpy as np
 from processes import free_port, start_parent, stop
 from websockets.sync.client import connect
 
-from genkidama.messages import PROTOCOL, Hello, Join, Push, encode
+from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, encode
 
 _SMALL, _LARGE = 3_000, 4_000_000
 _MEGA = 1e6

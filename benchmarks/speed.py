@@ -41,8 +41,8 @@ def bare_loop(cpu: int, seconds: float, results: Any) -> None:
     """Steps a second of an environment with random actions, on one core."""
     import numpy as np
 
+    from genkidama.config.sections import Environment
     from genkidama.learning.environments import make_environment
-    from genkidama.settings import Environment
 
     os.sched_setaffinity(0, {cpu})
     environment = make_environment(Environment())
@@ -78,9 +78,9 @@ def bare(seconds: float) -> float:
 
 def child(file: str, seconds: float, *settings: str) -> float:
     """Steps a second of one child with two cores, as its parent counts them."""
-    from genkidama.experiment import Experiment
-    from genkidama.local.cluster import train
-    from genkidama.overrides import parse_settings
+    from genkidama.cli.cluster import train
+    from genkidama.config.decoding import parse_settings
+    from genkidama.config.experiment import Experiment
 
     changes = {**parse_settings(list(settings)), "parent.alpha": 0.5, "child.beta": 0.5}
     experiment = Experiment.load(ROOT / "examples/lunarlander" / file)
@@ -130,7 +130,7 @@ def parts() -> None:
     import numpy as np
     import torch
 
-    from genkidama.experiment import Experiment
+    from genkidama.config.experiment import Experiment
     from genkidama.learning.environments import make_environment
     from genkidama.learning.heads import samples_of_lanes
     from genkidama.learning.learners import gradients, make_learner, updates

@@ -40,7 +40,7 @@ import numpy as np
 from exchange import LOAD_CORE, SERVER_CORE, Connection, connected, run_window
 from processes import free_port, start, start_parent, stop
 
-from genkidama.weights import DTYPE
+from genkidama.protocol.vector import DTYPE
 
 #: Numbers of the network.
 _SIZE = 3000

@@ -50,10 +50,9 @@ from link import Air, Place, link
 from processes import cpu_seconds, free_port, start, stop
 from websockets.sync.client import connect
 
-from genkidama.decisions import Blend
-from genkidama.messages import Request, decode_reply, encode
-from genkidama.session import Session
-from genkidama.weights import DTYPE, Signature
+from genkidama.protocol.messages import Request, decode_reply, encode
+from genkidama.protocol.session import BlendReply, Session
+from genkidama.protocol.vector import DTYPE, Signature
 
 ROOT = Path(__file__).resolve().parents[1]
 LUNARLANDER = ROOT / "examples" / "lunarlander" / "lunarlander.toml"
@@ -68,7 +67,7 @@ def parent(
     place: Place, settings: dict[str, Any], folder: Path
 ) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
     """A Parent that listens at a place: its address, its process and its run directory."""
-    from genkidama.experiment import Experiment
+    from genkidama.config.experiment import Experiment
 
     folder = Path(tempfile.mkdtemp(dir=folder))
     experiment = folder / "experiment.toml"
@@ -113,7 +112,7 @@ def play(url: str, size: int, seconds: float, pid: int) -> dict[str, float]:
             nonlocal weights
             weights = weights + step
             decision = say(session.push(weights))
-            assert isinstance(decision, Blend)
+            assert isinstance(decision, BlendReply)
             assert decision.sent is not None
             assert decision.vector is not None
             weights = weights + (decision.vector - decision.sent) * DTYPE.type(0.5)

@@ -21,56 +21,56 @@ from typing import TYPE_CHECKING, Any
 from genkidama._version import __version__
 
 if TYPE_CHECKING:
-    from genkidama.averaging import blend
-    from genkidama.child.client import Child
-    from genkidama.child.ga3c.backend import GA3C
+    from genkidama.child.child import Child
     from genkidama.child.orchestrator import CoreOrchestrator
+    from genkidama.cli.cluster import search, train
+    from genkidama.config.experiment import Experiment
     from genkidama.errors import (
         ConfigurationError,
         EnvironmentFailure,
         GenkidamaError,
         ProtocolError,
     )
-    from genkidama.experiment import Experiment
     from genkidama.learning.heads import head_for
     from genkidama.learning.networks import ActorCritic, Convolutional, Network
-    from genkidama.learning.policy import Policy
-    from genkidama.local.cluster import search, train
-    from genkidama.local.evaluation import Evaluation, evaluate
-    from genkidama.local.results import Run
-    from genkidama.local.showing import play
-    from genkidama.parameter_server import ParameterServer
-    from genkidama.parent.server import Parent
-    from genkidama.system.checkpoint import Checkpoint
-    from genkidama.weights import Signature
+    from genkidama.parent.parent import Parent
+    from genkidama.plugins.ga3c.backend import GA3C
+    from genkidama.plugins.render.window import play
+    from genkidama.protocol.vector import Signature
+    from genkidama.runs.checkpoint import Checkpoint
+    from genkidama.runs.evaluation import Evaluation, evaluate
+    from genkidama.runs.policy import Policy
+    from genkidama.runs.run import Run
+    from genkidama.server.parameter_server import ParameterServer
+    from genkidama.server.rules.blend import blend
 
 #: Public names and their homes. A home is imported when its name is first used: a parent must not
 #: pay for torch, and a core must not pay for websockets.
 _HOMES = {
     "ActorCritic": "genkidama.learning.networks",
-    "Checkpoint": "genkidama.system.checkpoint",
-    "Child": "genkidama.child.client",
+    "Checkpoint": "genkidama.runs.checkpoint",
+    "Child": "genkidama.child.child",
     "ConfigurationError": "genkidama.errors",
     "Convolutional": "genkidama.learning.networks",
     "CoreOrchestrator": "genkidama.child.orchestrator",
     "EnvironmentFailure": "genkidama.errors",
-    "Evaluation": "genkidama.local.evaluation",
-    "Experiment": "genkidama.experiment",
-    "GA3C": "genkidama.child.ga3c.backend",
+    "Evaluation": "genkidama.runs.evaluation",
+    "Experiment": "genkidama.config.experiment",
+    "GA3C": "genkidama.plugins.ga3c.backend",
     "GenkidamaError": "genkidama.errors",
     "Network": "genkidama.learning.networks",
-    "ParameterServer": "genkidama.parameter_server",
-    "Parent": "genkidama.parent.server",
-    "Policy": "genkidama.learning.policy",
+    "ParameterServer": "genkidama.server.parameter_server",
+    "Parent": "genkidama.parent.parent",
+    "Policy": "genkidama.runs.policy",
     "ProtocolError": "genkidama.errors",
-    "Run": "genkidama.local.results",
-    "Signature": "genkidama.weights",
-    "blend": "genkidama.averaging",
-    "evaluate": "genkidama.local.evaluation",
+    "Run": "genkidama.runs.run",
+    "Signature": "genkidama.protocol.vector",
+    "blend": "genkidama.server.rules.blend",
+    "evaluate": "genkidama.runs.evaluation",
     "head_for": "genkidama.learning.heads",
-    "play": "genkidama.local.showing",
-    "search": "genkidama.local.cluster",
-    "train": "genkidama.local.cluster",
+    "play": "genkidama.plugins.render.window",
+    "search": "genkidama.cli.cluster",
+    "train": "genkidama.cli.cluster",
 }
 
 __all__ = [

@@ -5,7 +5,7 @@ Only what a verb needs is imported, after it is known which one is meant.
 
 from __future__ import annotations
 
-from genkidama.system import interruptible  # isort: skip  # before all else
+from genkidama.runtime import signals  # isort: skip  # before all else
 
 import argparse
 import os
@@ -13,9 +13,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from genkidama.commands.parser import make_parser
+from genkidama.cli.parser import make_parser
 from genkidama.errors import GenkidamaError
-from genkidama.system.console import fail
+from genkidama.runtime.log import fail
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 (this machine cannot), 2 (the user's mistake), 130 (interrupted).
     """
-    interruptible.heed()
+    signals.exit_on_interrupt()
     if arguments is None and not sys.flags.safe_path:
         # As `python -m` does: an experiment may name modules in the current folder.
         sys.path.insert(0, os.getcwd())
@@ -45,11 +45,11 @@ def _run(options: argparse.Namespace) -> int:
     """What the verb does."""
     if options.verb == "doctor":
         # It needs no package, and says what is wrong with them.
-        from genkidama.doctor.__main__ import doctor
+        from genkidama.plugins.doctor.__main__ import doctor
 
         return doctor(options)
     try:
-        from genkidama.commands.verbs import RUN
+        from genkidama.cli.verbs import RUN
     except Exception as error:  # a package is missing, or too old, or was built for another machine
         words = f"this installation is not complete: {error}; see `genkidama doctor`"
         print(f"error: {words}", file=sys.stderr)

@@ -14,7 +14,7 @@ import sys
 import pytest
 from hypothesis import settings
 
-from genkidama.system.console import configure_logging
+from genkidama.runtime.log import configure_logging
 
 #: How many examples a property is tried on, where its test does not say: EXAMPLES=1000 tries more.
 EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
@@ -33,18 +33,18 @@ configure_logging()
 #: Files whose tests start whole programs. They come first, so that no worker ends with one of them
 #: while the others have nothing to do. From the longest on.
 LONG = (
-    "child/ga3c/test_backend.py",
+    "plugins/ga3c/test_backend.py",
     "test_end_to_end.py",
     "child/test_main.py",
     "test_search_end_to_end.py",
     "child/test_orchestrator.py",
-    "local/test_evaluation.py",
-    "local/test_cluster.py",
+    "runs/test_evaluation.py",
+    "cli/test_cluster.py",
     "parent/test_search.py",
-    "launch/test_driver.py",
-    "parent/test_learner.py",
-    "tuning/test_service.py",
-    "child/ga3c/test_engine_process.py",
+    "plugins/ray/test_driver.py",
+    "plugins/actors/test_learner_process.py",
+    "plugins/hypertrick/test_search.py",
+    "plugins/ga3c/test_engine_process.py",
 )
 
 

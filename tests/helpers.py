@@ -22,18 +22,18 @@ import psutil
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from genkidama.averaging import blend
 from genkidama.child.backend import Work
-from genkidama.child.client import Child
-from genkidama.experiment import Experiment
-from genkidama.messages import Reply, Request, decode_request, encode
-from genkidama.parameter_server import Snapshot
+from genkidama.child.child import Child
+from genkidama.config.allowlist import modules
+from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
-from genkidama.parts import WHOLE, Part
-from genkidama.permission import modules
-from genkidama.system.checkpoint import CheckpointFolder
-from genkidama.system.run import Run
-from genkidama.weights import DTYPE, Signature, Vector
+from genkidama.protocol.messages import Reply, Request, decode_request, encode
+from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.protocol.vector import DTYPE, Signature, Vector
+from genkidama.runs.checkpoint import CheckpointFolder
+from genkidama.runs.directory import Run
+from genkidama.server.parameter_server import Snapshot
+from genkidama.server.rules.blend import blend
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -319,7 +319,7 @@ def constant(**sections: dict[str, Any]) -> Experiment:
 
 @asynccontextmanager
 async def running(
-    experiment: Experiment, out: Path, listen: str = "127.0.0.1:0", part: Part = WHOLE
+    experiment: Experiment, out: Path, listen: str = "127.0.0.1:0", part: Shard = WHOLE
 ) -> AsyncIterator[Parent]:
     """A parent that serves in this loop and is shut down at the end."""
     parent = Parent(experiment, out=out, listen=listen, part=part)

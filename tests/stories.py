@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from genkidama.events import (
+from genkidama.server.events import (
     Event,
     Exchange,
     Joined,

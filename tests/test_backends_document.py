@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from genkidama.child.backend import Backend, make_backend
+from genkidama.cli.cluster import train
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.local.cluster import train
 from tests.helpers import PATIENCE, ROOT, Started, small, starting, until
 from tests.texts import code_block
 

@@ -11,15 +11,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from genkidama.child.client import _FAREWELL_SECONDS, _LAST_REPLY_SECONDS
-from genkidama.cluster_settings import ChildSettings, GA3CSettings, ParentSettings
-from genkidama.experiment import Experiment, read_toml
+from genkidama.child.child import _FAREWELL_SECONDS, _LAST_REPLY_SECONDS
+from genkidama.config.experiment import Experiment, read_toml
+from genkidama.config.role import Role
+from genkidama.config.sections import (
+    Algorithm,
+    ChildSettings,
+    Environment,
+    GA3CSettings,
+    Network,
+    Optimizer,
+    ParentSettings,
+    ReplaySettings,
+    Stop,
+)
 from genkidama.parent.__main__ import main as parent_main
-from genkidama.parent.server import CLOSE_SECONDS, HOUSEKEEPING_SECONDS, LEAVE_SECONDS
-from genkidama.role import Role
-from genkidama.search_settings import SearchSettings
-from genkidama.settings import Algorithm, Environment, Network, Optimizer, ReplaySettings, Stop
-from genkidama.system.systemd import STATUS_SECONDS
+from genkidama.parent.parent import CLOSE_SECONDS, HOUSEKEEPING_SECONDS, LEAVE_SECONDS
+from genkidama.plugins.hypertrick.settings import SearchSettings
+from genkidama.runtime.systemd import STATUS_SECONDS
 from tests.texts import texts
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from genkidama.local.cluster import train
+from genkidama.cli.cluster import train
 from tests.helpers import history, small
 
 ACTOR_CRITIC = {"loss", "policy_loss", "value_loss", "entropy", "explained_variance"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from genkidama.experiment import Experiment
-from genkidama.local.cluster import train
+from genkidama.cli.cluster import train
+from genkidama.config.experiment import Experiment
 from tests.helpers import history
 
 #: What makes a run gradients: the parent steps, and θ⁻ is counted in its versions.

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 import genkidama
-from genkidama.system import checkpoint as checkpoints
-from genkidama.system.run import Run
+from genkidama.runs import checkpoint as checkpoints
+from genkidama.runs.directory import Run
 from tests.helpers import (
     ROOT,
     Ended,

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
 from tests.helpers import Started, history, starting, until
 
 
@@ -63,7 +63,7 @@ def learners(cluster: Started, run: Path) -> list[psutil.Process]:
     found = []
     for process in cluster.family():
         with suppress(psutil.Error):  # it has just ended
-            if "genkidama.system.nursery" in process.cmdline():
+            if "genkidama.runtime.forkserver_main" in process.cmdline():
                 found += [process] if log in [file.path for file in process.open_files()] else []
     return found
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from genkidama.diagnostics import DIAGNOSTICS, WEIGHTS
-from genkidama.experiment import Experiment
-from genkidama.local.cluster import train
-from genkidama.system.run import Run
+from genkidama.cli.cluster import train
+from genkidama.config.experiment import Experiment
+from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS
+from genkidama.runs.directory import Run
 from tests.helpers import ROOT, history, small
 
 KEYS = {

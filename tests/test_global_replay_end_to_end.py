@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
 from tests.helpers import command, history, merged, starting, until
 
 SETTINGS: dict[str, Any] = {

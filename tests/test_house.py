@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from pathlib import Path
 
 from tests.helpers import ROOT
-from tests.pure import mirrors_of, pure_modules
 
 PACKAGE = ROOT / "genkidama"
 MODULES = sorted(str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py"))
@@ -48,10 +46,3 @@ def test_a_statement_assigns_two_names_at_most() -> None:
         if isinstance(node, ast.Assign) and given_at_once(node) > NAMES
     ]
     assert not crowded, listed(crowded)
-
-
-def test_make_test_fast_runs_the_tests_of_the_pure_modules() -> None:
-    pure = {str(module) for module in pure_modules()}
-    assert pure >= {"messages.py", "parameter_server.py", "hypertrick/rule.py"}
-    assert not pure & {"__main__.py", "system/run.py", "hypertrick/pruner.py"}
-    assert mirrors_of(Path("messages.py")) == [Path("tests/test_messages.py")]

@@ -23,11 +23,11 @@ import pytest
 import yaml
 
 import genkidama
-from genkidama import capacity
-from genkidama.child import client, credentials, crew
-from genkidama.experiment import Experiment
-from genkidama.parent import server
-from genkidama.tokens import parse_tokens
+from genkidama.child import capacity, credentials, worker_pool
+from genkidama.child import child as child_module
+from genkidama.config.experiment import Experiment
+from genkidama.parent import parent as parent_module
+from genkidama.protocol.tokens import parse_tokens
 from tests.certificates import Authority, needs_openssl
 from tests.helpers import ROOT, constant, history, starting, until
 
@@ -280,8 +280,10 @@ def test_the_network_leads_from_children_to_the_parent_and_nowhere_else(folder: 
 
 def test_who_is_told_to_stop_has_the_time_that_the_code_takes_and_that_systemd_gives() -> None:
     takes = {
-        "parent": server.CLOSE_SECONDS + server.LEAVE_SECONDS,
-        "child": client._LAST_REPLY_SECONDS + client._FAREWELL_SECONDS + crew._GRACE_SECONDS,
+        "parent": parent_module.CLOSE_SECONDS + parent_module.LEAVE_SECONDS,
+        "child": child_module._LAST_REPLY_SECONDS
+        + child_module._FAREWELL_SECONDS
+        + worker_pool._GRACE_SECONDS,
     }
     for role, seconds in takes.items():
         grace = pod(assembled(PLAIN), role)["terminationGracePeriodSeconds"]

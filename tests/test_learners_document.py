@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from genkidama.child.orchestrator import CoreOrchestrator
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model

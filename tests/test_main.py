@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from genkidama.__main__ import main
-from genkidama.commands import verbs
-from genkidama.local.evaluation import Evaluation
-from genkidama.system.run import Run
+from genkidama.cli import verbs
+from genkidama.runs.directory import Run
+from genkidama.runs.evaluation import Evaluation
 from tests.helpers import ROOT, command, small, untrained
 
 #: The command as a wheel installs it, which does not put the current folder on the path.
@@ -328,7 +328,7 @@ except SystemExit as end:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     status, *modules = found.stderr.split()
-    assert status == "0" and "genkidama.commands.parser" in modules
+    assert status == "0" and "genkidama.cli.parser" in modules
     roots = {module.partition(".")[0] for module in modules} - sys.stdlib_module_names
     assert roots == {"genkidama"}
     assert not {"asyncio", "http", "multiprocessing", "socket", "ssl", "subprocess"} & set(modules)

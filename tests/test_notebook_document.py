@@ -15,7 +15,7 @@ NOTEBOOK = ROOT / "examples/notebook/first.ipynb"
 #: A class of the notebook itself, in several cells, of which one does not run twice.
 OF_ITS_OWN = (
     "%matplotlib inline\nimport genkidama, gymnasium\nimport numpy as np\n"
-    "from genkidama.experiment import *\nopen('once', 'x').close()",
+    "from genkidama.config.experiment import *\nopen('once', 'x').close()",
     "class Mine: pass",
     "length = 3\n\ndef over(count):\n    return count == length",
     """

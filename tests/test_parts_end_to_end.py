@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
+from genkidama.cli.cluster import train
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
-from genkidama.local.cluster import train
 from genkidama.parent import Parent
-from genkidama.parts import Part
-from genkidama.system.run import Run
+from genkidama.protocol.shard import Shard
+from genkidama.runs.directory import Run
 from tests.helpers import Started, command, constant, history, small, starting, until
 
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_in_parts_is_said_in_one_line(
     sections: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Parent(small(**sections), part=Part(1, 2), out=tmp_path)
+        Parent(small(**sections), part=Shard(1, 2), out=tmp_path)
     assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
     assert "leave --shard and --shards out" in str(caught.value)
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from websockets.frames import Frame, Opcode
 
-from genkidama.averaging import blend
 from genkidama.errors import ProtocolError
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.messages import Join, Leave, Push, Refusal, Weights, encode
 from genkidama.parent import Parent
-from genkidama.weights import DTYPE, Vector
+from genkidama.protocol.messages import Join, Leave, Push, Refusal, Weights, encode
+from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.server.rules.blend import blend
 from tests.helpers import ROOT, small
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import experiment, running

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.local.cluster import train
+from genkidama.cli.cluster import train
 from tests.helpers import ROOT, constant
 from tests.texts import code_block
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import genkidama
-from genkidama.commands.parser import make_parser
+from genkidama.cli.parser import make_parser
 from tests.helpers import ROOT
 from tests.texts import code_block, code_blocks
 

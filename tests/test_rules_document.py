@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genkidama.averaging import Contribution, Rule
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
 from genkidama.parent import Parent
-from genkidama.weights import DTYPE
+from genkidama.protocol.vector import DTYPE
+from genkidama.server.rules.blend import Rule, Update
 from tests.helpers import ROOT, running
 from tests.parent.fake_child import FakeChild, vector
-from tests.rules import check_rule, contribution
+from tests.server.rules import check_rule, contribution
 from tests.texts import code_block
 
 PAGE = "docs/rules.md"
@@ -47,7 +47,7 @@ def test_it_keeps_the_promises_of_every_rule() -> None:
 
 def test_a_table_names_each_field_of_a_contribution_and_each_method_of_a_rule() -> None:
     methods = [name for name in vars(Rule) if callable(getattr(Rule, name)) and name[0] != "_"]
-    for name in [*Contribution.__struct_fields__, *methods]:
+    for name in [*Update.__struct_fields__, *methods]:
         assert re.search(rf"^\| `{name}[`(]", DOCUMENT, re.MULTILINE), name
 
 

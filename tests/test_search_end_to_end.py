@@ -19,9 +19,9 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from genkidama.__main__ import main
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
-from genkidama.system.run import Run
+from genkidama.runs.directory import Run
 from tests.helpers import ROOT, Ended, Started, command, history, small, starting, until
 from tests.parent.test_search import check, trials_of
 
@@ -181,7 +181,7 @@ def test_the_report_can_be_had_again(searched: Searched, genkidama: Callable[...
     assert genkidama(searched.folder, "report", "run").strip() == searched.said.out.strip()
 
 
-@pytest.mark.slow  # tests/local/test_weights.py has which weights are meant
+@pytest.mark.slow  # tests/runs/test_selection.py has which weights are meant
 def test_a_trial_can_be_evaluated_and_trained_on(
     searched: Searched, tmp_path: Path, genkidama: Callable[..., str]
 ) -> None:

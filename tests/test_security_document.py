@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.child import uplink
-from genkidama.child.client import Child
+from genkidama.child import transport
+from genkidama.child.child import Child
 from genkidama.child.credentials import read_token
-from genkidama.role import Role
+from genkidama.config.role import Role
 from tests.certificates import needs_openssl
 from tests.helpers import Serving, command, constant, running
 from tests.texts import code_blocks
@@ -28,7 +28,7 @@ async def test_what_is_made_by_hand_works(tmp_path: Path, monkeypatch: pytest.Mo
     assert done.returncode == 0, done.stderr
     assert "certificate.pem: OK" in done.stdout
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
-    make = uplink.make_context
+    make = transport.make_context
 
     def strict(ca_file: str) -> ssl.SSLContext:
         """As Python does by itself from 3.13 on."""
@@ -36,7 +36,7 @@ async def test_what_is_made_by_hand_works(tmp_path: Path, monkeypatch: pytest.Mo
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         return context
 
-    monkeypatch.setattr(uplink, "make_context", strict)
+    monkeypatch.setattr(transport, "make_context", strict)
     files = {
         f"{key}_file": str(tmp_path / name)
         for key, name in (

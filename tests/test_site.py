@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from docs.site import commands, repository, settings
 from docs.site.__main__ import navigation, pages
-from genkidama.commands.parser import VERBS
-from genkidama.experiment import Experiment
-from genkidama.role import Role
+from genkidama.cli.parser import VERBS
+from genkidama.config.experiment import Experiment
+from genkidama.config.role import Role
 from tests.helpers import ROOT
 from tests.texts import texts
 
@@ -105,7 +105,7 @@ def unfenced(text: str) -> str:
 
 
 def test_a_file_of_the_repository_is_shown_on_a_page(site: dict[str, str]) -> None:
-    text = (ROOT / "genkidama/capacity.py").read_text(encoding="utf-8")
+    text = (ROOT / "genkidama/child/capacity.py").read_text(encoding="utf-8")
     assert f"```python\n{text}```" in site["repository/genkidama/capacity.py.md"]
     assert "(repository/examples/lunarlander/thesis.toml.md)" in site["index.md"]
     assert "[`pendulum.toml`](pendulum.toml.md)" in site["repository/examples/pendulum/index.md"]

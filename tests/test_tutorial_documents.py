@@ -17,14 +17,14 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 import genkidama
-from genkidama.commands.parser import make_parser
-from genkidama.experiment import Experiment
+from genkidama.cli.cluster import train
+from genkidama.cli.parser import make_parser
+from genkidama.config.experiment import Experiment
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from genkidama.local.cluster import train
-from genkidama.system.plugs import load_plug
+from genkidama.runtime.import_strings import load_object
 from tests.child import test_orchestrator
 from tests.helpers import ROOT
 from tests.texts import code_blocks
@@ -81,7 +81,7 @@ def test_the_learner_adds_its_penalty_to_the_loss_of_a3c() -> None:
     model = Model(subject, make_environment(subject.environment))
     rng = torch.Generator().manual_seed(0)
     rollout = steps(20)
-    modest = load_plug("modest:Modest", "algorithm.name")(subject.algorithm, model)
+    modest = load_object("modest:Modest", "algorithm.name")(subject.algorithm, model)
     (loss,) = modest.losses(rollout, rng)
     (plain,) = A3C(subject.algorithm, model).losses(rollout, rng)
     penalty = 0.01 * float(np.square(model.numbers).sum())

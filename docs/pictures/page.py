@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from tests.page.browser import DRAWN, chromium  # noqa: E402
+from tests.plugins.dashboard.browser import DRAWN, chromium  # noqa: E402
 
 WIDTH, HEIGHT = 1280, 1120
 SECONDS = 150

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from unittest.mock import patch
 
 from genkidama.child.__main__ import main as child
-from genkidama.commands.parser import make_parser
+from genkidama.cli.parser import make_parser
 from genkidama.parent.__main__ import main as parent
 
 __all__ = ["page", "texts"]

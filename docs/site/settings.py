@@ -10,8 +10,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
-from genkidama.experiment import Experiment, SearchSettings
-from genkidama.role import Role
+from genkidama.config.experiment import Experiment, SearchSettings
+from genkidama.config.role import Role
 from tests.texts import texts
 
 __all__ = ["UNITS", "page", "sections"]

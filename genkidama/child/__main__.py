@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from genkidama.system import interruptible  # isort: skip  # noqa: F401  # before all else
+from genkidama.runtime import signals  # isort: skip  # noqa: F401  # before all else
 
 import argparse
 import sys
 
 import msgspec
 
-from genkidama.child.client import Child
-from genkidama.child.nurseries import CORES
+from genkidama.child.child import Child
+from genkidama.child.forkservers import CORES
+from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.role import Role
-from genkidama.system.console import configure_logging, fail, stop_at_eof
-from genkidama.system.forkserver import spare_the_resource_tracker
+from genkidama.runtime.forkserver import disable_resource_tracker
+from genkidama.runtime.log import configure_logging, fail, stop_at_eof
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         child = Child.from_role(Role.from_dict({**role, **given}, source="the command line"))
         if options.until_eof:
             stop_at_eof()
-        spare_the_resource_tracker()
+        disable_resource_tracker()
         if options.nursery:
             CORES.join(options.nursery)
         configure_logging(named=True)

@@ -8,21 +8,21 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
-from genkidama.system.plugs import is_plug, load_plug
-from genkidama.weights import Signature, Vector
+from genkidama.protocol.vector import Signature, Vector
+from genkidama.runtime.import_strings import is_import_string, load_object
 
-__all__ = ["Backend", "GradientBackend", "NewsBackend", "Work", "make_backend", "tell_answered"]
+__all__ = ["Backend", "GradientBackend", "NewsBackend", "Work", "make_backend", "notify_reply"]
 
 #: The module and the class of each backend that has a name.
 _BUILT_IN = {
     "hogwild": ("genkidama.child.orchestrator", "CoreOrchestrator"),
-    "ga3c": ("genkidama.child.ga3c.backend", "GA3C"),
+    "ga3c": ("genkidama.plugins.ga3c.backend", "GA3C"),
 }
 
 #: What stands in for hogwild with `parent.rule = "experience"`.
-_ACTORS = ("genkidama.child.actors", "Actors")
+_ACTORS = ("genkidama.plugins.actors.backend", "Actors")
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Work:
     #: Undiscounted return of each finished episode.
     returns: list[float] = field(default_factory=list)
     #: Figures of the backend's own about this time, for the parent's history: rates, means, sizes.
-    #: At most 32, named with a–z, 0–9 and `_` as `genkidama.messages.permitted_measures` says. NaN
-    #: and infinity stand for none and are left out.
+    #: At most 32, named with a–z, 0–9 and `_` as `genkidama.protocol.messages.permitted_measures`
+    #: says. NaN and infinity stand for none and are left out.
     measures: dict[str, float] = field(default_factory=dict)
 
 
@@ -119,7 +119,7 @@ class Backend(Protocol):
         ...
 
 
-def tell_answered(backend: Backend, steps: int, version: int) -> None:
+def notify_reply(backend: Backend, steps: int, version: int) -> None:
     """Tells it that its push is answered, how many steps the next should bring, and θ_P's version.
 
     These are methods `answered(steps)` and `heard(version)`, which a backend may have; 0 steps
@@ -156,7 +156,7 @@ class NewsBackend(Backend, Protocol):
         ...
 
     def pulled(self, weights: Vector | None, steps: int) -> None:
-        """The answer: θ_P, or None if it is no newer, and as for `tell_answered`."""
+        """The answer: θ_P, or None if it is no newer, and as for `notify_reply`."""
         ...
 
 
@@ -168,8 +168,8 @@ def make_backend(experiment: Experiment, cores: int, name: str) -> Backend:
             where these are pushed.
     """
     kind: Any
-    if is_plug(experiment.child.backend):
-        kind = load_plug(experiment.child.backend, "child.backend")
+    if is_import_string(experiment.child.backend):
+        kind = load_object(experiment.child.backend, "child.backend")
         if not callable(kind):
             raise ConfigurationError(f"child.backend = {experiment.child.backend!r}: is no class")
     else:

@@ -12,6 +12,7 @@ Laws of this file:
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,26 +21,125 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from genkidama.child.choosing import Explorer, Noted
-from genkidama.child.process import EPISODE, PROGRESS, REPORT_STEPS, Line
-from genkidama.child.replay import Rows
-from genkidama.child.sanity import check_numbers, may_be_none
-from genkidama.experiment import Experiment
+from genkidama.child.replay_tensor import ReplayRows
+from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS, WorkerPipe
+from genkidama.config.experiment import Experiment
+from genkidama.errors import EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.heads import samples_of_lanes
-from genkidama.learning.lanes import make_lanes
 from genkidama.learning.model import Model, Spaces
+from genkidama.learning.vector_environment import make_lanes
 
-__all__ = ["Batch", "Collector", "Kit", "Places", "make_collector", "make_places"]
+__all__ = [
+    "CollectedBatch",
+    "Collector",
+    "ActionSampler",
+    "CollectorContext",
+    "BehaviourNotes",
+    "EnvironmentSlots",
+    "check_numbers",
+    "make_collector",
+    "make_slots",
+    "may_be_none",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What an environment gives must be numbers. One that is not would spoil the weights for good.
+
+_WAY_OUT = "mend the environment, or put a wrapper around it"
+
+
+def may_be_none(space: Any) -> bool:
+    """Whether observations from a space of Gymnasium's may be no numbers: pixels always are."""
+    return np.dtype(space.dtype or np.float64).kind == "f"
+
+
+def check_numbers(rewards: npt.NDArray[Any], *observations: npt.NDArray[Any]) -> None:
+    """Checks a batch, in a few microseconds.
+
+    Args:
+        rewards: float, shape (n,).
+        observations: any shapes; those of whole numbers cost nothing.
+
+    Raises:
+        EnvironmentFailure: one of them is NaN or infinite.
+    """
+    # A sum is NaN or infinite if any part is. If it is only too large, all parts are looked at.
+    if not math.isfinite(rewards.sum()) and not np.isfinite(rewards).all():
+        raise EnvironmentFailure(f"the environment gave NaN or infinity as a reward; {_WAY_OUT}")
+    for some in observations:
+        if some.dtype.kind == "f" and not math.isfinite(some.sum()) and not np.isfinite(some).all():
+            raise EnvironmentFailure(
+                f"the environment gave NaN or infinity in an observation; {_WAY_OUT}"
+            )
+
+
+# ------------------------------------------------------------------------------------------------
+# How the actions of a batch are chosen, and what is noted of it.
 
 Array = npt.NDArray[Any]
 
 
-class Batch(NamedTuple):
+class ActionSampler:
+    """How actions are drawn, with an ε that may change between batches.
+
+    Args:
+        changing: ε of the next batch; None if it stays as it is.
+        epsilon: as it is at first.
+        make: from ε to a function that draws actions.
+    """
+
+    def __init__(
+        self, changing: Callable[[], float] | None, epsilon: float, make: Callable[[float], Any]
+    ) -> None:
+        self._changing = changing
+        self._epsilon = epsilon
+        self._make = make
+        self._sample = make(epsilon)
+
+    def sampler(self) -> Any:
+        """What draws the actions of the next batch."""
+        if self._changing is not None:
+            epsilon = self._changing()
+            if epsilon != self._epsilon:
+                self._epsilon = epsilon
+                self._sample = self._make(epsilon)
+        return self._sample
+
+
+class BehaviourNotes:
+    """The policy's outputs at each step of a batch, if the learner asks how probable actions were.
+
+    Args:
+        model: whose policy it is.
+        wanted: whether the learner asks.
+        lanes, length: a batch has so many trajectories of so many steps.
+    """
+
+    def __init__(self, model: Model, wanted: bool, lanes: int, length: int) -> None:
+        self._head = model.head
+        shape = (lanes, length, model.head.outputs)
+        self.outputs = np.zeros(shape, np.float32) if wanted else None
+
+    def log_mu(self, rows: ReplayRows, steps: int) -> Array | None:
+        """log μ of the batch's actions, float32 (steps,)."""
+        if self.outputs is None:
+            return None
+        actions = torch.from_numpy(rows.actions[:steps].astype(self._head.dtype))
+        # A batch that was stopped early has shorter trajectories.
+        played = self.outputs[:, : steps // len(self.outputs)]
+        outputs = torch.from_numpy(played.reshape(steps, self._head.outputs))
+        result: Array = self._head.log_probability(outputs, actions).numpy()
+        return result
+
+
+class CollectedBatch(NamedTuple):
     """What a core has just collected; the steps themselves lie in `rows`."""
 
-    rows: Rows
+    rows: ReplayRows
     #: n: how many steps.
     steps: int
     #: After which of them a trajectory is cut though it could go on.
@@ -56,7 +156,7 @@ class Batch(NamedTuple):
 _LOOK_STEPS = 8
 
 
-class Places(Spaces, Protocol):
+class EnvironmentSlots(Spaces, Protocol):
     """An environment, or lanes of it."""
 
     def close(self) -> None: ...
@@ -69,21 +169,21 @@ class Collector(Protocol):
         """Begins the first episodes."""
         ...
 
-    def collect(self, most: int = sys.maxsize) -> Batch:
+    def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """Plays until the batch is full, or `most` steps are made in each lane."""
         ...
 
 
 @dataclass(frozen=True)
-class Kit:
+class CollectorContext:
     """What a core collects with."""
 
     #: Acts.
     model: Model
     #: Of the replay tensor: where the steps go.
-    share: Rooms
+    share: RolloutSink
     #: To the orchestrator.
-    line: Line
+    line: WorkerPipe
     #: Draws the actions.
     rng: np.random.Generator
     #: Whether batches have log μ.
@@ -97,10 +197,10 @@ class Kit:
     ended: Callable[[int], None] = field(default=lambda length: None, kw_only=True)
 
 
-class Rooms(Protocol):
+class RolloutSink(Protocol):
     """Where a core's steps go: its `Share` of the replay tensor, or an outbox."""
 
-    def begin(self, goes_on: bool) -> Rows:
+    def begin(self, goes_on: bool) -> ReplayRows:
         """The rows that the next batch is written to; as `Share.begin`."""
         ...
 
@@ -109,13 +209,13 @@ class Rooms(Protocol):
         ...
 
 
-def make_collector(experiment: Experiment, places: Any, kit: Kit) -> Collector:
-    """The collector for what `make_places` gave for this experiment."""
-    kind = OneLane if experiment.environment.lanes == 1 else ManyLanes
+def make_collector(experiment: Experiment, places: Any, kit: CollectorContext) -> Collector:
+    """The collector for what `make_slots` gave for this experiment."""
+    kind = SingleEnvCollector if experiment.environment.lanes == 1 else VectorEnvCollector
     return kind(experiment, places, kit)
 
 
-def make_places(experiment: Experiment) -> Any:
+def make_slots(experiment: Experiment) -> Any:
     """The environment of a core, or its lanes.
 
     Raises:
@@ -127,7 +227,7 @@ def make_places(experiment: Experiment) -> Any:
     )
 
 
-class OneLane:
+class SingleEnvCollector:
     """One environment, as documented. A batch may end with its episode.
 
     Args:
@@ -136,7 +236,7 @@ class OneLane:
         kit: what the core collects with.
     """
 
-    def __init__(self, experiment: Experiment, environment: Any, kit: Kit) -> None:
+    def __init__(self, experiment: Experiment, environment: Any, kit: CollectorContext) -> None:
         model = kit.model
         self._renew = kit.renew
         self._algorithm = experiment.algorithm
@@ -146,10 +246,10 @@ class OneLane:
         self._share = kit.share
         self._line = kit.line
         self._told = kit.ended
-        self._explorer = Explorer(
+        self._explorer = ActionSampler(
             kit.epsilon, experiment.algorithm.epsilon, partial(model.head.sampler, kit.rng)
         )
-        self._noted = Noted(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
+        self._noted = BehaviourNotes(model, kit.notes_log_mu, 1, experiment.algorithm.batch_size)
         self._observation: Any = None
         self._return = 0.0
         self._length = 0
@@ -159,7 +259,7 @@ class OneLane:
     def reset(self, seed: int) -> None:
         self._observation, _ = self._environment.reset(seed=seed)
 
-    def collect(self, most: int = sys.maxsize) -> Batch:
+    def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """As `Collector.collect`.
 
         Unless batches go on across episodes, it also stops at the episode's end.
@@ -219,7 +319,7 @@ class OneLane:
         if length - self._said >= REPORT_STEPS:
             self._line.report(PROGRESS, 0.0, length - self._said)
             self._said = length
-        return Batch(rows, t, cuts, following, log_mu, ended=length == 0)
+        return CollectedBatch(rows, t, cuts, following, log_mu, ended=length == 0)
 
     def _acting(self, noted: Iterator[Array]) -> Callable[[Array], Array]:
         """A function from one observation to the policy's outputs, which it notes if asked for."""
@@ -235,7 +335,7 @@ class OneLane:
         return noting
 
 
-class ManyLanes:
+class VectorEnvCollector:
     """L environments, a batch of L trajectories that go on across episodes.
 
     Args:
@@ -244,7 +344,7 @@ class ManyLanes:
         kit: what the core collects with.
     """
 
-    def __init__(self, experiment: Experiment, lanes: Any, kit: Kit) -> None:
+    def __init__(self, experiment: Experiment, lanes: Any, kit: CollectorContext) -> None:
         count = lanes.count
         model = kit.model
         self._renew = kit.renew
@@ -255,12 +355,12 @@ class ManyLanes:
         self._share = kit.share
         self._line = kit.line
         self._told = kit.ended
-        self._explorer = Explorer(
+        self._explorer = ActionSampler(
             kit.epsilon,
             experiment.algorithm.epsilon,
             lambda epsilon: samples_of_lanes(model.head, kit.rng, epsilon, count),
         )
-        self._noted = Noted(model, kit.notes_log_mu, count, self._length)
+        self._noted = BehaviourNotes(model, kit.notes_log_mu, count, self._length)
         self._observations = np.zeros((count, *model.observation_shape), np.float32)
         self._returns = np.zeros(count)
         #: Steps that each lane has made before this batch, and when its episode began.
@@ -272,7 +372,7 @@ class ManyLanes:
     def reset(self, seed: int) -> None:
         self._observations[:] = self._lanes.reset(seed)
 
-    def collect(self, most: int = sys.maxsize) -> Batch:
+    def collect(self, most: int = sys.maxsize) -> CollectedBatch:
         """As `Collector.collect`."""
         rows = self._share.begin(False)
         count, length = self._lanes.count, min(self._length, most)
@@ -322,7 +422,7 @@ class ManyLanes:
         self._share.end(steps, order, following, np.nan if log_mu is None else log_mu)
         if self._unsaid >= REPORT_STEPS:
             self._say(PROGRESS, 0.0)
-        return Batch(rows, steps, order, following, log_mu)
+        return CollectedBatch(rows, steps, order, following, log_mu)
 
     def _end_episode(self, lane: int, made: int) -> None:
         self._told(made - self._began[lane])

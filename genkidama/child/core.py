@@ -7,7 +7,7 @@ pulls θ_L ← θ_O.
 Laws of this file:
 - A core writes only its own gradient, its own share of the replay tensor and its own element of the
   semaphore vector; weights and optimizer state belong to all.
-- It talks to the orchestrator on its `Line`: a record for each finished episode.
+- It talks to the orchestrator on its `WorkerPipe`: a record for each finished episode.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from genkidama.child.collector import Batch, Kit, make_collector, make_places
-from genkidama.child.memory import SharedMemory
-from genkidama.child.onlooker import make_onlooker
-from genkidama.child.process import GONE, READY, RECYCLED, UPDATE, Line, MemoryGuard, live
-from genkidama.child.remembered import remembered
-from genkidama.child.target import Target
-from genkidama.diagnostics import Diagnostics
-from genkidama.experiment import Experiment
+from genkidama.child.collector import CollectedBatch, CollectorContext, make_collector, make_slots
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import (
+    GONE,
+    READY,
+    RECYCLED,
+    UPDATE,
+    MemoryGuard,
+    WorkerPipe,
+    run_worker,
+)
+from genkidama.config.experiment import Experiment
+from genkidama.config.schedules import exploration, learning_rate
 from genkidama.learning.learners import (
     by_autograd,
     gradients,
@@ -41,9 +46,12 @@ from genkidama.learning.learners import (
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import leave_gradient, make_optimizer
 from genkidama.learning.rollout import Rollout, scaled
-from genkidama.rules.table import reads_loss
-from genkidama.schedules import exploration, learning_rate
-from genkidama.system.machine import forget_peak
+from genkidama.plugins.gorila.learner_core import make_learner_only
+from genkidama.plugins.gorila.replay_factory import make_replay
+from genkidama.plugins.gorila.target_network import TargetNetwork
+from genkidama.protocol.diagnostics import Diagnostics
+from genkidama.runtime.machine import forget_peak
+from genkidama.server.rules.registry import reads_loss
 
 __all__ = ["SingleCore", "run_core"]
 
@@ -74,7 +82,7 @@ class SingleCore:
         index: int,
         experiment: Experiment,
         memory: SharedMemory,
-        line: Line,
+        line: WorkerPipe,
         seed: tuple[int, ...],
     ) -> None:
         self.experiment = experiment
@@ -84,7 +92,7 @@ class SingleCore:
         self._line = line
         sequence = np.random.SeedSequence(seed)
         self._torch_rng = torch.Generator().manual_seed(int(sequence.generate_state(1)[0]))
-        self._places = make_places(experiment)
+        self._places = make_slots(experiment)
         self._first_seed = int(sequence.generate_state(2)[1]) % 2**31
         self.model = Model(experiment, self._places, torch.from_numpy(memory.gradients[index]))
         self._shared = torch.from_numpy(memory.weights)
@@ -105,10 +113,12 @@ class SingleCore:
         self._learner = make_learner(experiment.algorithm, self.model)
         draws = np.random.default_rng(sequence.spawn(1)[0])
         writer = "/".join(map(str, (*seed[1:2], index)))
-        self._share, self._replay = remembered(memory, self.model, draws, index, writer, line.check)
-        self._target = Target(memory, index, self.algorithm)
+        self._share, self._replay = make_replay(
+            memory, self.model, draws, index, writer, line.check
+        )
+        self._target = TargetNetwork(memory, index, self.algorithm)
         self._diagnostics = Diagnostics(memory.diagnostics[index])
-        kit = Kit(
+        kit = CollectorContext(
             self.model,
             self._share,
             line,
@@ -118,7 +128,7 @@ class SingleCore:
             ended=self._diagnostics.ended,
         )
         role = experiment.role
-        make_collector_for = make_onlooker if role == "learn" else make_collector
+        make_collector_for = make_learner_only if role == "learn" else make_collector
         self.collector = make_collector_for(experiment, self._places, kit)
         self._learns = role != "act"
         self._since_pull = 0
@@ -173,12 +183,12 @@ class SingleCore:
         forget_peak()
         following = played.following[:1] or [np.zeros(self.model.observation_shape, np.float32)]
         log_mu = None if played.log_mu is None else np.zeros(n, np.float32)
-        rollout = self._rollout(Batch(played.rows, n, [n - 1], following, log_mu))
+        rollout = self._rollout(CollectedBatch(played.rows, n, [n - 1], following, log_mu))
         found = gradients(self._learner, self.model, rollout, self._torch_rng)
         limit = self.algorithm.max_gradient_norm
         next(updates(found, self.model, self._optimizer, 0.0, limit), None)
 
-    def learn(self, batch: Batch) -> int:
+    def learn(self, batch: CollectedBatch) -> int:
         """Applies the learner's updates from the newest batch to θ_O; how many there were."""
         rollout = self._rollout(batch)
         settings = self.experiment.optimizer
@@ -220,7 +230,7 @@ class SingleCore:
         self.model.vector.copy_(self._shared)
         self._since_pull = 0
 
-    def _rollout(self, batch: Batch) -> Rollout:
+    def _rollout(self, batch: CollectedBatch) -> Rollout:
         rows, steps, cuts, following, log_mu, _ = batch
         raw = rows.observations[:steps].astype(np.float32, copy=False)
         cut_observations = np.array(following, np.float32).reshape(len(cuts), *raw.shape[1:])
@@ -281,7 +291,7 @@ def run_core(
         torch.set_num_threads(1)
         after = experiment.child.exchange
         element = None if after == "free" else memory.semaphore[index : index + 1]
-        line = Line(pipe, memory.stop, element, after)
+        line = WorkerPipe(pipe, memory.stop, element, after)
         return SingleCore(index, experiment, memory, line, seed).run()
 
-    live(pipe, life, len(memory.semaphore))
+    run_worker(pipe, life, len(memory.semaphore))

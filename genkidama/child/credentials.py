@@ -12,9 +12,9 @@ from pathlib import Path
 
 import structlog
 
+from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError
-from genkidama.role import Role
-from genkidama.tokens import TOKEN, is_token
+from genkidama.protocol.tokens import TOKEN, is_token
 
 __all__ = [
     "TOKEN_VARIABLE",

@@ -1,8 +1,8 @@
 """CoreOrchestrator: a child's shared memory and its core processes. The backend `"hogwild"`.
 
-The cores themselves are a `Crew`, which starts, awaits, replaces and counts them. An exchange reads
-and writes `SharedWeights`. The orchestrator never computes and imports no torch: a process tells it
-what it must know of the network.
+The cores themselves are a `WorkerPool`, which starts, awaits, replaces and counts them. An exchange
+reads and writes `SharedWeights`. The orchestrator never computes and imports no torch: a process
+tells it what it must know of the network.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 import numpy.typing as npt
 import structlog
 
-from genkidama.capacity import (
+from genkidama.child.backend import Work
+from genkidama.child.capacity import (
     CHILD_BYTES,
     CORE_BYTES,
     GROWTH_BYTES,
@@ -28,19 +29,18 @@ from genkidama.capacity import (
     cores_that_fit,
     refusal_of_replay,
 )
-from genkidama.child.backend import Work
-from genkidama.child.crew import Crew
-from genkidama.child.diagnosis import Diagnosis
-from genkidama.child.memory import Layout, SharedMemory, mark_of
-from genkidama.child.nurseries import CORES
+from genkidama.child.forkservers import CORES
+from genkidama.child.metrics import DiagnosticsReader
+from genkidama.child.shared_memory import Layout, SharedMemory, progress_checksum
 from genkidama.child.shared_weights import SharedWeights
+from genkidama.child.worker_pool import WorkerPool
+from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.experiment import Experiment
-from genkidama.formats import megabytes
-from genkidama.roles import at_its_own_pace
-from genkidama.system.machine import available_bytes
-from genkidama.system.memory import size_of
-from genkidama.weights import Signature, Vector
+from genkidama.protocol.vector import Signature, Vector
+from genkidama.runtime.machine import available_bytes
+from genkidama.runtime.shared_block import size_of
+from genkidama.server.parameter_server import with_free_exchange
 
 __all__ = ["CoreOrchestrator"]
 
@@ -52,7 +52,7 @@ _ATTEMPTS = 3
 _RETRY_SECONDS = 0.2
 
 #: What the processes that this module starts call first.
-_DESCRIBE = "genkidama.child.core_nursery:describe"
+_DESCRIBE = "genkidama.child.core_forkserver:describe"
 _CORE = "genkidama.child.core:run_core"
 
 log = structlog.get_logger()
@@ -76,7 +76,7 @@ class CoreOrchestrator:
     def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
         if cores < 1:
             raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
-        self.experiment = at_its_own_pace(experiment)
+        self.experiment = with_free_exchange(experiment)
         self.cores = cores
         self.name = name
         self._crew = self._make_crew()
@@ -120,7 +120,7 @@ class CoreOrchestrator:
         self._check_replay(layout)
         self._memory = SharedMemory(layout)
         self._weights = SharedWeights(self._memory, vector)
-        self._diagnosis = Diagnosis(self.experiment, self.cores)
+        self._diagnosis = DiagnosticsReader(self.experiment, self.cores)
         return self.signature
 
     def _describe_patiently(self) -> tuple[Any, bytes, Layout, int | None]:
@@ -242,11 +242,11 @@ class CoreOrchestrator:
         self._weights.begin(weights)
         await self._crew.begin(self.cores, version, self.memory.semaphore)
 
-    def _make_crew(self) -> Crew:
-        return Crew(self.experiment, "core", self.name, self._fork, self._trace)
+    def _make_crew(self) -> WorkerPool:
+        return WorkerPool(self.experiment, "core", self.name, self._fork, self._trace)
 
     def _trace(self, index: int) -> int:
-        return mark_of(self.memory, index)
+        return progress_checksum(self.memory, index)
 
     def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
         return CORES.start(

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.averaging import blend
-from genkidama.weights import DTYPE, Vector
+from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.server.rules.blend import blend
 
 __all__ = ["SharedWeights", "change"]
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 _STATE = ("weights", "state", "clock")
 
 
-class Learned(Protocol):
+class SharedProgress(Protocol):
     """A block of shared memory that holds what is learned."""
 
     #: θ_C: float32, shape (size,).
@@ -39,7 +39,7 @@ class SharedWeights:
         vector: the initial weights, as bytes of float32.
     """
 
-    def __init__(self, memory: Learned, vector: bytes) -> None:
+    def __init__(self, memory: SharedProgress, vector: bytes) -> None:
         self._memory = memory
         memory.weights[:] = np.frombuffer(vector, DTYPE)
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.diagnostics import Diagnostics, approximate_kl
+from genkidama.config.schedules import SCHEDULES
+from genkidama.config.sections import Algorithm
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
 from genkidama.learning.vtrace import vtrace
-from genkidama.schedules import SCHEDULES
-from genkidama.settings import Algorithm
+from genkidama.protocol.diagnostics import Diagnostics, approximate_kl
 
 __all__ = [
     "A3C",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from genkidama.settings import Algorithm
-from genkidama.system.plugs import load_plug
+from genkidama.config.sections import Algorithm
+from genkidama.runtime.import_strings import load_object
 
 __all__ = ["ALGORITHMS", "learner_class"]
 
@@ -13,8 +13,8 @@ __all__ = ["ALGORITHMS", "learner_class"]
 ALGORITHMS = {
     "a3c": "genkidama.learning.a3c:A3C",
     "ppo": "genkidama.learning.ppo:PPO",
-    "dqn": "genkidama.learning.dqn:DQN",
-    "vtrace": "genkidama.learning.off_policy:VTrace",
+    "dqn": "genkidama.plugins.gorila.dqn:DQN",
+    "vtrace": "genkidama.plugins.gorila.off_policy:VTrace",
 }
 
 
@@ -24,4 +24,4 @@ def learner_class(algorithm: Algorithm) -> Any:
     Raises:
         ConfigurationError: an import string that leads nowhere.
     """
-    return load_plug(ALGORITHMS.get(algorithm.name, algorithm.name), "algorithm.name")
+    return load_object(ALGORITHMS.get(algorithm.name, algorithm.name), "algorithm.name")

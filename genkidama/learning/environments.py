@@ -16,16 +16,16 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 
+from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError
-from genkidama.settings import Environment, Wrapper
-from genkidama.system.faults import in_words
-from genkidama.system.plugs import (
+from genkidama.runtime.import_strings import (
     environment_spec,
-    is_plug,
-    load_plug,
+    is_import_string,
+    load_object,
     load_wrapper,
     vectorized_spec,
 )
+from genkidama.runtime.user_errors import describe_error
 
 __all__ = ["make_environment", "make_vectorized", "played"]
 
@@ -45,8 +45,8 @@ def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
     if settings.vectorized or settings.envpool is not None:
         return _OneOfMany(make_vectorized(settings, 1))
     try:
-        if is_plug(settings.id):
-            environment = load_plug(settings.id, "environment.id")(**settings.options)
+        if is_import_string(settings.id):
+            environment = load_object(settings.id, "environment.id")(**settings.options)
         else:
             environment_spec(settings.id)  # imports what registers it
             environment = gymnasium.make(settings.id, disable_env_checker=True, **settings.options)
@@ -80,7 +80,7 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
             built, has no vectorized form, or has one that begins anew at another time.
     """
     if settings.envpool is not None:
-        from genkidama.learning.envpool import Pool  # needs Gymnasium 1.1
+        from genkidama.plugins.envpool.pool import Pool  # needs Gymnasium 1.1
 
         return Pool(settings, count)
     try:
@@ -164,7 +164,7 @@ def _wrapped(
     try:
         wrapped: gymnasium.Env[Any, Any] = kind(environment, **wrapper.options)
     except Exception as error:  # a wrapper may raise anything: some look only now at what is inside
-        problem = f"cannot be put around {environment}: {in_words(error)}"
+        problem = f"cannot be put around {environment}: {describe_error(error)}"
         raise ConfigurationError(
             f"{key} = {wrapper.name!r}: options = {wrapper.options!r}: {problem}"
         ) from error
@@ -173,7 +173,7 @@ def _wrapped(
 
 def _cannot_be_built(settings: Environment, error: Exception) -> ConfigurationError:
     return ConfigurationError(
-        f"environment.id = {settings.id!r}: cannot be built: {in_words(error)}"
+        f"environment.id = {settings.id!r}: cannot be built: {describe_error(error)}"
     )
 
 

@@ -24,7 +24,7 @@ __all__ = [
     "Gaussian",
     "Head",
     "Slopes",
-    "belongs",
+    "same_owner",
     "head_for",
     "samples_of_lanes",
 ]
@@ -276,7 +276,7 @@ class Gaussian:
         return Slopes(log_pi, back)
 
 
-def belongs(owner: object, name: str, *others: str) -> bool:
+def same_owner(owner: object, name: str, *others: str) -> bool:
     """Whether the owner's method `name` is made for its `others`.
 
     A subclass with others of its own does not inherit what was made for its base's.
@@ -298,7 +298,7 @@ def samples_of_lanes(
     one's own needs no form of its own for it: a method `together` with these arguments, but the
     first, is only faster.
     """
-    if belongs(head, "together", "sampler", "to_environment"):
+    if same_owner(head, "together", "sampler", "to_environment"):
         found: Callable[[Array], tuple[Array, list[Any]]]
         found = head.together(rng, epsilon, lanes)  # type: ignore[attr-defined]
         return found

@@ -9,15 +9,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from genkidama.diagnostics import Diagnostics
+from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.algorithms import learner_class
-from genkidama.learning.heads import belongs
+from genkidama.learning.heads import same_owner
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import Rollout
-from genkidama.settings import Algorithm
-from genkidama.system.faults import in_words
+from genkidama.protocol.diagnostics import Diagnostics
+from genkidama.runtime.user_errors import describe_error
 
 __all__ = [
     "Learner",
@@ -68,7 +68,7 @@ def make_learner(algorithm: Algorithm, model: Model) -> Learner:
         raise
     except Exception as error:  # a learner of the user's own may raise anything
         raise ConfigurationError(
-            f"algorithm.name = {name!r}: cannot be built: {in_words(error)}"
+            f"algorithm.name = {name!r}: cannot be built: {describe_error(error)}"
         ) from error
     if reads_replay(learner) and not model.experiment.replay.steps:
         raise ConfigurationError(
@@ -116,8 +116,8 @@ def gradients(
     """
     if (
         model.by_hand is not None
-        and belongs(learner, "gradients", "losses")
-        and belongs(model.head, "slopes", "log_probability", "entropy")
+        and same_owner(learner, "gradients", "losses")
+        and same_owner(model.head, "slopes", "log_probability", "entropy")
     ):
         by_hand: Iterator[None] = learner.gradients(rollout, rng)  # type: ignore[attr-defined]
         return by_hand

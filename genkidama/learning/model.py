@@ -21,18 +21,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
 from genkidama.learning.algorithms import learner_class
 from genkidama.learning.heads import Head, head_for
 from genkidama.learning.networks import NETWORKS, Network
-from genkidama.learning.normalization import Moments
-from genkidama.learning.perceptron import Perceptrons
-from genkidama.system.faults import in_words
-from genkidama.system.plugs import is_plug, load_plug
-from genkidama.weights import STATISTICS, Signature
+from genkidama.learning.normalization import RunningMeanStd
+from genkidama.learning.numpy_mlp import NumpyMLP
+from genkidama.protocol.vector import STATISTICS, Signature
+from genkidama.runtime.import_strings import is_import_string, load_object
+from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["CUT", "Model", "Spaces", "Twin"]
+__all__ = ["CUT", "Model", "Spaces", "NetworkView"]
 
 Array = npt.NDArray[Any]
 
@@ -50,12 +50,12 @@ class Spaces(Protocol):
     def action_space(self) -> gymnasium.Space[Any]: ...
 
 
-class Twin(NamedTuple):
+class NetworkView(NamedTuple):
     """A model's network over other numbers: only to be looked through."""
 
     network: Network
     #: The same in NumPy, if there is such a form of it.
-    by_hand: Perceptrons | None
+    by_hand: NumpyMLP | None
 
 
 class Model:
@@ -75,7 +75,7 @@ class Model:
     #: The same memory as `vector`, for NumPy. Only on the CPU.
     numbers: Array
     #: The network in NumPy, if there is such a form of it and `vector` is on the CPU.
-    by_hand: Perceptrons | None = None
+    by_hand: NumpyMLP | None = None
 
     def __init__(
         self,
@@ -108,9 +108,9 @@ class Model:
         self.sees_bytes = environment.observation_space.dtype == np.uint8
         settings = experiment.environment
         if settings.normalize_observations:
-            entries.append((STATISTICS[0], (Moments.size(self.observation_size),)))
+            entries.append((STATISTICS[0], (RunningMeanStd.size(self.observation_size),)))
         if settings.normalize_rewards:
-            entries.append((STATISTICS[1], (Moments.size(1),)))
+            entries.append((STATISTICS[1], (RunningMeanStd.size(1),)))
         #: What the vector means.
         self.signature = Signature.of(entries)
         self.vector = (
@@ -143,7 +143,7 @@ class Model:
         except Exception as error:  # a network of the user's own may raise anything
             raise ConfigurationError(
                 f"network.name = {name!r}: does not take observations of shape {list(shape)}: "
-                f"{in_words(error)}"
+                f"{describe_error(error)}"
             ) from error
         if outputs.shape != (2, self.head.outputs) or values.shape != (2,):
             raise ConfigurationError(
@@ -159,7 +159,7 @@ class Model:
         """
         return self.network.acting_together() if self.by_hand is None else self.by_hand.act
 
-    def twin(self, vector: Tensor) -> Twin:
+    def twin(self, vector: Tensor) -> NetworkView:
         """The same network as a view of another vector: float32 (trainable,), on the CPU."""
         network = deepcopy(self.network)
         start = 0
@@ -170,16 +170,18 @@ class Model:
             # A form in NumPy has views of gradients, too. Nobody writes these.
             parameter.grad = torch.zeros(1).expand(parameter.shape)
             start = part.stop
-        return Twin(network, network.by_hand())
+        return NetworkView(network, network.by_hand())
 
-    def moments(self, name: str, numbers: Array | None = None) -> Moments | None:
+    def moments(self, name: str, numbers: Array | None = None) -> RunningMeanStd | None:
         """The running statistics `"observations"` or `"returns"` within `numbers`.
 
         Without `numbers`, the statistics in this model's vector. None if they are off.
         """
         part = self.signature.slices.get(f"statistics.{name}")
         return (
-            None if part is None else Moments((self.numbers if numbers is None else numbers)[part])
+            None
+            if part is None
+            else RunningMeanStd((self.numbers if numbers is None else numbers)[part])
         )
 
     def normalizer(self, numbers: Array | None = None) -> Callable[[Array], Array] | None:
@@ -225,7 +227,7 @@ def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
         raise
     except Exception as error:  # a head of the user's own may raise anything
         raise ConfigurationError(
-            f"algorithm.name = {name!r}: its head cannot be built: {in_words(error)}"
+            f"algorithm.name = {name!r}: its head cannot be built: {describe_error(error)}"
         ) from error
     return head
 
@@ -233,8 +235,8 @@ def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
 def _build(experiment: Experiment, environment: Spaces) -> Network:
     settings = experiment.network
     kind: Any = (
-        load_plug(settings.name, "network.name")
-        if is_plug(settings.name)
+        load_object(settings.name, "network.name")
+        if is_import_string(settings.name)
         else NETWORKS[settings.name]
     )
     if not (isinstance(kind, type) and issubclass(kind, Network)):
@@ -251,7 +253,7 @@ def _build(experiment: Experiment, environment: Spaces) -> Network:
             raise
         except Exception as error:  # a network of the user's own may raise anything
             raise ConfigurationError(
-                f"network.name = {settings.name!r}: cannot be built: {in_words(error)}"
+                f"network.name = {settings.name!r}: cannot be built: {describe_error(error)}"
             ) from error
 
 

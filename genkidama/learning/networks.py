@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
 from genkidama.learning.heads import head_for
-from genkidama.learning.perceptron import ACTIVATIONS, Perceptrons, layers_of, views_of
-from genkidama.settings import Network as NetworkSettings
+from genkidama.learning.numpy_mlp import ACTIVATIONS, NumpyMLP, layers_of, views_of
 
 __all__ = ["NETWORKS", "ActorCritic", "Convolutional", "Network"]
 
@@ -91,7 +91,7 @@ class Network(nn.Module):
 
         return outputs
 
-    def by_hand(self) -> Perceptrons | None:
+    def by_hand(self) -> NumpyMLP | None:
         """The same network in NumPy, over the same numbers and gradients; None if there is none.
 
         It is asked for once, when these lie where they stay.
@@ -148,10 +148,10 @@ class ActorCritic(Network):
         """Whether NumPy can stand in for it. A subclass may compute anything."""
         return type(self) is ActorCritic and self._activation in ACTIVATIONS
 
-    def by_hand(self) -> Perceptrons | None:
+    def by_hand(self) -> NumpyMLP | None:
         if not self._is_plain():
             return None
-        return Perceptrons(
+        return NumpyMLP(
             ACTIVATIONS[self._activation],
             layers_of(self.body) if self._shared else [],
             layers_of(self.policy),

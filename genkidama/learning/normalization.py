@@ -1,9 +1,9 @@
 """Running means and deviations that travel with the weights.
 
-A `Moments` is a view of `1 + 2d` numbers at the end of the weight vector: a count, d sums and d
-sums of squares. All three are linear in the data, so blending two vectors blends two samples: the
-result is the moments of a weighted mixture, whatever the counts were. (Means and deviations blended
-directly would not be.)
+A `RunningMeanStd` is a view of `1 + 2d` numbers at the end of the weight vector: a count, d sums
+and d sums of squares. All three are linear in the data, so blending two vectors blends two samples:
+the result is the moments of a weighted mixture, whatever the counts were. (Means and deviations
+blended directly would not be.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Moments"]
+__all__ = ["RunningMeanStd"]
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,7 @@ _FADE = 1e6
 _EPSILON = 1e-8
 
 
-class Moments:
+class RunningMeanStd:
     """Count, sums and sums of squares of d-dimensional data, in float32 memory that is given."""
 
     def __init__(self, memory: Array) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from genkidama.settings import Optimizer as OptimizerSettings
+from genkidama.config.sections import Optimizer as OptimizerSettings
 
 __all__ = ["STATE_ROWS", "Optimizer", "leave_gradient", "make_optimizer"]
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.diagnostics import approximate_kl
+from genkidama.config.sections import Algorithm
 from genkidama.learning.a3c import entropy_coefficient, evaluated, normalized, note_losses
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages
-from genkidama.settings import Algorithm
+from genkidama.protocol.diagnostics import approximate_kl
 
 __all__ = ["PPO", "ppo_loss", "ppo_slopes"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.diagnostics import Diagnostics
-from genkidama.learning.normalization import Moments
-from genkidama.settings import Environment
+from genkidama.config.sections import Environment
+from genkidama.learning.normalization import RunningMeanStd
+from genkidama.protocol.diagnostics import Diagnostics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -183,7 +183,7 @@ def advantages(
     return np.array(result, np.float32)
 
 
-def scaled(rewards: Array, settings: Environment, returns: Moments | None) -> Array:
+def scaled(rewards: Array, settings: Environment, returns: RunningMeanStd | None) -> Array:
     """Rewards as they are learned from: times `reward_scale`, then cut to ± `clip_rewards`.
 
     Args:

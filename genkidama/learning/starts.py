@@ -15,10 +15,10 @@ from genkidama.errors import ConfigurationError
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["Starts", "is_null", "starts_of"]
+__all__ = ["StartStates", "is_null", "starts_of"]
 
 
-class Starts:
+class StartStates:
     """The environment's own beginnings."""
 
     def begin(
@@ -39,7 +39,7 @@ class Starts:
         return environment.reset(seed=_seed(sequence))[0]
 
 
-class NullActions(Starts):
+class NullActions(StartStates):
     """1 to `most` null actions, as many as chance will have it."""
 
     def __init__(self, most: int, action: int | None) -> None:
@@ -63,7 +63,7 @@ class NullActions(Starts):
         return observation
 
 
-class Recorded(Starts):
+class Recorded(StartStates):
     """The starts of a file, one after the other, and then from the first one again."""
 
     def __init__(self, source: str, starts: list[dict[str, Any]]) -> None:
@@ -95,7 +95,7 @@ class Recorded(Starts):
         return observation
 
 
-def starts_of(text: str | None, recorded: Any = None) -> Starts:
+def starts_of(text: str | None, recorded: Any = None) -> StartStates:
     """What `--starts` names.
 
     Args:
@@ -109,7 +109,7 @@ def starts_of(text: str | None, recorded: Any = None) -> Starts:
         ConfigurationError: it is none of these.
     """
     if text is None:
-        return Starts()
+        return StartStates()
     if is_null(text):
         _, *numbers = text.split(":")
         if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genkidama.system import interruptible  # isort: skip  # noqa: F401  # before all else
+from genkidama.runtime import signals  # isort: skip  # noqa: F401  # before all else
 
 import argparse
 import os
@@ -13,19 +13,19 @@ from pathlib import Path
 
 import structlog
 
+from genkidama.config.decoding import parse_settings
+from genkidama.config.experiment import Experiment
 from genkidama.errors import GenkidamaError
-from genkidama.experiment import Experiment
-from genkidama.overrides import parse_settings
-from genkidama.parent.learner import NURSERY
-from genkidama.parent.server import Parent
-from genkidama.parts import SECRET, WHOLE, Part
-from genkidama.system.aside import aside
-from genkidama.system.console import configure_logging, fail, stop_at_eof
-from genkidama.system.examples import experiment_file
-from genkidama.system.forkserver import spare_the_resource_tracker
-from genkidama.system.goal import with_goal
-from genkidama.system.machine import keep_large_blocks
-from genkidama.system.plugs import check_environment
+from genkidama.parent.parent import Parent
+from genkidama.plugins.actors.learner_process import NURSERY
+from genkidama.protocol.shard import SECRET, WHOLE, Shard
+from genkidama.runs.fallback_log import write_fallback
+from genkidama.runs.goal import with_default_stop
+from genkidama.runtime.examples import experiment_file
+from genkidama.runtime.forkserver import disable_resource_tracker
+from genkidama.runtime.import_strings import check_environment
+from genkidama.runtime.log import configure_logging, fail, stop_at_eof
+from genkidama.runtime.machine import keep_large_blocks
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
 
@@ -51,17 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # say what is wrong.
         if find_spec("gymnasium") is not None and experiment.environment.envpool is None:
             check_environment(experiment)
-        experiment, about_stop = with_goal(experiment)
-        part = Part.parse(options.shard)
+        experiment, about_stop = with_default_stop(experiment)
+        part = Shard.parse(options.shard)
         parent = Parent(experiment, out=options.out, listen=options.listen, part=part)
         if options.aside is not None:
-            parent.aside = aside(options.aside)
+            parent.aside = write_fallback(options.aside)
         parent.own_children = options.own_children
         parent.server.secret = os.environ.pop(SECRET, "")
         if options.until_eof:
             stop_at_eof()
         if options.nursery:
-            spare_the_resource_tracker()
+            disable_resource_tracker()
             NURSERY.join(options.nursery)
         configure_logging(named=True)
         # Each push brings a vector, which is let go with its reply. A system that gave and took its

@@ -24,18 +24,18 @@ from pathlib import Path
 from typing import TypeAlias
 
 from genkidama._version import __version__
-from genkidama.averaging import Rule, RuleState
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.events import CheckpointWritten, Event, Resumed
-from genkidama.pacing import Once
-from genkidama.parameter_server import ParameterServer
-from genkidama.parts import WHOLE
-from genkidama.system.checkpoint import Checkpoint, CheckpointFolder, load
-from genkidama.system.files import way_out
-from genkidama.system.joined import newest, run_of
-from genkidama.system.run import CHECKPOINTS
-from genkidama.trial import Snapshot
-from genkidama.weights import Signature, Vector
+from genkidama.protocol.shard import WHOLE
+from genkidama.protocol.vector import Signature, Vector
+from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder, load
+from genkidama.runs.directory import CHECKPOINTS
+from genkidama.runs.sharded_checkpoint import newest, run_of
+from genkidama.runtime.files import hint
+from genkidama.runtime.pacing import Once
+from genkidama.server.events import CheckpointWritten, Event, Resumed
+from genkidama.server.parameter_server import ParameterServer
+from genkidama.server.rules.blend import Rule, RuleState
+from genkidama.server.trial import Snapshot
 
 __all__ = ["BEST_SHARE", "RETRY_SECONDS", "Checkpointer"]
 
@@ -214,9 +214,9 @@ class Checkpointer:
         size = 2 * self._server.trial.vector.nbytes
         problem = ""
         if disk.f_flag & os.ST_RDONLY:
-            problem = f"cannot be written: {way_out(OSError(errno.EROFS, ''))}"
+            problem = f"cannot be written: {hint(OSError(errno.EROFS, ''))}"
         elif disk.f_bavail * disk.f_frsize < size:
-            problem = f"has no room for two more checkpoints; {way_out(OSError(errno.ENOSPC, ''))}"
+            problem = f"has no room for two more checkpoints; {hint(OSError(errno.ENOSPC, ''))}"
         if self._shortage.is_new(problem):
             self._complain(f"{self._folder.path}: {problem}")
 

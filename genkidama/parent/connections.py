@@ -29,9 +29,20 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response as HttpResponse
 
-from genkidama.doors import Doors
 from genkidama.errors import ProtocolError
-from genkidama.messages import (
+from genkidama.parent.authentication import Authenticator, answer
+from genkidama.parent.connection import (
+    CLOSED_FOR,
+    REFUSED_BY,
+    Connection,
+    Protocol,
+    address_of,
+    check_name,
+    close_with_refusal,
+    decode,
+)
+from genkidama.plugins.dashboard.endpoint import Dashboard
+from genkidama.protocol.messages import (
     HANDSHAKE_LIMIT,
     Hello,
     Join,
@@ -45,26 +56,16 @@ from genkidama.messages import (
     encode,
     size_limit,
 )
-from genkidama.parameter_server import ParameterServer
-from genkidama.parent.admission import Admission, answer
-from genkidama.parent.channel import Channel, Protocol
-from genkidama.parent.manners import (
-    CLOSED_FOR,
-    REFUSED_BY,
-    address_of,
-    check_name,
-    decode,
-    turn_away,
-)
-from genkidama.parent.site import Site
+from genkidama.server.limits import ConnectionLimits
+from genkidama.server.parameter_server import ParameterServer
 
-__all__ = ["Connections"]
+__all__ = ["ConnectionManager"]
 
 #: Refusals after which a child that has joined is not believed to speak our protocol at all.
 _FATAL = frozenset({"malformed", "unknown"})
 
 
-class Connections:
+class ConnectionManager:
     """All connections of one parent. Its `handle` is what websockets calls for each.
 
     Args:
@@ -92,28 +93,28 @@ class Connections:
         #: The children that have said hello and neither left nor lost their connection.
         self.children: dict[str, ServerConnection] = {}
         #: Knows the tokens; None lets everybody in.
-        self.admission: Admission | None = None
+        self.admission: Authenticator | None = None
         settings = server.experiment.parent
         #: Says how many connections there may be.
-        self.doors = Doors(settings.max_children, settings.max_per_address)
+        self.doors = ConnectionLimits(settings.max_children, settings.max_per_address)
         self._settings = settings
         self._server = server
         self._now = now
         self._pushed = pushed
         self._ended = ended
         #: What is shown of the run.
-        self.site = Site(server, self.children, self.doors, now, self.refused)
-        self._open: set[Channel] = set()
+        self.site = Dashboard(server, self.children, self.doors, now, self.refused)
+        self._open: set[Connection] = set()
         #: By name: the connections of the children whose pull waits for something new.
-        self._waiting: dict[str, Channel] = {}
+        self._waiting: dict[str, Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def create(self, server: Server, **options: Any) -> Channel:
+    def create(self, server: Server, **options: Any) -> Connection:
         """A connection of websockets' server, with its options and no transport yet."""
         # Without extensions: weights do not deflate.
         protocol = Protocol(max_size=HANDSHAKE_LIMIT)
         made, lost = self._open.add, self._lost
-        return Channel(self._settings, made, lost, protocol, server, **options)
+        return Connection(self._settings, made, lost, protocol, server, **options)
 
     def refused(self, address: str, error: ProtocolError) -> None:
         """A connection from this address does not fit."""
@@ -127,7 +128,7 @@ class Connections:
 
     def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         """For websockets' `process_request`."""
-        assert isinstance(connection, Channel)
+        assert isinstance(connection, Connection)
         shown, response = self.site.answer(connection, request)
         if shown:
             return response
@@ -139,7 +140,7 @@ class Connections:
 
     async def handle(self, connection: ServerConnection) -> None:
         """Serves one connection until it ends."""
-        assert isinstance(connection, Channel)
+        assert isinstance(connection, Connection)
         if connection.watching:
             await self.site.watch(connection)
             return
@@ -148,10 +149,10 @@ class Connections:
         try:
             hello = await self._first(connection)
             check_name(hello.name, connection.admitted)
-            await self._make_way(hello, connection.admitted)
+            await self._evict_stale(hello, connection.admitted)
             reply = self._server.handle(peer, hello, self._now())
             if isinstance(reply, Refusal):
-                await turn_away(connection, reply)
+                await close_with_refusal(connection, reply)
                 return
             name = hello.name
             if connection.visit is not None:
@@ -161,7 +162,7 @@ class Connections:
             await connection.send(encode(reply))
             await self._converse(connection, name)
         except ProtocolError as error:
-            await turn_away(connection, self._server.refuse(peer, error, self._now()))
+            await close_with_refusal(connection, self._server.refuse(peer, error, self._now()))
         except ConnectionClosed as closed:
             self._note_closed(name or peer, closed)
         finally:
@@ -171,7 +172,7 @@ class Connections:
                 self._server.disconnected(name, connection.ending, self._now())
                 self._ended()
 
-    def tell_news(self) -> None:
+    def answer_long_polls(self) -> None:
         """Answers the pulls that wait, wherever there is something new."""
         for name, connection in tuple(self._waiting.items()):
             if connection.free and (reply := self._pulled(name, Pull(wait=True))):
@@ -198,7 +199,7 @@ class Connections:
             )
         return message
 
-    async def _converse(self, connection: Channel, name: str) -> None:
+    async def _converse(self, connection: Connection, name: str) -> None:
         """Answers all that follows the hello, but for most pushes, which the channel answers."""
         joined = False
         answer = partial(self._answer_at_once, connection, name)
@@ -224,7 +225,7 @@ class Connections:
                 reply = self._server.handle(name, message, now)
             if isinstance(reply, Refusal):
                 if not joined or reply.code in _FATAL:
-                    await turn_away(connection, reply)
+                    await close_with_refusal(connection, reply)
                     return
             elif kind is Hello:
                 joined = False
@@ -246,7 +247,7 @@ class Connections:
         if hello.name != name or not self._server.idle(name):
             raise ProtocolError("order", "a second hello on one connection")
 
-    def _answer_at_once(self, connection: Channel, name: str, frame: bytes) -> bytes | None:
+    def _answer_at_once(self, connection: Connection, name: str, frame: bytes) -> bytes | None:
         """The reply to a push or a pull of a child that has joined; empty if that comes later.
 
         None for any other message, with nothing changed.
@@ -280,7 +281,7 @@ class Connections:
         """The reply to the child's pull that has waited till now; empty if there is none."""
         return self._pulled(name, Pull()) if self._waiting.pop(name, None) else b""
 
-    async def _make_way(self, hello: Hello, admitted: str) -> None:
+    async def _evict_stale(self, hello: Hello, admitted: str) -> None:
         """Frees the name of a machine that lost its power and returns before it was missed.
 
         A token of its own proves that it is that machine; without tokens nothing is proven anyway.
@@ -321,7 +322,7 @@ class Connections:
                 child, ProtocolError(code, f"{sent.reason or 'closed'} ({sent.code})"), self._now()
             )
 
-    def _lost(self, connection: Channel, seconds: float) -> None:
+    def _lost(self, connection: Connection, seconds: float) -> None:
         self._open.discard(connection)
         if connection.visit is not None:
             self.doors.leave(connection.visit)

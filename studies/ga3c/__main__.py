@@ -45,9 +45,9 @@ from typing import Any
 import psutil
 
 from genkidama.child.backend import Backend, make_backend
-from genkidama.child.ga3c.backend import GA3C
-from genkidama.child.nurseries import AGENTS
-from genkidama.experiment import Experiment
+from genkidama.child.forkservers import AGENTS
+from genkidama.config.experiment import Experiment
+from genkidama.plugins.ga3c.backend import GA3C
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "benchmarks/.venv/bin/python"
@@ -170,7 +170,7 @@ def one_part(options: argparse.Namespace) -> None:
 
     settings = Experiment.from_dict(json.loads(Path(options.experiment).read_text()))
     if options.kind == "environment":
-        from genkidama.learning.lanes import make_lanes
+        from genkidama.learning.vector_environment import make_lanes
 
         count = settings.ga3c.environments
         lanes = make_lanes(settings.environment, count)

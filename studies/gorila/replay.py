@@ -29,13 +29,13 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from genkidama.child.global_replay import GlobalReplay, ring_settings
-from genkidama.child.memory import SharedMemory
-from genkidama.child.remembered import remembered
-from genkidama.child.ring import Ring
-from genkidama.experiment import Experiment
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
+from genkidama.plugins.gorila.engine_ring import EngineRing
+from genkidama.plugins.gorila.global_replay import GlobalReplay, ring_settings
+from genkidama.plugins.gorila.replay_factory import make_replay
 from studies.gorila.replay_peers import BLOCK, rate
 from tests.engines import RealEngine, running
 
@@ -61,12 +61,12 @@ def numbers() -> tuple[np.ndarray, np.ndarray]:
 
 def local(steps: int, seconds: float) -> dict[str, float]:
     """The tensor of a child with one core."""
-    from genkidama.child.core_nursery import layout_of
+    from genkidama.child.core_forkserver import layout_of
 
     settings = experiment(steps)
     model = Model(settings, make_environment(settings.environment))
     memory = SharedMemory(layout_of(settings, model))
-    share, replay = remembered(memory, model, np.random.default_rng(0), 0)
+    share, replay = make_replay(memory, model, np.random.default_rng(0), 0)
     assert replay is not None
     seen, rewards = numbers()
 
@@ -94,7 +94,7 @@ class Remote:
     def __init__(self, steps: int, url: str) -> None:
         settings = experiment(steps, url=url, name="bench")
         model = Model(settings, make_environment(settings.environment))
-        self.ring = Ring(ring_settings(model), f"process-{os.getpid()}")
+        self.ring = EngineRing(ring_settings(model), f"process-{os.getpid()}")
         self.ring.open()
         self.replay = GlobalReplay(self.ring, model, np.random.default_rng(os.getpid()))
         seen, rewards = numbers()

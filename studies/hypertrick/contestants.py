@@ -18,8 +18,12 @@ from optuna.pruners import (
 )
 from optuna.trial import Trial, TrialState, create_trial
 
-from genkidama.hypertrick.equations import eviction_rate_for, geometric_phases, hyperband_brackets
-from genkidama.hypertrick.rule import HyperTrick, Verdict
+from genkidama.plugins.hypertrick.equations import (
+    eviction_rate_for,
+    geometric_phases,
+    hyperband_brackets,
+)
+from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
 from studies.hypertrick.methods import Asha, Halving, Independent, hypertrick, random_search
 from studies.hypertrick.problems import LearningCurves, learning_curves
 from studies.hypertrick.simulator import Configuration, Method, simulate

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from genkidama.errors import ConfigurationError
-from genkidama.hypertrick.rule import HyperTrick
+from genkidama.plugins.hypertrick.rule import HyperTrick
 from studies.hypertrick.methods import Halving, hypertrick, random_search, rounds_of
 from studies.hypertrick.problems import toy_problem
 from studies.hypertrick.simulator import Interval, Method, Outcome, simulate

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from genkidama.errors import ConfigurationError
-from genkidama.hypertrick.rule import HyperTrick, Verdict
+from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
 from studies.hypertrick.simulator import Task
 
 __all__ = ["Asha", "Halving", "Independent", "hypertrick", "random_search", "rounds_of"]

@@ -116,8 +116,8 @@ class Outcome:
         """The highest of the trials' last reports; of equal ones the earliest.
 
         When the time is up one would go on with its trial. That need not be the best trial as
-        `genkidama/tuning/records.py` defines it, which has completed: methods that pause trials, as
-        ASHA does, complete few, and could not be compared by it.
+        `genkidama/plugins/hypertrick/records.py` defines it, which has completed: methods that
+        pause trials, as ASHA does, complete few, and could not be compared by it.
         """
         return max(
             self.last_reports.values(),

@@ -30,8 +30,8 @@ import numpy as np
 
 from benchmarks.processes import cpu_seconds, free_port, start, stop
 from genkidama.child.backend import Work
-from genkidama.experiment import Experiment
-from genkidama.weights import DTYPE, Signature, Vector
+from genkidama.config.experiment import Experiment
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from studies.scaling.links import Network
 from studies.scaling.matrix import Link
 

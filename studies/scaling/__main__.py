@@ -51,7 +51,7 @@ from pathlib import Path
 from benchmarks.judging import Judge, first
 from benchmarks.processes import command
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.machine import available_cores
+from genkidama.runtime.machine import available_cores
 from studies import store
 from studies.scaling import figures, matrix, picture
 from studies.scaling.machines import ROOT, Machines, folder_for, sweep

@@ -18,11 +18,11 @@ import msgspec
 
 from benchmarks.judging import Snapshot
 from benchmarks.processes import free_port
+from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
-from genkidama.experiment import Experiment
-from genkidama.system import checkpoint as checkpoints
-from genkidama.system.history import Follower
-from genkidama.system.run import HISTORY, Run
+from genkidama.runs import checkpoint as checkpoints
+from genkidama.runs.directory import HISTORY, Run
+from genkidama.runs.history import Follower
 from studies.scaling.figures import staleness
 from studies.scaling.machines import ROOT, Machines
 from studies.scaling.matrix import BUNDLES, DISTURBANCES, Condition, Row, contender_of

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import genkidama
+from genkidama.cli.cluster import search
+from genkidama.config.decoding import parse_settings
 from genkidama.errors import EnvironmentFailure
-from genkidama.local.cluster import search
-from genkidama.overrides import parse_settings
-from genkidama.tuning.findings import Findings, read
-from genkidama.tuning.importance import importances
-from genkidama.tuning.storage import open_study
+from genkidama.plugins.hypertrick.findings import StudySnapshot, read
+from genkidama.plugins.hypertrick.importance import importances
+from genkidama.plugins.hypertrick.storage import open_study
 from studies.search.contestants import CONTESTANTS, Row, Wanted
 
 __all__ = ["EXAMPLES", "measure", "train"]
@@ -82,7 +82,7 @@ def _experiment(one: Wanted, seconds: float) -> genkidama.Experiment:
     return experiment.with_settings({**settings, **changes, "seed": one.seed})
 
 
-def _figures(findings: Findings) -> Row:
+def _figures(findings: StudySnapshot) -> Row:
     return {
         "seconds": findings.search_time,
         "trials": len(findings.trials),

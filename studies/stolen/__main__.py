@@ -39,11 +39,11 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from genkidama.experiment import Experiment
-from genkidama.messages import PROTOCOL, Hello, Join, Push, Weights, decode_reply, encode
-from genkidama.parameter_server import ParameterServer
+from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
-from genkidama.weights import DTYPE, Signature, Vector
+from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, decode_reply, encode
+from genkidama.protocol.vector import DTYPE, Signature, Vector
+from genkidama.server.parameter_server import ParameterServer
 
 RULES: dict[str, dict[str, Any]] = {
     "off": {},

@@ -26,12 +26,12 @@ import safetensors.numpy
 
 import genkidama
 from benchmarks.judging import Judge, Snapshot
+from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
-from genkidama.experiment import Experiment
-from genkidama.system import checkpoint as checkpoints
-from genkidama.system.lifeline import end_with_parent
-from genkidama.system.machine import available_cores
-from genkidama.system.run import CHILDREN, Run
+from genkidama.runs import checkpoint as checkpoints
+from genkidama.runs.directory import CHILDREN, Run
+from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import available_cores
 from studies import store
 from studies.thesis.cells import CELLS, Cell, Condition, Row
 

@@ -26,13 +26,13 @@ import gymnasium
 import torch
 from torch import Tensor, nn
 
+from genkidama.config.sections import Algorithm
+from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.model import Model
 from genkidama.learning.networks import ActorCritic
 from genkidama.learning.rollout import Rollout
-from genkidama.settings import Algorithm
-from genkidama.settings import Network as NetworkSettings
 
 
 class OriginalA3C(A3C):

@@ -29,9 +29,9 @@ import numpy.typing as npt
 import safetensors.numpy
 
 from benchmarks.processes import command, start
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.experiment import Experiment
-from genkidama.system.machine import available_cores
+from genkidama.runtime.machine import available_cores
 from studies import store
 from studies.thesis.cells import ALONE, CELLS, CHECKPOINTS, Row
 from studies.thesis.measure import ROOT, judged

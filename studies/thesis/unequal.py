@@ -21,9 +21,9 @@ from pathlib import Path
 
 from benchmarks.processes import command, free_port, stop, wait_for_port
 from genkidama.errors import EnvironmentFailure
-from genkidama.system.lifeline import end_with_parent
-from genkidama.system.machine import available_cores
-from genkidama.system.run import CHILDREN
+from genkidama.runs.directory import CHILDREN
+from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import available_cores
 from studies.groups import Group
 
 #: How often the processes are looked at.

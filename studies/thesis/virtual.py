@@ -31,18 +31,18 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.processes import command
-from genkidama.averaging import blend
-from genkidama.child.collector import Batch
+from genkidama.child.collector import CollectedBatch
 from genkidama.child.core import SingleCore
-from genkidama.child.core_nursery import layout_of
-from genkidama.child.memory import SharedMemory
-from genkidama.child.process import Line
-from genkidama.experiment import Experiment
+from genkidama.child.core_forkserver import layout_of
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import WorkerPipe
+from genkidama.config.decoding import parse_settings
+from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.overrides import parse_settings
-from genkidama.system.lifeline import end_with_parent
-from genkidama.system.machine import available_cores
+from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import available_cores
+from genkidama.server.rules.blend import blend
 from studies import store
 from studies.thesis.cells import CELLS, FORMS, Cell, Form, Row
 from studies.thesis.measure import ROOT, judged
@@ -57,7 +57,7 @@ _JITTER = 0.1
 Weights = npt.NDArray[np.float32]
 
 
-class _Alone(Line):
+class _Alone(WorkerPipe):
     """A core's line to nobody."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Clocked:
         self.clock = now
         self._batch = self._collect()
 
-    def _collect(self) -> Batch:
+    def _collect(self) -> CollectedBatch:
         batch = self._core.collector.collect()
         fired = batch.rows.actions[: batch.steps].ravel() != 0
         particles = self._particles + np.cumsum(fired)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.child import uplink
+from genkidama.child import transport
 from tests.certificates import Authority, Signed
 from tests.child.talking import TOKEN
 
@@ -32,4 +32,4 @@ def signed(authority: Authority) -> Signed:
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no reason to be given for a parent that is not reached."""
-    monkeypatch.setattr(uplink, "REPLY_SECONDS", 30.0)
+    monkeypatch.setattr(transport, "REPLY_SECONDS", 30.0)

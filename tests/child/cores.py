@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.core_nursery import layout_of
-from genkidama.child.memory import SharedMemory
-from genkidama.child.process import RECORD, Line
-from genkidama.experiment import Experiment
+from genkidama.child.core_forkserver import layout_of
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import RECORD, WorkerPipe
+from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 
@@ -31,7 +31,7 @@ def single(
     memory = SharedMemory(layout.for_cores(cores, settings.optimizer.shared))
     memory.weights[:] = model.numbers
     ours, theirs = multiprocessing.Pipe()
-    line = Line(theirs, memory.stop, None)
+    line = WorkerPipe(theirs, memory.stop, None)
     core = SingleCore(index, settings, memory, line, (1, 2, 3))
     core.collector.reset(0)
     core.pull()

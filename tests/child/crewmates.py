@@ -10,19 +10,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from genkidama.child.memory import SharedMemory
-from genkidama.child.process import EPISODE, PROGRESS, RECORD, UPDATE
-from genkidama.system.forkserver import Nursery
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import EPISODE, PROGRESS, RECORD, UPDATE
+from genkidama.runtime.forkserver import ForkServer
 
 __all__ = ["LIGHT", "light", "look", "run_watched_core", "work"]
 
 ROOT = Path(__file__).parents[2]
 
 
-def light() -> Nursery:
+def light() -> ForkServer:
     """A nursery without torch. It has this module warm."""
     variables = {"PYTHONPATH": str(ROOT), "GENKIDAMA_TEST_LIGHT": "1"}
-    return Nursery("tests.child.crewmates", lambda _: variables)
+    return ForkServer("tests.child.crewmates", lambda _: variables)
 
 
 LIGHT = light()
@@ -76,7 +76,7 @@ def work(index: int, memory: SharedMemory, line: Connection, plan: str) -> None:
 
 def run_watched_core(*arguments: Any) -> None:
     """A core that looks at its memory more often."""
-    process = import_module("genkidama.child.process")
+    process = import_module("genkidama.child.worker")
     process._LOOK_SECONDS = 0.05  # type: ignore[attr-defined]
     process._SETTLING_SECONDS = 0.1  # type: ignore[attr-defined]
     import_module("genkidama.child.core").run_core(*arguments)  # which imports torch

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.weights import Vector
+from genkidama.protocol.vector import Vector
 from tests.environments import BANDIT_BEST, bandit_contexts, corridor_cells, corridor_values
 
 __all__ = ["FREE", "a3c", "bandit_solved", "corridor_solved", "experiment"]

@@ -9,11 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genkidama.child.client import Child
-from genkidama.experiment import Experiment
-from genkidama.messages import PROTOCOL, Goodbye, Hello, Leave, Push, Request, Weights, Welcome
+from genkidama.child.child import Child
+from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
-from genkidama.weights import DTYPE
+from genkidama.protocol.messages import (
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Leave,
+    Push,
+    Request,
+    Weights,
+    Welcome,
+)
+from genkidama.protocol.vector import DTYPE
 from tests.helpers import Answer, FakeParent, constant, url
 
 __all__ = ["OTHER", "TOKEN", "Said", "Scripted", "child_of"]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from genkidama.child.actors import Actors
 from genkidama.child.backend import make_backend
-from genkidama.child.ga3c.backend import GA3C
 from genkidama.child.orchestrator import CoreOrchestrator
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
+from genkidama.plugins.actors.backend import Actors
+from genkidama.plugins.ga3c.backend import GA3C
 from tests.helpers import ConstantBackend, constant, small
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.process import EPISODE, PROGRESS, UPDATE
-from genkidama.experiment import Experiment
+from genkidama.child.worker import EPISODE, PROGRESS, UPDATE
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from genkidama.settings import Algorithm
 from tests.child.cores import records, single
 from tests.child.problems import FREE, a3c, experiment
 

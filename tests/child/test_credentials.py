@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.child.client import Child
+from genkidama.child.child import Child
 from genkidama.child.credentials import read_token
+from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError
-from genkidama.role import Role
 
 TOKEN, OTHER = "token-of-the-pi-01", "token-of-the-pi-02"
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from genkidama.child.orchestrator import CoreOrchestrator
-from genkidama.experiment import Experiment
-from genkidama.weights import Vector
+from genkidama.config.experiment import Experiment
+from genkidama.protocol.vector import Vector
 from tests.child.problems import a3c, bandit_solved, corridor_solved, experiment
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from genkidama.child.__main__ import main
-from genkidama.experiment import Experiment
-from genkidama.messages import PROTOCOL, Refusal
+from genkidama.config.experiment import Experiment
+from genkidama.protocol.messages import PROTOCOL, Refusal
 from tests.certificates import Authority, needs_openssl
 from tests.helpers import (
     ROOT,

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from genkidama.child import uplink
-from genkidama.child.news import News
+from genkidama.child import transport
+from genkidama.child.parent_connection import LongPoll
 from genkidama.errors import ProtocolError
-from genkidama.messages import Leave, Pull, Reply, Request, Weights, decode_request, encode
-from genkidama.session import Session
-from genkidama.weights import DTYPE, Signature
+from genkidama.protocol.messages import Leave, Pull, Reply, Request, Weights, decode_request, encode
+from genkidama.protocol.session import Session
+from genkidama.protocol.vector import DTYPE, Signature
 
 SIGNATURE = Signature.of([("layer.weight", (3, 2))])
 LEAVE = Leave(reason="tea")
@@ -64,7 +64,7 @@ class Talk:
         self.over = 0
         self.line: Any = Line()
         self.told: Any = Told()
-        self.news = News(session, self._ended)
+        self.news = LongPoll(session, self._ended)
 
     def _ended(self) -> None:
         self.over += 1
@@ -124,7 +124,7 @@ async def test_what_goes_wrong_with_a_pull_is_raised_by_the_next_request() -> No
 async def test_a_parent_that_does_not_answer_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(uplink, "REPLY_SECONDS", 0.05)
+    monkeypatch.setattr(transport, "REPLY_SECONDS", 0.05)
     talk = Talk()
     await talk.news.pull(talk.line, talk.told)
     with pytest.raises(TimeoutError):

@@ -20,16 +20,16 @@ import numpy as np
 import psutil
 import pytest
 
-from genkidama.capacity import GROWTH_BYTES
-from genkidama.child import client
+from genkidama.child import child as child_module
 from genkidama.child import orchestrator as module
 from genkidama.child.backend import Backend, make_backend
-from genkidama.child.client import Child
+from genkidama.child.capacity import GROWTH_BYTES
+from genkidama.child.child import Child
 from genkidama.child.orchestrator import CoreOrchestrator
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.experiment import Experiment
-from genkidama.system.forkserver import Nursery
-from genkidama.weights import Signature
+from genkidama.protocol.vector import Signature
+from genkidama.runtime.forkserver import ForkServer
 from tests.helpers import (
     CONSTANT,
     ROOT,
@@ -415,7 +415,7 @@ async def test_stopped_while_a_killed_nursery_is_replaced_it_does_not_wait() -> 
 async def test_a_nursery_that_dies_while_it_is_born_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    dead = Nursery("tests.child.crewmates", lambda _: {"GENKIDAMA_TEST_LIGHT": "1"})
+    dead = ForkServer("tests.child.crewmates", lambda _: {"GENKIDAMA_TEST_LIGHT": "1"})
     start = dead.start
     killed: list[int] = []
 
@@ -529,7 +529,7 @@ async def test_a_child_says_how_many_cores_it_took(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(client, "available_cores", lambda: 4)
+    monkeypatch.setattr(child_module, "available_cores", lambda: 4)
     monkeypatch.setattr(module, "available_bytes", lambda: 0)
     async with running(AUTO, tmp_path) as parent:
         child = Child(url(parent.address), name="pi", cores=own)
@@ -595,7 +595,7 @@ async def test_an_environment_that_fails_while_it_is_measured_fails_again_in_a_c
 async def test_too_little_memory_for_the_nursery_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    nursery = Nursery(
+    nursery = ForkServer(
         "no_such_module", lambda _: {}
     )  # one that is not there yet; it dies as if for want of memory
     monkeypatch.setattr(module, "CORES", nursery)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.child.sanity import check_numbers, may_be_none
+from genkidama.child.collector import check_numbers, may_be_none
 from genkidama.errors import EnvironmentFailure
 
 NONE = (float("nan"), float("inf"), -float("inf"))

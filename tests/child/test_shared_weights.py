@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.child.memory import Layout, SharedMemory
+from genkidama.child.shared_memory import Layout, SharedMemory
 from genkidama.child.shared_weights import SharedWeights, change
 
 SIZE = 4

@@ -15,7 +15,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model

@@ -21,9 +21,9 @@ from typing import Any
 
 import pytest
 
-from genkidama.experiment import Experiment
-from genkidama.local.evaluation import evaluate
-from genkidama.system.run import Run
+from genkidama.config.experiment import Experiment
+from genkidama.runs.directory import Run
+from genkidama.runs.evaluation import evaluate
 from tests.deploy.fleet import CACHE, Fleet, base_image, requirements
 from tests.helpers import ROOT, history, until
 

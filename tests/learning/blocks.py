@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from genkidama.experience import Columns
+from genkidama.plugins.actors.rule import Columns
 
 __all__ = ["COLUMNS", "GOES_ON", "TERMINATED", "TRUNCATED", "Step", "block", "blocks"]
 

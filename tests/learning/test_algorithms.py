@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.a3c import A3C
 from genkidama.learning.algorithms import ALGORITHMS, learner_class
-from genkidama.learning.dqn import DQN
-from genkidama.learning.off_policy import VTrace
 from genkidama.learning.ppo import PPO
-from genkidama.settings import Algorithm
+from genkidama.plugins.gorila.dqn import DQN
+from genkidama.plugins.gorila.off_policy import VTrace
 
 
 class Mine:
@@ -44,7 +44,7 @@ def test_a_name_imports_no_other_learner() -> None:
     code = (
         "import sys\n"
         "from genkidama.learning.algorithms import learner_class\n"
-        "from genkidama.settings import Algorithm\n"
+        "from genkidama.config.sections import Algorithm\n"
         "learner_class(Algorithm(name='a3c'))\n"
         "print('genkidama.learning.ppo' in sys.modules)\n"
     )

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
-from genkidama.settings import Environment, Wrapper
-from genkidama.system.plugs import check_environment
+from genkidama.runtime.import_strings import check_environment
 from tests.environments import (
     BANDIT_BEST,
     CORRIDOR_LENGTH,

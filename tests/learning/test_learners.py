@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm, Environment, Network, Optimizer
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
 from genkidama.learning.a3c import A3C
 from genkidama.learning.algorithms import ALGORITHMS, learner_class
-from genkidama.learning.dqn import DQN
 from genkidama.learning.environments import make_environment
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import (
@@ -26,11 +26,11 @@ from genkidama.learning.learners import (
     updates,
 )
 from genkidama.learning.model import Model
-from genkidama.learning.off_policy import VTrace
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
-from genkidama.settings import Algorithm, Environment, Network, Optimizer
+from genkidama.plugins.gorila.dqn import DQN
+from genkidama.plugins.gorila.off_policy import VTrace
 
 #: What learns from its newest batch; the others need a replay.
 ON_POLICY = ("a3c", "ppo")

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from genkidama import diagnostics
-from genkidama.diagnostics import SHAPE, Diagnostics, Window
+from genkidama.config.sections import Network
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import by_autograd, gradients, make_learner, updates
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from genkidama.settings import Network
-from tests.learning import test_dqn as q
-from tests.learning import test_off_policy as v
+from genkidama.protocol import diagnostics
+from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
 from tests.learning.test_learners import model, rollout
+from tests.plugins.gorila import test_dqn as q
+from tests.plugins.gorila import test_off_policy as v
 
 N = 80
 BY_HAND = pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "autograd"])

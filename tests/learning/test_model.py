@@ -12,13 +12,13 @@ from gymnasium.spaces import Box, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment
+from genkidama.config.sections import Network as Settings
 from genkidama.learning.heads import head_for
 from genkidama.learning.model import Model
 from genkidama.learning.networks import Network
-from genkidama.settings import Environment
-from genkidama.settings import Network as Settings
-from genkidama.weights import unflatten
+from genkidama.protocol.vector import unflatten
 
 
 class Stage(gymnasium.Env[Any, Any]):

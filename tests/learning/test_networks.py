@@ -12,18 +12,18 @@ from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm, Environment
+from genkidama.config.sections import Network as Settings
+from genkidama.config.sections import Optimizer as OptimizerSettings
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
 from genkidama.learning.heads import head_for
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.networks import NETWORKS, ActorCritic, Convolutional, Network
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.rollout import Rollout
-from genkidama.settings import Algorithm, Environment
-from genkidama.settings import Network as Settings
-from genkidama.settings import Optimizer as OptimizerSettings
-from genkidama.weights import unflatten
+from genkidama.protocol.vector import unflatten
 
 
 class Stage(gymnasium.Env[Any, Any]):

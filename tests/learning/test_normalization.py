@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.averaging import blend
-from genkidama.learning.normalization import Moments
+from genkidama.learning.normalization import RunningMeanStd
+from genkidama.server.rules.blend import blend
 
 
-def moments(*batches: np.ndarray) -> tuple[np.ndarray, Moments]:
+def moments(*batches: np.ndarray) -> tuple[np.ndarray, RunningMeanStd]:
     """The memory, and the moments over it after these batches of shape (n, d)."""
-    memory = np.zeros(Moments.size(batches[0].shape[1]), np.float32)
-    result = Moments(memory)
+    memory = np.zeros(RunningMeanStd.size(batches[0].shape[1]), np.float32)
+    result = RunningMeanStd(memory)
     for batch in batches:
         result.add(batch)
     return memory, result
@@ -74,8 +74,8 @@ def test_blending_equal_ones_changes_nothing() -> None:
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_float32_is_enough_for_a_million_samples_and_for_those_after_them(rows: int) -> None:
     rng = np.random.default_rng(0)
-    memory = np.zeros(Moments.size(3), np.float32)
-    ours = Moments(memory)
+    memory = np.zeros(RunningMeanStd.size(3), np.float32)
+    ours = RunningMeanStd(memory)
     mean, deviation = np.array([0.0, 3.0, -10.0]), np.array([0.1, 1.0, 2.0])
     # Small batches only at the end: that is where a float32 sum is large and what is added to it
     # small.
@@ -118,6 +118,6 @@ def test_constant_data_have_a_deviation_that_can_be_divided_by() -> None:
 def test_the_moments_are_a_view_and_leave_their_neighbours_alone() -> None:
     vector = np.full(9, 8.0, np.float32)
     vector[2:7] = 0.0
-    Moments(vector[2:7]).add(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+    RunningMeanStd(vector[2:7]).add(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     assert vector.tolist() == [8.0, 8.0, 3.0, 9.0, 12.0, 35.0, 56.0, 8.0, 8.0]
-    assert Moments.size(2) == 5
+    assert RunningMeanStd.size(2) == 5

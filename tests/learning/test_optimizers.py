@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.config.sections import Optimizer as Settings
 from genkidama.learning.optimizers import STATE_ROWS, Optimizer, clip_gradient, make_optimizer
-from genkidama.settings import Optimizer as Settings
 
 N = 60
 

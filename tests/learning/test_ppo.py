@@ -15,13 +15,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm, Environment, Network
 from genkidama.learning.a3c import A3C
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.learning.ppo import PPO, ppo_loss
 from genkidama.learning.rollout import Rollout, advantages
-from genkidama.settings import Algorithm, Environment, Network
 
 Step = tuple[float, float, float, float, float, float]
 

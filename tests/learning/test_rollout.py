@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.learning.normalization import Moments
+from genkidama.config.sections import Environment
+from genkidama.learning.normalization import RunningMeanStd
 from genkidama.learning.rollout import advantages, scaled
-from genkidama.settings import Environment
 from tests.learning.stories import GOES_ON, TERMINATED, TRUNCATED, Story, stories
 
 
@@ -90,8 +90,8 @@ def test_the_result_is_float32_and_the_arguments_stay_as_they_are() -> None:
 # Rewards as they are learned from.
 
 
-def returns(*numbers: float) -> Moments:
-    moments = Moments(np.zeros(Moments.size(1), np.float32))
+def returns(*numbers: float) -> RunningMeanStd:
+    moments = RunningMeanStd(np.zeros(RunningMeanStd.size(1), np.float32))
     moments.add(np.array(numbers)[:, None])
     return moments
 

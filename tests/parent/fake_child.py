@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
-from genkidama.messages import (
+from genkidama.protocol.messages import (
     PROTOCOL,
     Goodbye,
     Hello,
@@ -24,7 +24,7 @@ from genkidama.messages import (
     decode_reply,
     encode,
 )
-from genkidama.weights import DTYPE, Signature, Vector
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 
 #: A small network: 2 by 3 weights and 3 biases.
 SIGNATURE = Signature.of([("layer.weight", (3, 2)), ("layer.bias", (3,))])

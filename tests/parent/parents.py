@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
 
 

@@ -14,24 +14,25 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from genkidama.averaging import Contribution, Rule, RuleState
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.experiment import Experiment
-from genkidama.messages import (
+from genkidama.parent import Parent
+from genkidama.parent import parent as parent_module
+from genkidama.parent.checkpointer import Checkpointer
+from genkidama.plugins.hypertrick.search import Replace
+from genkidama.protocol.messages import (
     PROTOCOL,
     Hello,
     Join,
     Push,
     Weights,
 )
-from genkidama.parameter_server import ParameterServer
-from genkidama.parent import Parent, server
-from genkidama.parent.checkpointer import Checkpointer
-from genkidama.plain_run import PlainRun
-from genkidama.system.checkpoint import CheckpointFolder, _checksum, load
-from genkidama.system.run import Run
-from genkidama.tuning.service import Replace
-from genkidama.weights import DTYPE, Vector
+from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.runs.checkpoint import CheckpointFolder, _checksum, load
+from genkidama.runs.directory import Run
+from genkidama.server.parameter_server import ParameterServer
+from genkidama.server.rules.blend import Rule, RuleState, Update
+from genkidama.server.trial import SingleTrialRun
 from tests.helpers import ROOT
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment, history, running, until
@@ -166,7 +167,7 @@ async def test_of_many_due_checkpoints_the_kept_ones_are_written(tmp_path: Path)
 
 
 async def test_time_brings_checkpoints_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HOUSEKEEPING_SECONDS", 0.01)
+    monkeypatch.setattr(parent_module, "HOUSEKEEPING_SECONDS", 0.01)
     async with (
         running(experiment(parent={"checkpoint_seconds": 0.05}), tmp_path) as parent,
         FakeChild(parent.address) as child,
@@ -247,7 +248,7 @@ def entered(
     settings: Experiment, out: Path, *names: str, rule: Rule | None = None
 ) -> tuple[ParameterServer, Checkpointer]:
     """A server that has taken up what is in `out`, with children that have joined."""
-    server = ParameterServer(settings, trials=PlainRun(settings, rule))
+    server = ParameterServer(settings, trials=SingleTrialRun(settings, rule))
     checkpointer = Checkpointer(server, out, lambda event: None, lambda problem: None)
     checkpointer.restore(0.0)
     for name in names:
@@ -355,7 +356,7 @@ class Sum(Rule):
     def __init__(self) -> None:
         self.sum = np.zeros(1)
 
-    def apply(self, parent: Vector, push: Contribution) -> None:
+    def apply(self, parent: Vector, push: Update) -> None:
         self.sum += push.vector
         parent[:] = self.sum
 

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from genkidama.experiment import Experiment
-from genkidama.messages import (
+from genkidama.config.experiment import Experiment
+from genkidama.parent import Parent
+from genkidama.parent.connections import ConnectionManager
+from genkidama.protocol.messages import (
     HANDSHAKE_LIMIT,
     PROTOCOL,
     Hello,
@@ -26,9 +28,7 @@ from genkidama.messages import (
     Welcome,
     encode,
 )
-from genkidama.parent import Parent
-from genkidama.parent.connections import Connections
-from genkidama.weights import Signature
+from genkidama.protocol.vector import Signature
 from tests.parent.fake_child import SIGNATURE, FakeChild, vector
 from tests.parent.parents import events, experiment, running, until
 
@@ -112,7 +112,7 @@ async def test_a_returning_child_takes_its_name_over(parent: Parent) -> None:
 async def test_without_tokens_a_machine_that_lost_its_power_gets_its_name_back(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connections, "pong_seconds", 0.2)
+    monkeypatch.setattr(ConnectionManager, "pong_seconds", 0.2)
     async with (
         FakeChild(parent.address) as old,
         FakeChild(parent.address, session="another process") as new,
@@ -354,7 +354,7 @@ async def test_no_room_for_another_child(tmp_path: Path) -> None:
 async def test_a_connection_that_says_no_hello(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connections, "hello_seconds", 0.1)
+    monkeypatch.setattr(ConnectionManager, "hello_seconds", 0.1)
     async with (
         running(experiment(), tmp_path) as parent,
         untouched(parent),

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from genkidama.experiment import Experiment
+from genkidama.config.experiment import Experiment
 from genkidama.parent.__main__ import main
-from genkidama.system.checkpoint import CheckpointFolder
+from genkidama.runs.checkpoint import CheckpointFolder
 from tests.helpers import eventually
 from tests.parent.fake_child import FakeChild, vector
 from tests.services import service_manager

@@ -8,8 +8,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection
 
 from genkidama.errors import ProtocolError
-from genkidama.messages import Hello, Refusal, encode
-from genkidama.parent.manners import address_of, check_name, decode, turn_away
+from genkidama.parent.connection import address_of, check_name, close_with_refusal, decode
+from genkidama.protocol.messages import Hello, Refusal, encode
 
 
 class Line:
@@ -31,7 +31,7 @@ class Line:
 async def test_a_close_frame_has_as_much_of_the_reason_as_it_holds() -> None:
     line = Line()
     refusal = Refusal(code="full", reason="ü" * 100)  # two bytes each, and 123 fit
-    await turn_away(cast(ServerConnection, line), refusal)
+    await close_with_refusal(cast(ServerConnection, line), refusal)
     assert line.sent == [encode(refusal)]
     assert line.closed == (1008, "ü" * 61)
 

@@ -9,11 +9,11 @@ import numpy as np
 import structlog
 from structlog.testing import capture_logs
 
-from genkidama.messages import PROTOCOL, Hello, Join, Push
-from genkidama.parameter_server import ParameterServer
-from genkidama.parent.telemetry import ProgressLog
-from genkidama.run_status import RunStatus
-from genkidama.weights import Signature
+from genkidama.parent.log import ProgressLog
+from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push
+from genkidama.protocol.vector import Signature
+from genkidama.runs.status import RunStatus
+from genkidama.server.parameter_server import ParameterServer
 from tests.helpers import small
 
 NETWORK = Signature.of([("w", (2,))])

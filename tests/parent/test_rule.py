@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from genkidama.averaging import Blend, Contribution, Rule, RuleState
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.experiment import Experiment
 from genkidama.parent import Parent
-from genkidama.system.checkpoint import CheckpointFolder
-from genkidama.weights import DTYPE, Vector
+from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.runs.checkpoint import CheckpointFolder
+from genkidama.server.rules.blend import Blend, Rule, RuleState, Update
 from tests.helpers import ROOT
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.test_main import ended, parent
-from tests.rules import check_rule
+from tests.server.rules import check_rule
 
 
 class Momentum(Rule):
@@ -29,7 +29,7 @@ class Momentum(Rule):
         self.momentum = momentum
         self.velocity: Vector | None = None
 
-    def apply(self, parent: Vector, push: Contribution) -> None:
+    def apply(self, parent: Vector, push: Update) -> None:
         if self.velocity is None:
             self.velocity = np.zeros_like(parent)
         self.velocity *= self.momentum
@@ -88,7 +88,7 @@ async def test_a_run_with_it_is_saved_and_goes_on(
         ("blend", {"momentum": 1}, "it has no options; 'weighted' is a blend that has"),
         (f"{__name__}:Silent", {}, "alpha is of no use here"),
         (f"{__name__}:Path", {}, "expected str, bytes or os.PathLike object, not float"),
-        ("builtins:complex", {}, "is no genkidama.averaging.Rule"),
+        ("builtins:complex", {}, "is no genkidama.server.rules.blend.Rule"),
         (f"{__name__}:Nothing", {}, "has no 'Nothing'"),
     ],
 )

@@ -16,14 +16,15 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
-from genkidama.child import client, uplink
-from genkidama.child.client import Child
-from genkidama.child.conversation import Conversation
+from genkidama.child import child as child_module
+from genkidama.child import transport
+from genkidama.child.child import Child
+from genkidama.child.parent_connection import ParentConnection
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.experiment import Experiment
 from genkidama.parent import Parent
-from genkidama.system import checkpoint as checkpoints
-from genkidama.system.run import Run
+from genkidama.runs import checkpoint as checkpoints
+from genkidama.runs.directory import Run
 from tests.helpers import (
     PATIENCE,
     ConstantBackend,
@@ -34,8 +35,8 @@ from tests.helpers import (
     running,
     url,
 )
-from tests.hypertrick.postgresql import running_postgresql
-from tests.tuning.studies import rule_of
+from tests.plugins.hypertrick.postgresql import running_postgresql
+from tests.plugins.hypertrick.studies import rule_of
 
 SPACE: dict[str, Any] = {
     "network.options.score": {"low": 0.0, "high": 100.0},
@@ -83,24 +84,24 @@ def searching(base: dict[str, Any] | None = None, **search: Any) -> Experiment:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uplink, "BACKOFF_SECONDS", (0.01, 0.05))
-    monkeypatch.setattr("genkidama.tuning.service._SOON_SECONDS", 0.01)
-    monkeypatch.setattr("genkidama.tuning.service._LATER_SECONDS", 0.02)
-    monkeypatch.setattr("genkidama.parent.trials.RETRY_SECONDS", 0.1)
-    monkeypatch.setattr("genkidama.parent.server.HOUSEKEEPING_SECONDS", 0.02)
+    monkeypatch.setattr(transport, "BACKOFF_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr("genkidama.plugins.hypertrick.search._SOON_SECONDS", 0.01)
+    monkeypatch.setattr("genkidama.plugins.hypertrick.search._LATER_SECONDS", 0.02)
+    monkeypatch.setattr("genkidama.plugins.hypertrick.trial_store.RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("genkidama.parent.parent.HOUSEKEEPING_SECONDS", 0.02)
 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many connections each child has opened."""
     counts: Counter[str] = Counter()
-    really = Conversation._open
+    really = ParentConnection._open
 
-    async def counting(talk: Conversation) -> Any:
+    async def counting(talk: ParentConnection) -> Any:
         counts[talk.session.name] += 1
         return await really(talk)
 
-    monkeypatch.setattr(Conversation, "_open", counting)
+    monkeypatch.setattr(ParentConnection, "_open", counting)
     return counts
 
 
@@ -291,7 +292,7 @@ async def test_a_node_that_cannot_train_one_trial_trains_the_next(
         await begun(backend, weights, version)
 
     monkeypatch.setattr(ScoringBackend, "begin", begin)
-    monkeypatch.setattr(client, "_MOST_FAILURES", 1000)
+    monkeypatch.setattr(child_module, "_MOST_FAILURES", 1000)
     settings = searching(trials=6)
     out = tmp_path / "run"
     async with running(settings, out) as parent:
@@ -693,7 +694,7 @@ async def test_a_sampler_that_fails_is_asked_again(
 async def test_a_database_that_is_away_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("genkidama.tuning.storage._SQLITE_SECONDS", 0.1)
+    monkeypatch.setattr("genkidama.plugins.hypertrick.storage._SQLITE_SECONDS", 0.1)
     settings = searching(trials=6, phase_steps=200)
     out = tmp_path / "run"
     async with running(settings, out) as parent:

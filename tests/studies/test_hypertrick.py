@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from genkidama.hypertrick.equations import geometric_phases, hyperband_brackets
-from genkidama.hypertrick.rule import HyperTrick
+from genkidama.plugins.hypertrick.equations import geometric_phases, hyperband_brackets
+from genkidama.plugins.hypertrick.rule import HyperTrick
 from studies.hypertrick.methods import (
     Asha,
     Halving,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from genkidama.weights import DTYPE
+from genkidama.protocol.vector import DTYPE
 from studies.stolen import __main__ as stolen
 
 

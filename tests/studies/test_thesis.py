@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.experiment import Experiment
-from genkidama.overrides import parse_settings
+from genkidama.config.decoding import parse_settings
+from genkidama.config.experiment import Experiment
 from studies import store
 from studies.thesis import __main__ as command
 from studies.thesis import cells, measure, program, statistics, virtual

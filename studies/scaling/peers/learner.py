@@ -22,10 +22,10 @@ import numpy as np
 import torch
 
 from genkidama.child.core import SingleCore
-from genkidama.child.core_nursery import _built
-from genkidama.child.memory import SharedMemory
-from genkidama.child.process import EPISODE, Line
-from genkidama.experiment import Experiment
+from genkidama.child.core_forkserver import _built
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import EPISODE, WorkerPipe
+from genkidama.config.experiment import Experiment
 
 __all__ = ["EXPERIMENT", "Worker", "set_aside"]
 
@@ -51,7 +51,7 @@ class Worker:
         self.memory = SharedMemory(layout)
         self.memory.weights[:] = np.frombuffer(vector, np.float32)
         self._notes = _Notes(folder / f"notes-{number}.txt", steps)
-        self.core = SingleCore(0, experiment, self.memory, cast(Line, self._notes), seed)
+        self.core = SingleCore(0, experiment, self.memory, cast(WorkerPipe, self._notes), seed)
         # As `SingleCore.run` begins.
         self.core.collector.reset(self.core._first_seed)
 

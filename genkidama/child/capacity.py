@@ -1,0 +1,112 @@
+"""How many core processes fit into the memory that is free. Pure: others measure.
+
+Before a child starts any core, it measures what one costs on its machine and with its experiment.
+The figures here stand in where nothing has been measured yet. They are LunarLander's with two
+layers of 64 and torch 2.13 on x86-64. A core of an environment with images takes about three times
+as much.
+"""
+
+from __future__ import annotations
+
+from genkidama.config.formatting import megabytes
+
+__all__ = [
+    "CHILD_BYTES",
+    "CORE_BYTES",
+    "GROWTH_BYTES",
+    "RESERVE_BYTES",
+    "SETTLING_BYTES",
+    "allowance",
+    "cores_that_fit",
+    "expected_cores",
+    "refusal_of_replay",
+]
+
+#: What a child takes before its first core: 31 MB are its own process, the rest is torch's in the
+#: nursery. Pages of files are left out: the kernel can have them back.
+CHILD_BYTES = 190_000_000
+
+#: What a core takes that it does not share.
+CORE_BYTES = 15_000_000
+
+#: A core that has grown by so much asks to be replaced. Environments leak: Box2D keeps 1.6 KiB of
+#: every LunarLander episode, which is gigabytes a day. All that was learned is in the shared
+#: memory, and a fork of the nursery takes milliseconds, so a replacement costs one unfinished
+#: episode. Each core gets all of this room: cores start together, leak alike, and come to the limit
+#: together. (Four of them were at 14.4, 14.4, 14.5 and 14.6 MiB after a minute.)
+GROWTH_BYTES = 24 << 20
+
+#: In its first seconds a core may grow by so much: libraries and environments fill their caches.
+SETTLING_BYTES = 8 * GROWTH_BYTES
+
+#: A process is never allowed less than this beside what it began with.
+_LEAST_ALLOWED = 256 << 20
+
+#: What stays free. The kernel counts pages of files as available. But a child learns nothing if its
+#: libraries are read from an SD card again and again, and its cores use about 45 MB of them. The
+#: rest is for whatever else the machine does.
+RESERVE_BYTES = 64 << 20
+
+
+def cores_that_fit(available: int | None, per_core: int, at_most: int, reserve: int = 0) -> int:
+    """How many cores to run: at least 1, since none would be no child.
+
+    Args:
+        available: bytes that are still free, which may be less than 0; None if the system does not
+            say.
+        per_core: bytes that a core takes at most, more than 0.
+        at_most: how many cores the CPU has, at least 1.
+        reserve: bytes that stay free.
+    """
+    if available is None:
+        return at_most
+    return max(1, min(at_most, (available - reserve) // per_core))
+
+
+def expected_cores(available: int | None, at_most: int) -> int:
+    """`cores_that_fit` for a child that has not measured anything yet."""
+    return cores_that_fit(
+        available, CORE_BYTES + GROWTH_BYTES, at_most, CHILD_BYTES + RESERVE_BYTES
+    )
+
+
+def allowance(available: int | None, among: int) -> int | None:
+    """How many bytes more a process may take before the kernel gives it none.
+
+    That is twice its share of what is free, and half of that at most. So one process that eats
+    memory at once, before it can notice that it leaks, takes nobody else's away.
+
+    Args:
+        available: bytes that are free; None if the system does not say, and then there is no limit.
+        among: how many such processes there are, at least 1.
+    """
+    if available is None:
+        return None
+    return max(_LEAST_ALLOWED, min(available // 2, 2 * available // among))
+
+
+def refusal_of_replay(
+    available: int | None, shape: tuple[int, int, int], size: int, steps: int, batch: int = 0
+) -> str:
+    """Why a replay tensor is not made; empty if there is room for it.
+
+    Args:
+        available: bytes that are free; None if the system does not say.
+        shape: C, N and M.
+        size: bytes of the tensor, and of what is kept beside it.
+        steps: `replay.steps`.
+        batch: `algorithm.batch_size`; where `steps` is 0, the tensor holds one batch. A small one
+            is never refused.
+    """
+    if available is None or size + RESERVE_BYTES <= available:
+        return ""
+    if not steps and size <= RESERVE_BYTES:
+        return ""
+    cores, rows, columns = shape
+    setting = "replay.steps" if steps else "algorithm.batch_size"
+    steps = steps or batch
+    room = max(0, available - RESERVE_BYTES)
+    return (
+        f"{setting} = {steps}: the replay tensor of {cores} × {rows} × {columns} numbers takes "
+        f"{megabytes(size)}, {megabytes(room)} are free; at most {steps * room // size} steps fit"
+    )

@@ -1,0 +1,114 @@
+"""A child's own state on disk: its weights and its optimizer's, so that it resumes after a restart.
+
+Laws of this file:
+- The parent's checkpoints hold θ_P. What only the child has (θ_C, momenta) lies here, as
+  safetensors.
+- A file is written as atomically as a checkpoint: after a crash or a power cut, either the old
+  file is there or the new one, whole.
+- A state that cannot be read, or that belongs to another network or trial, is left alone, and the
+  child starts afresh. A state that cannot be written is logged and stops nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import safetensors
+import safetensors.numpy
+import structlog
+
+from genkidama.child.backend import Backend
+from genkidama.errors import EnvironmentFailure
+from genkidama.runtime.files import make_folder, write_atomically
+
+__all__ = ["LocalCheckpoint", "load_state", "save_state"]
+
+#: How often the state is saved.
+_EVERY_SECONDS = 60.0
+
+log = structlog.get_logger()
+
+
+def save_state(path: Path, key: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Writes the arrays.
+
+    Args:
+        key: what they belong to; `load_state` gives them for no other.
+
+    Raises:
+        EnvironmentFailure: the file cannot be written; an older one is untouched.
+    """
+    make_folder(path.parent)
+    write_atomically(path, safetensors.numpy.save(arrays, metadata={"signature": key}))
+
+
+def load_state(path: Path, key: str) -> dict[str, npt.NDArray[Any]] | None:
+    """The arrays, or None if there are none for this key. What cannot be used is logged."""
+    if not path.exists():
+        return None
+    try:
+        with safetensors.safe_open(str(path), "np") as file:
+            if (file.metadata() or {}).get("signature") != key:
+                log.warning("state belongs to another network, starting afresh", path=str(path))
+                return None
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+    except (OSError, safetensors.SafetensorError) as error:
+        log.warning("state cannot be read, starting afresh", path=str(path), reason=str(error))
+        return None
+
+
+class LocalCheckpoint:
+    """What a child keeps in a folder of its own; without a folder it keeps nothing.
+
+    Call `open` first, and again for each trial.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._path: Path | None = None
+        self._key = ""
+        self._saving: asyncio.Future[None] | None = None
+
+    def open(self, name: str, key: str) -> None:
+        """From now on this is about the child of this name.
+
+        Args:
+            key: what a saved state belongs to: the network and, in a search, the trial.
+        """
+        self._path = None if self._folder is None else self._folder / f"{name}.safetensors"
+        self._key = key
+
+    def restore(self, backend: Backend) -> bool:
+        """Hands the backend what was saved, if anything was."""
+        arrays = None if self._path is None else load_state(self._path, self._key)
+        if arrays is None:
+            return False
+        backend.restore(arrays)
+        return True
+
+    async def keep(self, backend: Backend) -> None:
+        """Saves every minute."""
+        while self._path is not None:
+            await asyncio.sleep(_EVERY_SECONDS)
+            await self.save(backend)
+
+    async def save(self, backend: Backend) -> None:
+        """Saves in a thread, since an SD card may take its time. If the call is cancelled, its
+        thread goes on, and the next call waits for it."""
+        if self._path is None:
+            return
+        if self._saving is not None:
+            await asyncio.wait((self._saving,))
+        writing = asyncio.to_thread(_write, self._path, self._key, backend.state())
+        self._saving = asyncio.ensure_future(writing)
+        await asyncio.shield(self._saving)
+
+
+def _write(path: Path, key: str, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    try:
+        save_state(path, key, arrays)
+    except EnvironmentFailure as error:
+        log.error("state not saved", child=path.stem, reason=str(error))

@@ -1,0 +1,288 @@
+"""The replay tensor T[C × N × M]: steps that the cores of one child have taken lately.
+
+C cores, N rows a core, M numbers a row. It lies in shared memory; every core reads all of it and
+writes only its own share (thesis §4.5). With `replay.steps = 0` a share is one batch long, and
+nobody reads it but its own core. Otherwise it is a ring that learners sample, with these laws:
+
+- A row is a step: observation, action, reward, terminated, truncated, log μ of the action, and how
+  many rows further down the observation lies that followed. Or it is only such an observation, and
+  says 0 there: a *stop*.
+- A core writes one block a batch: its steps in their order, and behind them one stop for each cut,
+  which is a truncation or the batch's end within an episode. So s′ is exact wherever the episode
+  could go on, and a block needs no row of another block, whatever becomes of the core.
+- Where the next block goes on with the same episode, it begins in the row of the last stop, which
+  holds its first observation already. So only truncations cost rows: one each.
+- With L = `environment.lanes` of several, a block is L trajectories, one behind the other, and the
+  next block begins in a new row: each batch's end costs L rows. The stop of a lane that went on
+  says where, as soon as it has: minus how many rows further down. At the end of a lap it says 0.
+- No block wraps around. A block has at most 2·B rows, where B is `algorithm.batch_size`; where
+  fewer are left after `head`, the next block begins at row 0 and `filled` says where the lap ended.
+- `head` is the row after the newest block. It is written when the block is whole.
+- The next 2·B rows that a core may write are never sampled. So the rows that a reader finds stay as
+  they are until the core has ended the block that it is at, and begins another. `ended` counts
+  blocks, after `head` is written: where it stands still, nothing that was found has changed. Where
+  it does not, `overwritten` tells which rows may have.
+- What follows a row lies further down in the same lap, and so is overwritten later than the row.
+- Of a ring, images of uint8 lie beside T, as bytes: a quarter of the memory.
+- A share has 4·B + 1 rows more than `replay.steps`, and with several lanes L more for each batch of
+  these. So at least `replay.steps` steps can be sampled once the first lap is over, less what
+  truncations and dead cores cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.child.shared_memory import SharedMemory
+
+__all__ = ["ReadView", "ReplayTensor", "ReplayRows", "RingSegment"]
+
+Array = npt.NDArray[Any]
+
+
+class ReplayRows(NamedTuple):
+    """Views of the rows that a core writes its next batch to, one array a column."""
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+
+
+class ReadView(NamedTuple):
+    """The shares as they were at one moment: int64 (C,) each."""
+
+    #: How many rows at the share's beginning can be sampled.
+    front: Array
+    #: How many further down.
+    back: Array
+    #: Where those begin.
+    start: Array
+    #: `head` and `ended`.
+    head: Array
+    ended: Array
+
+
+class ReplayTensor:
+    """Named views of T.
+
+    Args:
+        memory: the child's; `replay` is T, float32 (C, N, M), `pixels` are images or nothing, and
+            `head`, `filled` and `ended` are int64 (C,).
+        batch: B.
+        observation_shape: of one observation.
+        action_columns: numbers of one action.
+
+    Raises:
+        ValueError: T has another number of columns.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        batch: int,
+        observation_shape: tuple[int, ...],
+        action_columns: int,
+    ) -> None:
+        tensor = memory.replay
+        images = memory.pixels.shape[2] > 0
+        #: How many columns of T an observation takes.
+        self.width = width = 0 if images else int(np.prod(observation_shape))
+        self.kept = tensor.shape[1] > batch
+        expected = self.columns(width, action_columns, self.kept)
+        if tensor.shape[2] != expected:
+            raise ValueError(f"a replay tensor of {tensor.shape[2]} columns, expected {expected}")
+        self.tensor = tensor
+        self.batch = batch
+        self.head = memory.head
+        self.filled = memory.filled
+        self.ended = memory.ended
+        observations = memory.pixels if images else tensor[:, :, :width]
+        self.observations = observations.reshape(*tensor.shape[:2], *observation_shape)
+        self.actions = tensor[:, :, width : width + action_columns]
+        first = width + action_columns
+        self.rewards = tensor[:, :, first]
+        self.terminated = tensor[:, :, first + 1]
+        self.truncated = tensor[:, :, first + 2]
+        if self.kept:
+            self.log_mu = tensor[:, :, first + 3]
+            self.following = tensor[:, :, first + 4]
+
+    @staticmethod
+    def columns(observation_size: int, action_columns: int, kept: bool) -> int:
+        """M. A ring, whose steps are `kept`, has two columns more than a single batch."""
+        return observation_size + action_columns + (5 if kept else 3)
+
+    @staticmethod
+    def rows(steps: int, batch: int, lanes: int = 1) -> int:
+        """N for this `replay.steps`: one batch if that is 0."""
+        if not steps:
+            return batch
+        # The oldest block may be there in part, without its steps and with its stops.
+        stops = 0 if lanes == 1 else lanes * (-(-steps // batch) + 1)
+        return steps + stops + 4 * batch + 1
+
+    def look(self) -> ReadView:
+        """Which rows of each share can be sampled now."""
+        ended = self.ended.copy()  # the last that a core writes is the first that is read
+        head = self.head.copy()  # one look decides: other cores go on writing
+        filled = self.filled.copy()
+        if not self.kept:
+            return ReadView(np.zeros_like(head), np.zeros_like(head), head, head, ended)
+        room = 2 * self.batch
+        wraps = head + room > self.tensor.shape[1]
+        front = np.where(wraps, 0, head)
+        start = np.where(wraps, room, head + room)
+        back = np.maximum(np.where(wraps, head, filled) - start, 0)
+        return ReadView(front, back, start, head, ended)
+
+    def overwritten(self, look: ReadView, cores: Array, rows: Array) -> Array:
+        """Whether what was found at these places, by this look, may have changed since: (B,) bool.
+
+        Args:
+            look: by which they were found.
+            cores, rows: where steps begin, (B,) each.
+        """
+        if np.array_equal(self.ended, look.ended):
+            return np.zeros(len(rows), np.bool_)
+        now = self.look()
+        size = self.tensor.shape[1]
+        room = 2 * self.batch
+        # A block that does not fit before the share's end begins at its first row.
+        ahead = np.where(now.head + room > size, size - now.head + room, room)
+        passed = (now.head - look.head) % size + ahead
+        passed[(now.ended - look.ended) * room + ahead >= size] = size
+        result: Array = (rows - look.head[cores]) % size < passed[cores]
+        return result
+
+
+class RingSegment:
+    """What one core writes of the tensor: a block a batch.
+
+    Args:
+        replay: the tensor.
+        index: the core's.
+        lanes: L, how many trajectories a batch has.
+        noted: is told of each block, before its steps can be found: its first row, the row after
+            its steps, and the new `head`.
+    """
+
+    def __init__(
+        self,
+        replay: ReplayTensor,
+        index: int,
+        lanes: int = 1,
+        noted: Callable[[int, int, int], None] | None = None,
+    ) -> None:
+        self._replay = replay
+        self._lanes = lanes
+        self._noted = noted
+        #: The stops of the lanes that the last block left in the midst of an episode, by lane.
+        self._open: dict[int, int] = {}
+        self._tensor = replay.tensor[index]
+        self._batch = replay.batch
+        self._room = 2 * replay.batch
+        self._columns = ReplayRows(
+            replay.observations[index],
+            replay.actions[index],
+            replay.rewards[index],
+            replay.terminated[index],
+            replay.truncated[index],
+        )
+        self._head = replay.head[index : index + 1]
+        self._filled = replay.filled[index : index + 1]
+        self._ended = replay.ended[index : index + 1]
+        self._start = 0
+        if replay.kept:
+            self._log_mu = replay.log_mu[index]
+            self._following = replay.following[index]
+
+    def begin(self, goes_on: bool) -> ReplayRows:
+        """The B rows that the next batch is written to.
+
+        Args:
+            goes_on: whether it continues the episode in which this `RingSegment`'s last block was
+            cut.
+        """
+        if not self._replay.kept:
+            return self._columns
+        head = int(self._head[0])
+        start = head - 1 if goes_on else head
+        if head + self._room > len(self._following):
+            self._filled[0] = head
+            start = 0
+            self._open.clear()  # what lies before it is overwritten sooner than the stops are
+        self._start = start
+        stop = start + self._batch
+        observations, actions, rewards, terminated, truncated = self._columns
+        return ReplayRows(
+            observations[start:stop],
+            actions[start:stop],
+            rewards[start:stop],
+            terminated[start:stop],
+            truncated[start:stop],
+        )
+
+    def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
+        """The batch is written: from now on all cores may read it.
+
+        Args:
+            steps: how many.
+            cuts: after which of them the trajectory is cut, in their order.
+            following: the observations that followed there.
+            log_mu: of the actions, (steps,) or one number for all.
+        """
+        if not self._replay.kept:
+            self._head[0] = self._filled[0] = steps
+            return
+        start = self._start
+        stops = start + steps
+        head = stops + len(cuts)
+        self._log_mu[start:stops] = log_mu
+        self._following[stops:head] = 0.0
+        if cuts:
+            self._columns.observations[stops:head] = following
+        distances = np.ones(steps, np.float32)
+        distances[cuts] = np.arange(steps, steps + len(cuts)) - cuts
+        self._following[start + 1 : stops] = distances[1:]
+        if self._noted is not None:
+            self._noted(start, stops, head)
+        if head > self._filled[0]:
+            self._filled[0] = head
+        self._head[0] = head
+        # This row may be the last stop of the block before. It becomes a step only now: a core that
+        # dies earlier leaves that stop as it was.
+        self._following[start] = distances[0]
+        if self._lanes > 1:
+            self._link(steps, cuts)
+        self._ended[0] += 1
+
+    def _link(self, steps: int, cuts: list[int]) -> None:
+        """Says at the open stops where their lanes went on, and notes which are open now."""
+        length = steps // self._lanes
+        for lane, stop in self._open.items():
+            self._following[stop] = stop - (self._start + lane * length)
+        ends = {(lane + 1) * length - 1: lane for lane in range(self._lanes)}
+        truncated = self._columns.truncated
+        self._open = {
+            ends[cut]: self._start + steps + number
+            for number, cut in enumerate(cuts)
+            if cut in ends and not truncated[self._start + cut]
+        }
+
+    def rehearse(self) -> None:
+        """Fills all rows with the first one: as much memory as there ever will be."""
+        self._tensor[1:] = self._tensor[:1]
+        self._columns.observations[1:] = self._columns.observations[:1]
+        if self._replay.kept:
+            self._following[:-1] = 1.0
+            self._following[-1] = 0.0
+            if self._noted is not None:
+                self._noted(0, len(self._following) - 1, 0)
+            self._head[0] = self._filled[0] = len(self._following)
+            self._ended[0] += 1

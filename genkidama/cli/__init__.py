@@ -1,0 +1,1 @@
+"""The `genkidama` command: its verbs, the local cluster, the terminal display."""

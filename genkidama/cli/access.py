@@ -1,0 +1,255 @@
+"""The verbs with which machines find each other: `parent`, `token`, `join`, and `signature`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from genkidama.config.allowlist import check_imports
+from genkidama.config.decoding import parse_settings
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.protocol.join_string import Invitation
+from genkidama.protocol.tokens import (
+    ANY,
+    is_name,
+    link_cookie,
+    link_token,
+    parse_tokens,
+    rotated,
+    written,
+)
+from genkidama.runtime.address import parse_listen, reachable_host
+from genkidama.runtime.certificate import default_folder, fingerprint_of, make_certificate
+from genkidama.runtime.examples import experiment_file
+from genkidama.runtime.files import hint, make_folder, write_atomically
+
+__all__ = ["JOIN_VARIABLE", "join", "parent", "signature", "token"]
+
+#: A join string in this variable stands in no list of processes.
+JOIN_VARIABLE = "GENKIDAMA_JOIN"
+
+
+def parent(options: argparse.Namespace) -> int:
+    """A parent for other machines: with a certificate, and with tokens."""
+    from genkidama.parent.__main__ import main
+
+    # What is wrong with it is said before a token is made that nobody will use.
+    _experiment(options)
+    place = _Credentials(options.credentials)
+    make_certificate(place.certificate, place.key)
+    told = f"{place.option} --listen {options.listen}"
+    told += f" --host {options.host}" if options.host else ""
+    if not place.tokens.exists():
+        text = _invite(place, options, ANY, None)
+        print(f"on each machine that trains:\n\n    genkidama join '{text}'\n", flush=True)
+    else:
+        print(
+            "machines that have joined before come back; a string for others: "
+            f"genkidama token{told}",
+            flush=True,
+        )
+    print(f"a link to the run's page: genkidama token --viewer{told}", flush=True)
+    arguments = [str(options.file), "--listen", options.listen]
+    arguments += ["--tokens-file", str(place.tokens)]
+    arguments += ["--certificate-file", str(place.certificate), "--key-file", str(place.key)]
+    arguments += ["--out", str(options.out)] if options.out else []
+    for change in options.set:
+        arguments += ["--set", change]
+    return main(arguments)
+
+
+def token(options: argparse.Namespace) -> int:
+    """Makes a token, or ends some. What it prints is shown once: the file has the hash alone."""
+    place = _Credentials(options.credentials, options.tokens_file, options.certificate_file)
+    if not is_name(options.name):
+        raise ConfigurationError(
+            f"NAME = {options.name!r}: expected 1 to 64 letters, digits, '.', '_' and '-', "
+            "a letter or digit first, or * for any name"
+        )
+    if options.list:
+        print("\n".join(_listed(place.tokens)))
+    elif options.revoke:
+        _end(place.tokens, options.name, None, options.viewer)
+    else:
+        days = options.days
+        if options.rotate is not None:
+            _end(place.tokens, options.name, _day(options.rotate), options.viewer)
+        invite = _show if options.viewer else _invite
+        print(invite(place, options, options.name, None if days is None else _day(days)))
+    return 0
+
+
+def join(options: argparse.Namespace) -> int:
+    """Trains on this machine for the parent of a join string."""
+    from genkidama.child.child import Child
+    from genkidama.runtime.forkserver import disable_resource_tracker
+    from genkidama.runtime.log import configure_logging
+
+    text = options.string or os.environ.get(JOIN_VARIABLE, "")
+    if text == "-":
+        text = sys.stdin.readline()
+    if not text:
+        raise ConfigurationError(
+            f"where is the parent? give the string that `genkidama token` prints, - to read it "
+            f"from standard input, or {JOIN_VARIABLE}"
+        )
+    invitation = Invitation.parse(text)
+    name = options.name or ("" if invitation.name == ANY else invitation.name)
+    child = Child(
+        invitation.parent,
+        name=name,
+        cores=options.cores,
+        state=options.state,
+        token=invitation.token,
+        allow=options.allow,
+        fingerprint=invitation.fingerprint,
+    )
+    disable_resource_tracker()
+    configure_logging(named=True)
+    child.run()
+    return 0
+
+
+def signature(options: argparse.Namespace) -> int:
+    """What the network of an experiment is made of, and its digest for `parent.signature`."""
+    from genkidama.learning.environments import make_environment
+    from genkidama.learning.model import Model
+
+    experiment = _experiment(options)
+    # An experiment that is looked at may be somebody else's; one that is trained is the user's.
+    check_imports(experiment.to_dict(), options.allow, str(options.file))
+    environment = make_environment(experiment.environment)
+    found = Model(experiment, environment).signature
+    environment.close()
+    for name, shape in found.entries:
+        print(f"# {name} {list(shape)}", file=sys.stderr)
+    print(found.digest)
+    return 0
+
+
+def _experiment(options: argparse.Namespace) -> Experiment:
+    return Experiment.load(experiment_file(options.file)).with_settings(parse_settings(options.set))
+
+
+class _Credentials:
+    """Where a parent's certificate, key and tokens lie.
+
+    Args:
+        folder: this user's, if absent.
+        tokens, certificate: files elsewhere.
+    """
+
+    def __init__(
+        self, folder: Path | None, tokens: Path | None = None, certificate: Path | None = None
+    ) -> None:
+        base = folder or default_folder()
+        self.option = "" if folder is None else f" --credentials {folder}"
+        self.certificate = certificate or base / "certificate.pem"
+        self.key = base / "key.pem"
+        self.tokens = tokens or base / "tokens"
+
+
+def _invite(
+    place: _Credentials, options: argparse.Namespace, name: str, last: datetime | None
+) -> str:
+    """Makes a token, writes its hash, and gives the join string."""
+    address = _address(options)
+    fingerprint = fingerprint_of(place.certificate)
+    made = secrets.token_urlsafe(32)
+    _add(place.tokens, written(name, made, last))
+    return str(Invitation(f"wss://{address}", name, made, fingerprint))
+
+
+def _show(
+    place: _Credentials, options: argparse.Namespace, name: str, last: datetime | None
+) -> str:
+    """Makes a viewer's token, writes its hash, and says how to look with it."""
+    address = _address(options)
+    fingerprint = fingerprint_of(place.certificate) if place.certificate.exists() else ""
+    scheme = "https" if fingerprint else "http"
+    key = secrets.token_urlsafe(32)
+    salt = secrets.token_hex(16)
+    made = link_token(key, salt)
+    _add(place.tokens, written(name, made, last, salt, link_cookie(key, salt)))
+    end = f"#{fingerprint}" if fingerprint else ""
+    return (
+        f"in a browser, once; it then knows you:\n\n    {scheme}://{address}/?key={key}\n\n"
+        f"in a terminal: genkidama top '{scheme}://viewer:{made}@{address}{end}'\n"
+        f"for a monitor: Authorization: Bearer {made}"
+    )
+
+
+def _address(options: argparse.Namespace) -> str:
+    """Where children and viewers reach the parent."""
+    binding = parse_listen(options.listen)
+    if not binding.get("port"):
+        raise ConfigurationError(f"--listen {options.listen}: children need to know the port")
+    host = options.host or reachable_host(binding["host"])
+    host = f"[{host}]" if ":" in host else host
+    return f"{host}:{binding['port']}"
+
+
+def _day(days: int) -> datetime:
+    if not 0 <= days <= 36_500:
+        raise ConfigurationError(f"{days} days: 0 to 36500 are allowed")
+    return datetime.now(UTC) + timedelta(days=days)
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
+        raise ConfigurationError(
+            f"{path}: cannot be read: {reason}; name the tokens by --tokens-file"
+        ) from None
+    parse_tokens(text, str(path))
+    return text
+
+
+def _add(path: Path, line: str) -> None:
+    """Adds a line in one step, so that a parent that reads meanwhile reads whole lines."""
+    make_folder(path.parent)
+    begun = _read(path) if path.exists() else ""
+    try:
+        file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+        try:
+            os.write(file, ("\n" * (begun[-1:] not in ("", "\n")) + line).encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path}: cannot be written: {error.strerror}; {hint(error)}"
+        ) from None
+
+
+def _end(path: Path, name: str, last: datetime | None, viewer: bool) -> None:
+    """Ends the tokens of a name. The file keeps its owner and its mode."""
+    text = _read(path)
+    if (name, viewer) not in {(each.name, each.viewer) for each in parse_tokens(text, str(path))}:
+        kind = "viewer's token" if viewer else "token"
+        raise ConfigurationError(f"{path}: has no {kind} for {name!r}; see genkidama token --list")
+    before = path.stat()
+    write_atomically(path, rotated(text, name, last, viewer).encode())
+    path.chmod(before.st_mode & 0o777)
+    with suppress(PermissionError):
+        os.chown(path, before.st_uid, before.st_gid)
+
+
+def _listed(path: Path) -> list[str]:
+    now = datetime.now(UTC).timestamp()
+    lines = []
+    for entry in parse_tokens(_read(path), str(path)):
+        end = "without an end"
+        if entry.until != float("inf"):
+            last = datetime.fromtimestamp(entry.until, UTC) - timedelta(days=1)
+            end = f"{'ended' if entry.until <= now else 'until'} {last:%Y-%m-%d}"
+        kind = "  viewer" if entry.viewer else ""
+        lines.append(f"{entry.name}  {end}  sha256:{entry.digest[:12]}…{kind}")
+    return lines

@@ -1,0 +1,161 @@
+"""The parent of a cluster on this machine: a process, or one for each of its parts.
+
+Laws of this file:
+- One that was killed, or told by others to stop, is started again under the same address.
+- One that ends with an error ends the cluster.
+- The first part counts for all. The others are ended when it has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from genkidama.cli.history_follower import HistoryReader, note_loss
+from genkidama.protocol.shard import SECRET, WHOLE, Shard
+from genkidama.runs.directory import HISTORY, LOGS, SETTINGS
+from genkidama.runs.sharded_checkpoint import directory_of
+from genkidama.runtime.address import listening_socket, local_address
+from genkidama.runtime.process import Process, failure
+
+__all__ = ["ParentProcess", "end_all", "finish"]
+
+#: The reasons of a parent that was told to stop, though its run is not over.
+_SIGNALS = ("SIGTERM", "SIGINT")
+
+
+class ParentProcess:
+    """A parent's process, or that of one of its parts, and what it tells.
+
+    Args:
+        run: the run's directory, prepared.
+        part: which part it is.
+        secret: what all parts know, and no child; empty if there is one part.
+        listen: where it listens. The socket is bound here and inherited. So children may connect
+            before the parent listens, and one that is started again has the same address.
+
+    Raises:
+        GenkidamaError: the address cannot be bound.
+    """
+
+    def __init__(self, run: Path, part: Shard, listen: str, secret: str = "") -> None:
+        self._run = run
+        self._part = part
+        self._name = "parent" if part == WHOLE else f"parent-{part.number}"
+        self._process: Process | None = None
+        #: Why it has stopped, as it says itself.
+        self._reason = ""
+        self._ended = False
+        self._secret = secret
+        self._said = False
+        #: Whether this process has taken a child, so that there is something to be lost.
+        self._joined = False
+        self._socket = listening_socket(listen)
+        self._tidings = HistoryReader(directory_of(run, part) / HISTORY)
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT`, as this machine's children reach it."""
+        return local_address(self._socket)
+
+    def start(self, options: Sequence[str]) -> None:
+        """Starts it with these options beside its own."""
+        listens, tells = self._socket.fileno(), self._tidings.descriptor
+        command = ["genkidama.parent", str(self._run / SETTINGS), "--out", str(self._run)]
+        command += ["--listen", f"fd://{listens}", "--aside", str(tells), *options]
+        if self._part != WHOLE:
+            command += ["--shard", str(self._part)]
+        log = self._run / LOGS / f"{self._name}.log"
+        self._process = Process(self._name, command, log, (listens, tells), {SECRET: self._secret})
+        self._process.said = self._tidings.said
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, "it is started"
+        return self._process
+
+    def read(self) -> list[dict[str, Any]]:
+        """The lines of its history since the last call."""
+        ended = self.process.code == 0
+        lines = self._tidings.read()
+        for line in lines:
+            if line["event"] == "stop":
+                self._reason = line["reason"]
+            self._joined |= line["event"] == "join"
+        self._ended = ended
+        return lines
+
+    @property
+    def over(self) -> bool:
+        """Whether, at the last `read`, it had ended because the run is over."""
+        return self._ended and self._reason not in _SIGNALS
+
+    def look(self, say: Callable[[str], None]) -> None:
+        """Starts it again if it was killed, or told by others to stop. Says that a part other than
+        the first has ended.
+
+        Raises:
+            GenkidamaError: what it has ended with.
+        """
+        code = self.process.code
+        if self.over and not self._part.is_first and not self._said:
+            self._said = True
+            say(f"the parent, part {self._part}, has ended: {self._reason}")
+        if code is None or (code == 0 and (self.over or not self._ended)):
+            return
+        if code > 0:
+            raise failure(code, self.process.error())
+        what = "was killed" if code else f"was stopped by {self._reason}"
+        self._reason = ""
+        self._ended = False
+        self._joined = False
+        self.process.restart()
+        of = "" if self._part == WHOLE else f", part {self._part},"
+        say(f"the parent{of} {what}, and is started again")
+
+    def terminate(self) -> None:
+        """Asks it to end, if it runs."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def wait(self, seconds: float) -> None:
+        """Waits until it has ended, but no longer than this."""
+        if self._process is not None:
+            self._process.wait(seconds)
+
+    def close(self, error: BaseException | None) -> None:
+        """Ends it at once, and closes what is open; the error is told what was lost."""
+        if self._process is not None:
+            self._process.end(0.0)
+            self._process.close()
+            if self._joined or (self._process.code or 0) > 0:
+                note_loss(error, self._process)
+        self._socket.close()
+        self._tidings.close()
+
+
+def finish(others: Sequence[ParentProcess], seconds: float) -> None:
+    """Lets the parts that do not count write what they have, at most so long.
+
+    Raises:
+        GenkidamaError: what one has ended with.
+    """
+    for part in others:
+        part.terminate()
+    for part in others:
+        part.wait(seconds)
+        code = part.process.code
+        if code is not None and code > 0:
+            raise failure(code, part.process.error())
+
+
+def end_all(parts: Sequence[ParentProcess], grace: float, error: BaseException | None) -> None:
+    """Ends all within the grace, and closes them."""
+    for part in parts:
+        part.terminate()
+    deadline = time.monotonic() + grace
+    for part in parts:
+        part.wait(deadline - time.monotonic())  # asked twice, it would end at once
+        part.close(error)

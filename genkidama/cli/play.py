@@ -1,0 +1,66 @@
+"""`genkidama play`: what may be typed, and what it does."""
+
+from __future__ import annotations
+
+import argparse
+
+from genkidama.cli.options import ALLOW, WEIGHTS, Verb, flag, number, path
+
+__all__ = ["PLAY", "play"]
+
+PLAY = Verb(
+    "watch a policy play, in a window or as a film",
+    "Shows a policy that plays: in a window or, with --video, as a film.",
+    (
+        path(
+            "target",
+            "a run directory, a search's (its best trial plays), or a checkpoint file",
+            metavar="DIR_OR_CHECKPOINT",
+        ),
+        path("--video", "write a film, MP4 or GIF", metavar="FILE.mp4|gif"),
+        number("--episodes", "how many (default: 1)", default=1),
+        number("--seed", "the episodes follow from it (default: 0)", default=0),
+        *WEIGHTS,
+        flag("--deterministic", "take the most probable action"),
+        (
+            "--sample",
+            {
+                "action": "store_false",
+                "dest": "deterministic",
+                "help": "sample the actions (default)",
+            },
+        ),
+        (
+            "--fps",
+            {
+                "type": float,
+                "metavar": "N",
+                "help": "pictures a second (default: the environment's pace)",
+            },
+        ),
+        number("--every", "show one step of so many (default: 1)", default=1),
+        ALLOW,
+        (
+            "--environment",
+            {"metavar": "ID", "help": "another environment than the experiment's"},
+        ),
+    ),
+    (
+        ("genkidama play runs/first", "a window, where there is a screen"),
+        (
+            "genkidama play runs/first --video landing.mp4 --episodes 3",
+            "a film (pip install 'genkidama[video]')",
+        ),
+        ("genkidama play runs/first --video small.gif --every 3", "a small one"),
+    ),
+)
+
+
+def play(options: argparse.Namespace) -> int:
+    """Shows a policy that plays."""
+    # It imports torch and what draws.
+    from genkidama.plugins.render import window
+
+    given = {key: value for key, value in vars(options).items() if key not in ("verb", "target")}
+    window.play(options.target, **given, say=lambda line: print(line, flush=True))
+    return 0

@@ -1,0 +1,339 @@
+"""Follows a run, a search or an evaluation, and shows how it goes.
+
+    with Progress(experiment) as progress:
+        train(experiment, watch=progress)
+
+On a terminal it is a display that is drawn over and over, in a notebook one below its cell.
+Elsewhere, as in a log, it is a line now and then. It renders a `RunStatus`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+
+import msgspec
+
+from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import duration, plural, remaining
+from genkidama.plugins.hypertrick.status import status_of
+from genkidama.runs.status import line
+from genkidama.server.events import (
+    CheckpointWritten,
+    Event,
+    Exchange,
+    PushesRefused,
+    Resumed,
+    Started,
+    TrialFailed,
+    Warned,
+    from_line,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["EvaluationProgress", "Follower", "Progress", "following"]
+
+#: In a log, a new line is written after so many seconds.
+_LOG_SECONDS = 5.0
+
+
+class Surface(Protocol):
+    """Where it is shown."""
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+
+    def refresh(self) -> None:
+        """To be called after each change."""
+
+    def close(self) -> None:
+        """Leaves the last state standing."""
+
+
+class _Lines:
+    """A file, which gets a line now and then."""
+
+    def __init__(self, file: TextIO, line: Callable[[], str], first: float) -> None:
+        self._file = file
+        self._line = line
+        self._next = time.monotonic() + first
+        self._printed = False
+
+    def say(self, text: str) -> None:
+        print(text, file=self._file, flush=True)
+
+    def refresh(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _LOG_SECONDS
+            self._printed = True
+            self.say(self._line())
+
+    def close(self) -> None:
+        if self._printed:
+            self.say(self._line())
+
+
+class Follower:
+    """Shows a status on a terminal, in a notebook's cell, or line by line.
+
+    Args:
+        file: where to; standard error or, in a notebook, the cell if absent.
+        first: seconds before the first line in a log.
+    """
+
+    def __init__(self, file: TextIO | None = None, first: float = 0.0) -> None:
+        #: A display may be drawn by a thread of its own.
+        self._lock = threading.RLock()
+        self._shown = False
+        self._surface = self._make_surface(file, first)
+
+    def _make_surface(self, file: TextIO | None, first: float) -> Surface:
+        kind = _kind_of(file)
+        file = file or sys.stderr
+        if kind != "lines":
+            # It imports rich, which a log does without.
+            with suppress(ImportError):
+                from genkidama.cli.display import Notebook, Screen
+
+                return Screen(file, self.draw) if kind == "terminal" else Notebook(self.draw)
+        return _Lines(file, self.line, first)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it is drawn over and over, rather than written line by line."""
+        return not isinstance(self._surface, _Lines)
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        """A frame for this many columns and rows."""
+        raise NotImplementedError
+
+    def line(self) -> str:
+        """All of it in one line."""
+        raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        self._surface.say(text)
+
+    def refresh(self) -> None:
+        """To be called after each change that is worth a look."""
+        self._shown = True
+        self._surface.refresh()
+
+    def close(self) -> None:
+        """Leaves the last state standing. What is said afterwards stands below it."""
+        if self._shown:
+            self._shown = False
+            self._surface.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Progress(Follower):
+    """Follows a run or a search: give it to `train`, `search` or `launch` as `watch`.
+
+    Args:
+        experiment: its settings.
+        file: where to; standard error or, in a notebook, the cell if absent.
+        about: a sentence that is said once the run has begun.
+    """
+
+    def __init__(self, experiment: Experiment, file: TextIO | None = None, about: str = "") -> None:
+        self._about = about
+        #: Whether there was a warning since the last checkpoint.
+        self._warned = False
+        self.status = status_of(experiment)
+        #: Events that the status has not folded yet: exchanges wait until it is looked at.
+        self._waiting: list[Event] = []
+        #: The time of the newest event, and the clock's when it came.
+        self._heard = (0.0, 0.0)
+        search = experiment.search
+        method = experiment.algorithm.name if search is None else search.method
+        verb = "training" if search is None else "searching"
+        self._what = f"{verb} {experiment.environment.id} with {method}"
+        super().__init__(file)
+
+    def document(self) -> dict[str, Any]:
+        """The status at this moment, as `GET /status` gives it."""
+        with self._lock:
+            self._fold()
+            time_then, clock = self._heard
+            over = bool(self.status.reason)
+            now = time_then if over else time_then + time.monotonic() - clock
+            found: dict[str, Any] = msgspec.to_builtins(self.status.snapshot(now))
+        return found
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        from genkidama.cli.display import frame
+
+        return frame(self.document(), width, height)
+
+    def line(self) -> str:
+        return line(self.document())
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Takes in one line of the history."""
+        event = from_line(line)
+        if event is not None:
+            self.take(event)
+
+    def take(self, event: Event) -> None:
+        """Takes in one event."""
+        with self._lock:
+            self._heard = (event.time, time.monotonic())
+            self._waiting.append(event)
+            if type(event) is not Exchange or self.status.last is None:
+                self._fold()
+        self._say(event)
+        if self._about and self.status.run:
+            self.say(self._about)
+            self._about = ""
+        if self.status.begun:
+            self.refresh()
+
+    def _fold(self) -> None:
+        self.status.take(self._waiting)
+        self._waiting = []
+
+    def _say(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.say(f"{self._what}: run {event.run}")
+            case Resumed():
+                then = f"from version {event.version}"
+                if self.status.search is not None:
+                    then = f"after {plural(self.status.search.reports, 'report')}"
+                self.say(f"{self._what}: run {event.run} goes on {then}")
+            case PushesRefused() if event.code != "name":
+                # Children of one host have one name; the second adds a number and asks again.
+                others = f" (and {event.times - 1} others)" if event.times > 1 else ""
+                who = event.child or "a connection"
+                self.say(f"refused {who}: {event.reason}{others}")
+            case Warned():
+                self._warned = True
+                self.say(f"warning: {event.reason}")
+            case CheckpointWritten() if self._warned:
+                self._warned = False
+                self.say(f"checkpoint of version {event.version} written")
+            case TrialFailed():
+                self.say(f"trial {event.trial} failed on {event.child}: {event.reason}")
+
+
+class EvaluationProgress(Follower):
+    """Follows an evaluation: give it to `evaluate` as `watch`.
+
+    Args:
+        episodes: how many will be played.
+        file: where to; standard error or, in a notebook, the cell if absent.
+        first: seconds before the first line in a log.
+    """
+
+    def __init__(
+        self, episodes: int, file: TextIO | None = None, first: float = _LOG_SECONDS
+    ) -> None:
+        self._episodes = episodes
+        self._returns: list[float] = []
+        self._began = 0.0
+        #: When the first ended: what plays them takes its time to start.
+        self._first = 0.0
+        super().__init__(file, first)
+
+    def document(self, now: float) -> dict[str, Any]:
+        """The status of the evaluation at `now`, in the clock's seconds."""
+        with self._lock:
+            returns = list(self._returns)
+        done, episodes = len(returns), self._episodes
+        mean = sum(returns) / done if done else 0.0
+        std = math.sqrt(sum((each - mean) ** 2 for each in returns) / done) if done else 0.0
+        share = done / episodes
+        left = remaining(now - self._first, 1.0 / episodes, share) if done < episodes else None
+        return {
+            "done": done,
+            "episodes": episodes,
+            "mean": mean,
+            "std": std,
+            "minimum": min(returns, default=math.inf),
+            "run": {"elapsed": now - self._began, "share": share, "left": left, "reason": ""},
+        }
+
+    def draw(self, width: int, height: int) -> RenderableType:
+        from genkidama.cli.display import evaluation_frame
+
+        return evaluation_frame(self.document(time.monotonic()), width, height)
+
+    def line(self) -> str:
+        found = self.document(time.monotonic())
+        run = found["run"]
+        parts = [f"evaluating {found['done']} of {plural(self._episodes, 'episode')}"]
+        if found["done"]:
+            parts.append(f"mean return {found['mean']:.1f} ± {found['std']:.1f}")
+        parts.append(duration(run["elapsed"]))
+        if run["left"] is not None:
+            parts.append(f"about {duration(run['left'])} left")
+        return " · ".join(parts)
+
+    def __call__(self, episode_return: float) -> None:
+        """Takes in the return of one more episode."""
+        with self._lock:
+            self._first = self._first or time.monotonic()
+            self._returns.append(episode_return)
+        self.refresh()
+
+    def __enter__(self) -> Self:
+        self._began = time.monotonic()
+        self.refresh()
+        return self
+
+
+@contextmanager
+def following(
+    experiment: Experiment,
+    progress: bool,
+    watch: Callable[[dict[str, Any]], None] | None,
+    about: str = "",
+) -> Iterator[Callable[[dict[str, Any]], None] | None]:
+    """`watch`, or a `Progress` beside it if `progress` asks for that. Both get each line."""
+    if not progress:
+        yield watch
+        return
+    with Progress(experiment, about=about) as shown:
+
+        def both(line: dict[str, Any]) -> None:
+            shown(line)
+            if watch is not None:
+                watch(line)
+
+        yield both
+
+
+def _kind_of(file: TextIO | None) -> str:
+    """Where it is to be shown: `"terminal"`, `"notebook"` or `"lines"`."""
+    shell = sys.modules.get("IPython")
+    if file is None and shell is not None:
+        running = shell.get_ipython()
+        if running is not None and hasattr(running, "kernel"):
+            return "notebook"
+    file = file or sys.stderr
+    plain = (file.encoding or "").lower().replace("-", "") not in ("utf8", "")
+    if plain or not file.isatty() or sys.platform == "win32":
+        return "lines"
+    return "lines" if _dumb() else "terminal"
+
+
+def _dumb() -> bool:
+    """Whether the terminal says that it cannot move its cursor."""
+    import os
+
+    return os.environ.get("TERM", "") in ("", "dumb", "unknown")

@@ -1,0 +1,1 @@
+"""The settings of a run: sections, ranges, TOML, checks. Pure."""

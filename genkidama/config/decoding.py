@@ -1,0 +1,255 @@
+"""How plain values from TOML or the wire become checked settings, and how errors read. Pure.
+
+Unknown keys are errors, and ranges are part of the types. An error names the source, the key as a
+user writes it, the value found there, and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from genkidama.config.allowlist import IMPORT
+from genkidama.errors import ConfigurationError
+
+__all__ = [
+    "NAME",
+    "Count",
+    "Finite",
+    "Fraction",
+    "Meta",
+    "Natural",
+    "NotNegative",
+    "Positive",
+    "Section",
+    "convert",
+    "name_of_script",
+    "parse_setting",
+    "parse_settings",
+    "plug",
+]
+
+
+Meta = msgspec.Meta
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+Positive = Annotated[float, Meta(gt=0.0, le=1e30)]
+NotNegative = Annotated[float, Meta(ge=0.0, le=1e30)]
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Natural = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+def plug(*names: str) -> msgspec.Meta:
+    """Allows one of our own by name, or a plug of the user's: `"package.module:Name"`."""
+    pattern = "|".join((*names, IMPORT))
+    expected = f"one of {', '.join(map(repr, names))}, or an import string 'module:Name'"
+    return Meta(pattern=rf"^({pattern})\Z", extra={"expected": expected})
+
+
+NAME = "letters, digits, '.', '_' and '-', a letter or digit first"
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of all sections: frozen, and unknown keys are errors.
+
+    Raises:
+        ConfigurationError: a value has the wrong type or lies outside its range.
+    """
+
+    def __post_init__(self) -> None:
+        kind = type(self)
+        for name, allowed in _fields(kind):
+            value = getattr(self, name)
+            try:
+                checked = msgspec.convert(value, allowed)
+            except msgspec.ValidationError as error:
+                if (named := _named(value)) is not value:
+                    msgspec.structs.force_setattr(self, name, named)
+                    self.__post_init__()
+                    return
+                problem, _, place = str(error).partition(" - at `$")
+                text = f"{problem} - at `$.{name}{place or '`'}"
+                raise ConfigurationError(
+                    _explain({name: value}, kind, kind.__name__, text)
+                ) from None
+            if checked is not value:
+                msgspec.structs.force_setattr(self, name, checked)
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> list[tuple[str, Any]]:
+    return [(field.name, field.type) for field in msgspec.structs.fields(kind)]
+
+
+_Settings = TypeVar("_Settings", bound=Section)
+
+
+def convert(settings: dict[str, Any], kind: type[_Settings], source: str) -> _Settings:
+    """Makes a section of plain values.
+
+    Args:
+        source: where they come from, as an error names it.
+
+    Raises:
+        ConfigurationError: a key, a type or a range is wrong.
+    """
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        if (named := _named(settings)) is not settings:
+            return convert(named, kind, source)
+        raise ConfigurationError(_explain(settings, kind, source, str(error))) from None
+
+
+def _explain(settings: dict[str, Any], kind: type[Any], source: str, error: str) -> str:
+    """msgspec's words, with the key as a user writes it, the value found and the known keys."""
+    problem, _, place = error.partition(" - at `")
+    keys = re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", place)
+    value: Any = settings
+    owner: Any = kind
+    path = ""
+    for name, position in keys:
+        path += f".{name}" if name else f"[{position}]"
+        try:
+            value = value[name] if name else value[int(position)]
+        except (KeyError, IndexError, TypeError, ValueError):
+            value = None
+        owner = _sections(owner).get(name) if name else None
+    path = path.lstrip(".")
+    unknown = re.match(r"Object contains unknown field `(.*)`", problem, re.DOTALL)
+    if unknown:
+        known = sorted(field.encode_name for field in msgspec.structs.fields(owner or kind))
+        # TOML allows a line break in a quoted key.
+        name = unknown[1] if unknown[1].isprintable() else ascii(unknown[1])
+        full = f"{path}.{name}" if path else name
+        near = difflib.get_close_matches(unknown[1], known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+        found = value.get(unknown[1]) if isinstance(value, dict) else None
+        return f"{source}: {full} = {found!r}: no such setting; {hint}"
+    if way := _way_to_name(value):
+        return f"{source}: {path} = {value.__name__}: {way}"
+    return f"{source}: {path or 'top level'} = {value!r}: {_allowed(problem, kind, keys)}"
+
+
+def name_of_script() -> str:
+    """The name by which other processes import the program's own file; empty if none can."""
+    import __main__
+
+    if (spec := getattr(__main__, "__spec__", None)) is not None:
+        return str(spec.name)  # `python -m` has found it by that name
+    file: str = getattr(__main__, "__file__", None) or ""
+    name = re.sub(r"\.py\Z", "", file.replace("\\", "/").rpartition("/")[2])
+    return name if file.endswith(".py") and name.isidentifier() else ""
+
+
+def _named(value: Any) -> Any:
+    """The same settings, with an import string in place of each class or function."""
+    if isinstance(value, dict):
+        named = {key: _named(inner) for key, inner in value.items()}
+        return value if all(named[key] is inner for key, inner in value.items()) else named
+    name = getattr(value, "__qualname__", None)
+    if name is None or not name.isidentifier():
+        return value
+    module = value.__module__
+    if module == "__main__":
+        module = name_of_script() or module
+    return f"{module}:{name}"
+
+
+def _way_to_name(value: Any) -> str:
+    """Why a class or a function cannot be named by an import string; empty if it is neither."""
+    name = getattr(value, "__qualname__", None)
+    if name is None or "__module__" not in dir(value):
+        return ""
+    return "no other process can import it; define it at the top of a module, as a class or by def"
+
+
+def _sections(kind: Any) -> dict[str, Any]:
+    if not isinstance(kind, type) or not issubclass(kind, msgspec.Struct):
+        return {}
+    return {field.encode_name: _section_of(field.type) for field in msgspec.structs.fields(kind)}
+
+
+def _section_of(kind: Any) -> Any:
+    """A section that may be absent, as the section itself."""
+    return next(
+        (
+            part
+            for part in _parts(kind)
+            if isinstance(part, type) and issubclass(part, msgspec.Struct)
+        ),
+        kind,
+    )
+
+
+def _allowed(problem: str, kind: Any, keys: list[tuple[str, str]]) -> str:
+    """What is allowed, in msgspec's words; from the field's own type where they say too little."""
+    owner = kind
+    for name, _ in keys:
+        inside = (*typing.get_args(owner), owner)[0]  # of a list, what it is a list of
+        owner = _sections(owner).get(name, owner) if name else inside
+    parts = _parts(owner)
+    if problem.startswith(
+        ("Invalid enum value", "Expected `str` matching regex", "Expected `int | str`")
+    ):
+        for part in parts:
+            if typing.get_origin(part) is Literal:
+                number = ", or int >= 1" if Natural in parts else ""
+                return f"expected one of {', '.join(map(repr, typing.get_args(part)))}{number}"
+            for meta in getattr(part, "__metadata__", ()):
+                if meta.extra:
+                    return f"expected {meta.extra['expected']}"
+    problem = problem.replace(" | null", "").replace("`object`", "a table").replace("`", "")
+    return problem[0].lower() + problem[1:]
+
+
+def _parts(kind: Any) -> tuple[Any, ...]:
+    return (
+        typing.get_args(kind)
+        if typing.get_origin(kind) in (typing.Union, types.UnionType)
+        else (kind,)
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# `--set key=value`: single settings from the command line.
+
+_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z")
+
+
+def parse_setting(text: str) -> tuple[str, object]:
+    """`"child.exchange=free"` as `("child.exchange", "free")`.
+
+    The value is read as TOML (`0.5`, `true`, `[64, 64]`, `"free"`). Anything else is taken as a
+    string, so that quotes are seldom needed. So is a date, since no setting is a date.
+
+    Raises:
+        ConfigurationError: there is no `=`, or no dotted key before it.
+    """
+    key, equals, value = text.partition("=")
+    key, value = key.strip(), value.strip()
+    if not equals or not _KEY.match(key):
+        raise ConfigurationError(
+            f"--set {text}: expected key=value with a dotted key, as in child.exchange=free"
+        )
+    try:
+        document = tomllib.loads(f"value = {value}")
+    except tomllib.TOMLDecodeError:
+        return key, value
+    found = document["value"]
+    if len(document) > 1 or not isinstance(found, bool | int | float | str | list | dict):
+        return key, value
+    return key, found
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, object]:
+    """All settings, as `Experiment.with_settings` takes them. A repeated key's last one counts."""
+    return dict(map(parse_setting, texts))

@@ -1,0 +1,136 @@
+"""Plug-ins: optional parts, which the core knows by their names alone. Pure.
+
+Laws of this file:
+- The core imports no plug-in. It asks here for a name, and only what bears that name is imported.
+- A plug-in is one value, `PLUGIN`, in its package: tables of names and import strings. Deleting the
+  package deletes the names, and an experiment that uses one is refused in one line.
+- Built-in plug-ins are the packages in `genkidama/plugins/`. Others are entry points of the group
+  `genkidama.plugins`. They are looked up only for a name that no built-in one has, since finding
+  them reads the metadata of all that is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from genkidama.errors import ConfigurationError
+
+__all__ = ["Plugin", "every", "find", "names", "plugins"]
+
+#: The entry points of installed plug-ins.
+GROUP = "genkidama.plugins"
+
+Table = dict[str, str]
+
+
+class Plugin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The additions of one plug-in, by hook: names and import strings `"package.module:Name"`."""
+
+    sections: Table = {}
+    """Tables of an experiment: `config.decoding.Section` classes."""
+    checks: Table = {}
+    """Checks of a whole experiment: `check(given, experiment, source)`, which raises
+    `ConfigurationError`."""
+    rules: Table = {}
+    """Values of `parent.rule`: `server.rules.blend.Rule` classes."""
+    rule_wrappers: Table = {}
+    """Rules around the rule of an experiment: `wrap(rule, settings) -> Rule`."""
+    companions: Table = {}
+    """Processes beside a parent: `companion(parent) -> parent.companion.Companion | None`."""
+    trials: Table = {}
+    """Parents with many trials, by the section that asks for them: `parent.run_writer.RunStore`."""
+    backends: Table = {}
+    """Values of `child.backend`: `child.backend.Backend` classes."""
+    core_parts: Table = {}
+    """Parts of a core and their arrays in the shared memory of a child."""
+    connections: Table = {}
+    """Connections of a child to a parent in several processes."""
+    learners: Table = {}
+    """Values of `algorithm.name`: `learning.learners.Learner` classes."""
+    environments: Table = {}
+    """Makers of environments, by the prefix of `environment.id`."""
+    observers: Table = {}
+    """Readers of a parent's events: `observer(parent) -> parent.observer.Observer`."""
+    run_methods: Table = {}
+    """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
+    verbs: Table = {}
+    """Verbs of the command: `cli.options.Verb` values."""
+
+
+@cache
+def _built_in() -> dict[str, Plugin]:
+    package = importlib.import_module("genkidama.plugins")
+    return {
+        module.name: importlib.import_module(f"{package.__name__}.{module.name}").PLUGIN
+        for module in pkgutil.iter_modules(package.__path__)
+    }
+
+
+@cache
+def _installed() -> dict[str, Plugin]:
+    metadata = importlib.import_module("importlib.metadata")
+    found: dict[str, Plugin] = {}
+    for entry in metadata.entry_points(group=GROUP):
+        try:
+            value = entry.load()
+        except Exception as error:  # a package of somebody else's may raise anything
+            raise ConfigurationError(
+                f"plug-in {entry.name!r} ({entry.value}): importing it fails: {error}; mend it, or "
+                "uninstall its package"
+            ) from error
+        if not isinstance(value, Plugin):
+            raise ConfigurationError(
+                f"plug-in {entry.name!r}: {entry.value} is no genkidama.Plugin value"
+            )
+        found[entry.name] = value
+    return found
+
+
+def plugins(installed: bool = False) -> dict[str, Plugin]:
+    """The built-in plug-ins by name, and those of other packages if asked for.
+
+    Raises:
+        ConfigurationError: an installed one cannot be imported or is no `Plugin`.
+    """
+    return {**_installed(), **_built_in()} if installed else _built_in()
+
+
+def names(hook: str, installed: bool = False) -> list[str]:
+    """The names in the tables of a hook, as `"rules"`, over all plug-ins."""
+    return [name for each in plugins(installed).values() for name in getattr(each, hook)]
+
+
+def find(hook: str, name: str) -> Any:
+    """The object of this name, imported now; None if no plug-in has it.
+
+    Args:
+        hook: a field of `Plugin`, as `"rules"`.
+        name: a key of its tables.
+
+    Raises:
+        ConfigurationError: as `plugins`.
+    """
+    for known in (_built_in, _installed):
+        for each in known().values():
+            if (home := getattr(each, hook).get(name)) is not None:
+                return load(home)
+    return None
+
+
+def every(hook: str) -> Iterator[tuple[str, Any]]:
+    """Name and object of all entries of a hook of the built-in plug-ins, in order of names."""
+    for each in _built_in().values():
+        for name, home in getattr(each, hook).items():
+            yield name, load(home)
+
+
+def load(home: str) -> Any:
+    """The object of an import string of a plug-in."""
+    module, _, attribute = home.partition(":")
+    return getattr(importlib.import_module(module), attribute)

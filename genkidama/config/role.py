@@ -1,0 +1,72 @@
+"""A child machine's own settings: where its parent is, and what the machine may be used for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from genkidama.config.decoding import NAME, Meta, Natural, Section, convert
+from genkidama.config.experiment import read_toml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Role"]
+
+
+class Role(Section, frozen=True):
+    """A child machine's own settings: `child/child.toml`. Everything else comes from its parent."""
+
+    parent: Annotated[
+        str,
+        Meta(
+            pattern=r"^wss?://[^\s/,]+[^,]*(,\s*wss?://[^\s/,]+[^,]*)*\Z",
+            extra={"expected": "ws://HOST:PORT or wss://HOST:PORT"},
+        ),
+    ] = "ws://127.0.0.1:8765"
+    """Where the parent listens: `ws://HOST:PORT`, or `wss://HOST:PORT` if it has a certificate.
+    For a parent in parts all of these, in their order, with commas between them."""
+    name: Annotated[
+        str,
+        Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),
+    ] = ""
+    """What this child is called; empty means the machine's name, numbered if that is taken."""
+    cores: Natural | Literal["auto", "experiment"] = "experiment"
+    """Core processes; `"experiment"` takes what the experiment says, `"auto"` one for each CPU
+    core, as many as fit into the memory."""
+    role: Literal["experiment", "bundle", "act", "learn"] = "experiment"
+    """What this machine does where all children share a replay: `"act"`, `"learn"`, or both,
+    `"bundle"`; `"experiment"` leaves it to the parent."""
+    state: str = ""
+    """A directory for this child's own weights and optimizer state, so that it resumes after a
+    restart; empty means none."""
+    token_file: str = ""
+    """A file with the token by which the parent knows this child. The environment variable
+    GENKIDAMA_TOKEN takes precedence."""
+    ca_file: str = ""
+    """PEM certificates of the authority that signed the parent's certificate; empty means those
+    that this machine trusts."""
+    fingerprint: Annotated[
+        str,
+        Meta(
+            pattern=r"^([0-9a-f]{64}(,[0-9a-f]{64})*)?\Z",
+            extra={"expected": "64 digits 0-9 a-f, or several such, with commas in between"},
+        ),
+    ] = ""
+    """SHA-256 of the parent's certificate: this child trusts that one and no other, whatever its
+    names, its dates and its authority. Of a parent in parts, one for all, or one for each, with
+    commas in between."""
+
+    allow: tuple[str, ...] = ()
+    """Modules of your own that the parent may have this child import, as `["my_module"]`, for an
+    environment or a network; `["*"]` allows every module, and so any code."""
+
+    @classmethod
+    def load(cls, path: str | Path) -> Role:
+        """Reads a child's TOML; errors as `Experiment.load`."""
+        return cls.from_dict(read_toml(path), source=str(path))
+
+    @classmethod
+    def from_dict(cls, settings: dict[str, Any], source: str = "the child's settings") -> Role:
+        """Checks plain values; errors as `Experiment.from_dict`."""
+        role: Role = convert(settings, cls, source)
+        return role

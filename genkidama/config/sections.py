@@ -1,0 +1,449 @@
+"""The sections of an experiment about its machines: parent, child, GA3C. Pure.
+
+The text below each field is its documentation, and its comment in `parent/parent.toml`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from genkidama.config.allowlist import ENVIRONMENT, ENVPOOL, IMPORT
+from genkidama.config.decoding import (
+    NAME,
+    Count,
+    Finite,
+    Fraction,
+    Meta,
+    Natural,
+    NotNegative,
+    Positive,
+    Section,
+    plug,
+)
+
+__all__ = [
+    "Algorithm",
+    "ChildSettings",
+    "Environment",
+    "GA3CSettings",
+    "Network",
+    "Optimizer",
+    "ParentSettings",
+    "ReplaySettings",
+    "Stop",
+    "Wrapper",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The sections of an experiment about what is learned, and how: every setting with its type, its
+# range and its default. Pure.
+#
+# The text below each field is its documentation, and its comment in `parent/parent.toml`. The
+# sections' names are public and stay.
+
+#: A part of a whole that is not nothing.
+Share = Annotated[float, Meta(gt=0.0, le=1.0)]
+
+
+class Wrapper(Section, frozen=True):
+    """One of `environment.wrappers`."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=rf"^(\w+|{IMPORT})\Z",
+            extra={"expected": "a wrapper of Gymnasium's or 'module:Class'"},
+        ),
+    ]
+    """A class of `gymnasium.wrappers`, as `"FrameStackObservation"`, or `"module:Class"`."""
+    options: dict[str, Any] = {}
+    """Its keyword arguments."""
+
+
+class Environment(Section, frozen=True):
+    """`[environment]`: what is learned."""
+
+    id: Annotated[
+        str,
+        Meta(
+            pattern=rf"^{ENVIRONMENT}\Z",
+            extra={"expected": "an id of Gymnasium's or EnvPool's, or 'module:Name'"},
+        ),
+    ] = "LunarLander-v3"
+    """A Gymnasium id, also `"module:Name-v0"`, one of EnvPool's as `"envpool:LunarLander-v3"`, or
+    `"module:callable"` that returns an environment."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for the environment."""
+    wrappers: tuple[Wrapper, ...] = ()
+    """Wrappers around it, the innermost first, as `{ name = "FrameStackObservation", options =
+    { stack_size = 4 } }`."""
+    vectorized: bool = False
+    """Whether to take its own vectorized form (ALE has one). That does the preprocessing:
+    `options` are for it, and there are no `wrappers`."""
+    lanes: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """`hogwild`: environments that each core plays at once; its batch is shared out among them.
+    1 is the documented form."""
+    normalize_observations: bool = False
+    """Subtract the running mean of the observations and divide by their standard deviation."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running standard deviation of the discounted return."""
+    reward_scale: Positive = 1.0
+    """Factor of every reward that is learned from; reported returns do not have it."""
+    clip_rewards: NotNegative = 0.0
+    """Scaled rewards that are learned from are cut to ± this; 0 means no limit."""
+
+    @property
+    def envpool(self) -> str | None:
+        """EnvPool's id of the environment, None if it is not one of EnvPool's."""
+        name = self.id.removeprefix(ENVPOOL)
+        return None if name == self.id else name
+
+
+class Network(Section, frozen=True):
+    """`[network]`: what acts and values."""
+
+    name: Annotated[str, plug("actor-critic", "convolutional")] = "actor-critic"
+    """`"actor-critic"` (for vectors), `"convolutional"` (for images), or `"module:Class"`, a
+    subclass of `Network`."""
+    convolutions: Annotated[tuple[tuple[Natural, Natural, Natural], ...], Meta(min_length=1)] = (
+        (16, 8, 4),
+        (32, 4, 2),
+    )
+    """`convolutional`: channels, kernel and stride of each convolution."""
+    channels: Literal["first", "last"] = "first"
+    """`convolutional`: where the axis of channels stands in the environment's images."""
+    hidden: Annotated[tuple[Natural, ...], Meta(min_length=1)] = (128,)
+    """Width of each hidden layer."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Activation function between layers."""
+    shared: bool = False
+    """Whether policy and value share their hidden layers."""
+    initialization: Literal["orthogonal", "normal", "uniform"] = "orthogonal"
+    """`"orthogonal"` (gain √2, policy head 0.01, value head 1), `"normal"`; biases 0. Or
+    `"uniform"`, all within ±1/√inputs."""
+    initial_deviation: Positive = 0.1
+    """Standard deviation of the weights with `"normal"`."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for a network of one's own."""
+
+
+class Algorithm(Section, frozen=True):
+    """`[algorithm]`: how a core learns from its steps."""
+
+    name: Annotated[str, plug("a3c", "ppo", "dqn", "vtrace")] = "ppo"
+    """`"a3c"`, `"ppo"`; `"dqn"` or `"vtrace"`, which learn from samples of `[replay]`; or
+    `"module:Class"`."""
+    gamma: Fraction = 0.99
+    """Discount factor γ of a step."""
+    gae_lambda: Fraction = 1.0
+    """λ of generalized advantage estimation; 1 gives n-step returns."""
+    batch_size: Natural = 120
+    """Steps that a core collects before it learns from them."""
+    across_episodes: bool = True
+    """Whether a batch goes on past an episode's end; false learns at every episode's end, as
+    documented for A3C."""
+    pull_steps: Count = 0
+    """A core takes the child's weights every so many steps; 0 means after each of its own
+    updates."""
+    epsilon: Fraction = 0.0
+    """Probability of a uniformly random action at the start."""
+    epsilon_schedule: Literal["constant", "linear"] = "constant"
+    """How it goes from `epsilon` to `final_epsilon` as the run progresses."""
+    final_epsilon: Fraction = 0.0
+    """That probability at the end, with a schedule."""
+    epsilon_fraction: Share = 1.0
+    """The share of the run after which that is reached and stays."""
+    epsilon_spread: NotNegative = 0.0
+    """Core i of a child's C takes ε^(1 + this·i/(C−1)), each its own; 0 means ε for all."""
+    value_coefficient: NotNegative = 0.5
+    """Weight of the value loss."""
+    entropy_coefficient: NotNegative = 0.0
+    """Weight of the policy's entropy at the start."""
+    entropy_schedule: Literal["constant", "linear"] = "constant"
+    """How the weight goes from `entropy_coefficient` to `final_entropy_coefficient` as the run
+    progresses."""
+    final_entropy_coefficient: NotNegative = 0.0
+    """Weight of the policy's entropy at the end, with a schedule."""
+    entropy_fraction: Share = 1.0
+    """The share of the run after which that weight is reached and stays."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Whether a loss is the mean or the sum over its steps."""
+    normalize_advantages: bool = False
+    """Whether each batch's advantages are brought to mean 0 and standard deviation 1."""
+    max_gradient_norm: NotNegative = 0.0
+    """Longest gradient, by its Euclidean norm; 0 means no limit."""
+    vtrace: bool = False
+    """`a3c` with `ga3c`: corrects by V-trace for the updates between acting and learning."""
+    vtrace_rho: Positive = 1.0
+    """`vtrace`: ρ̄, the largest weight of a step's temporal difference."""
+    vtrace_c: Positive = 1.0
+    """`vtrace`: c̄, the largest weight with which a difference reaches back a step."""
+    epochs: Natural = 4
+    """`ppo`: how many times a batch is used."""
+    minibatch_size: Natural = 64
+    """`ppo`, `dqn`, `vtrace`: steps of each update."""
+    clip: Positive = 0.2
+    """`ppo`: how far the probability ratio may move from 1."""
+    start_steps: Count = 1000
+    """`dqn`, `vtrace`: nothing is learned before the child remembers so many steps."""
+    batch_updates: Natural = 1
+    """`dqn`, `vtrace`: updates from samples, after each batch of new steps."""
+    n_steps: Natural = 1
+    """`dqn`: steps whose rewards are summed up before a value stands in for the rest. `vtrace`:
+    the longest trajectory."""
+    double: bool = True
+    """`dqn`: whether θ chooses the action that θ⁻ values."""
+    dueling: bool = False
+    """`dqn`: whether Q is V and advantages, the network's two outputs, instead of one of them."""
+    huber: NotNegative = 1.0
+    """`dqn`: errors above this count linearly; 0 means all squared."""
+    target_updates: Count = 500
+    """`dqn`: θ⁻ ← θ after so many updates of the child; 0 means by versions alone."""
+    target_versions: Count = 0
+    """`dqn`: θ⁻ ← θ after so many versions of the parent; 0 means by updates alone."""
+    options: dict[str, Any] = {}
+    """Keyword arguments for an algorithm of one's own."""
+
+
+class ReplaySettings(Section, frozen=True):
+    """`[replay]`: what the cores of a child remember, for algorithms that learn from samples."""
+
+    steps: Count = 0
+    """Steps that each core keeps, at least a batch; 0 means its newest batch alone. Where `url` is
+    not `"local"`, steps that are kept in all."""
+    priority_exponent: Fraction = 0.0
+    """`dqn`: α, how much more often steps with large errors are drawn: by |δ|^α; 0 means all
+    alike."""
+    correction: Fraction = 0.4
+    """With priorities: β, how far their effect on the loss is taken back at the start of the run;
+    at its end it is 1."""
+    url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(local|embedded|rediss?://([^@/\s]*@)?"
+            r"([^:@/\s]+|\[[^\]\s]+\])?(:\d{1,5})?(/\d*)?)\Z",
+            extra={"expected": "'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'"},
+        ),
+    ] = "local"
+    """Where they are kept: `"local"`, in each child's memory; or once for all children, by Valkey
+    or Redis: `"embedded"`, which the parent starts, or `"redis://:PASSWORD@HOST:PORT"`,
+    `"rediss://…"` with TLS, one of your own."""
+    name: Annotated[
+        str,
+        Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),
+    ] = ""
+    """What this replay is called there; empty means as the run."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """`embedded`: where the children reach it on the parent's machine; 0 means any free port."""
+
+
+class Optimizer(Section, frozen=True):
+    """`[optimizer]`: how a gradient becomes a step on the child's shared vector."""
+
+    name: Literal["sgd", "rmsprop", "adagrad", "adam"] = "adam"
+    """The update rule."""
+    learning_rate: Positive = 3e-4
+    """Step size at the start."""
+    schedule: Literal["constant", "linear"] = "constant"
+    """How the learning rate goes from `learning_rate` to `final_learning_rate` as the run
+    progresses."""
+    final_learning_rate: NotNegative = 0.0
+    """Step size at the end, with a schedule."""
+    schedule_fraction: Share = 1.0
+    """The share of the run after which that step size is reached and stays."""
+    momentum: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.0
+    """`sgd`: momentum."""
+    weight_decay: NotNegative = 0.0
+    """Added to the gradient: this times the weights."""
+    decay: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.99
+    """`rmsprop`: decay of the squared gradients."""
+    betas: tuple[Annotated[float, Meta(ge=0.0, lt=1.0)], Annotated[float, Meta(ge=0.0, lt=1.0)]] = (
+        0.9,
+        0.999,
+    )
+    """`adam`: decay of the first and second moment."""
+    epsilon: Positive = 1e-8
+    """`rmsprop`, `adagrad`, `adam`: added to the denominator."""
+    epsilon_inside: bool = False
+    """`rmsprop`: whether `epsilon` is added under the root, as in Mnih et al. 2016 and
+    TensorFlow, or to the root, as in torch."""
+    shared: bool = True
+    """Whether the cores of a child share the optimizer's state; false gives each core its own."""
+
+
+class Stop(Section, frozen=True):
+    """`[stop]`: the run ends when the first of these limits is reached, and without any when the
+    task counts as solved."""
+
+    updates: Natural | None = None
+    """Exchanges a child: each counts 1/n while n children take part, so the count never goes
+    back."""
+    episodes: Natural | None = None
+    """Episodes of all children."""
+    steps: Natural | None = None
+    """Environment steps of all children."""
+    seconds: Positive | None = None
+    """Wall-clock time since the first child joined."""
+    mean_return: Finite | None = None
+    """Mean return of the last `window` training episodes of all children."""
+    window: Natural = 100
+    """How many episodes that mean covers."""
+
+
+class ParentSettings(Section, frozen=True):
+    """`[parent]`: the machine that holds the weights."""
+
+    alpha: Fraction = 0.5
+    """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
+    rule: Annotated[str, plug("blend", "weighted", "difference", "gradient", "experience")] = (
+        "blend"
+    )
+    """How the parent uses a push: `"blend"`, as above; `"weighted"`, a blend in which not all
+    pushes count the same; `"difference"`: θ_P ← θ_P + α(θ_C − θ_base); `"gradient"`: children send
+    gradients, and `[optimizer]` is the parent's; `"experience"`: children only act, and one learner
+    beside the parent learns from all; or `"module:Class"`, a `genkidama.server.rules.blend.Rule`.
+    docs/rules.md says when to use which."""
+    rule_options: dict[str, Any] = {}
+    """Keyword arguments for the rule; docs/rules.md lists those of ours. A rule of one's own gets
+    `alpha` too."""
+    average: Fraction = 0.0
+    """Checkpoints hold a running mean of θ_P, for evaluation and export, with this decay an
+    exchange: 1 is the mean of all versions, 0 means θ_P itself. Training goes on from θ_P."""
+    encoding: Literal["float32", "float16", "int8", "int4"] = "float32"
+    """How weights travel: `"float32"`, whole and exact. Or as differences that leave their rest
+    for the next exchange: `"float16"` takes half the bytes, `"int8"` a quarter, `"int4"` a
+    ninth. A search is always exact."""
+    push_limit: NotNegative = 0.0
+    """Leave out a push that moves the weights so many times as far as pushes usually do; 0 means no
+    limit. docs/security.md says what this and the next four are for, and what they cost."""
+    push_window: Count = 0
+    """Take, rather than each push alone, the trimmed mean of the newest pushes of so many children;
+    0 means each push alone."""
+    push_trim: Annotated[float, Meta(ge=0.0, le=0.5)] = 0.5
+    """`push_window`: the share of the largest numbers, and of the smallest, that is left out; 0.5
+    is the median."""
+    quarantine_after: Count = 0
+    """Leave out all that a child pushes for a while when so many of its pushes, out of twice as
+    many, were too far or refused; 0 means never."""
+    quarantine_seconds: NotNegative = 600.0
+    """How long that while is."""
+    listen: Annotated[str, Meta(min_length=1)] = "127.0.0.1:8765"
+    """`HOST:PORT`; `0.0.0.0:8765` lets other machines in, which takes tokens and TLS."""
+    open: bool = False
+    """Other machines may come without tokens and TLS: whoever reaches the address may join, and
+    what is said may be read and changed on its way."""
+    checkpoint_updates: Count = 0
+    """Checkpoint every so many updates; 0 means by time only."""
+    checkpoint_seconds: NotNegative = 30.0
+    """Checkpoint every so many seconds; 0 means by updates only."""
+    checkpoint_keep: Natural = 5
+    """How many of the last checkpoints to keep, beside the best."""
+    history_every: Natural = 1
+    """Write every n-th exchange to the history."""
+    silence_seconds: Positive = 120.0
+    """Close a connection that has said nothing for so long, and has answered no ping."""
+    max_children: Natural = 1024
+    """How many children may be connected at once."""
+    max_per_address: Natural = 512
+    """How many connections one address may have at once; of IPv6, a network of 64 bits."""
+    max_pushes_per_second: Positive = 50_000.0
+    """How many messages of one child are read in a second; one that sends more has to wait."""
+    max_bytes_per_second: Positive = 1e9
+    """How many bytes of one child are read in a second; one that sends more has to wait."""
+    linger_seconds: NotNegative = 60.0
+    """When the run is over, stay so long for the children that were cut off, to tell them."""
+    max_parameters: Natural = 100_000_000
+    """The largest network that is accepted, in numbers; it bounds the size of a message."""
+    signature: Annotated[
+        str,
+        Meta(
+            pattern=r"^([0-9a-f]{64})?\Z",
+            extra={"expected": "64 digits 0-9 a-f, as `genkidama signature` prints them"},
+        ),
+    ] = ""
+    """The digest of the network that children must have, as `genkidama signature FILE.toml` prints
+    it; empty takes the network of the first child. A search ignores it."""
+    tokens_file: str = ""
+    """Which children may join: a file of lines that `genkidama token` makes, or of lines
+    `NAME TOKEN`, with `*` for any name. It is read at every handshake; empty lets everybody in."""
+    certificate_file: str = ""
+    """PEM certificate, and the certificates between it and its authority; with `key_file` the
+    parent speaks `wss://`."""
+    key_file: str = ""
+    """PEM private key of that certificate."""
+
+
+class ChildSettings(Section, frozen=True):
+    """`[child]`: what every child does."""
+
+    beta: Fraction = 0.5
+    """How far a child moves towards the parent's answer: θ_C ← (1−β)θ_C + βθ_P. Where it does not
+    push weights, it takes θ_P over whole."""
+    push: Literal["auto", "weights", "difference", "gradient", "experience"] = "auto"
+    """What a child pushes; `"auto"` means what `parent.rule` takes, and nothing else fits it."""
+    backend: Annotated[str, plug("hogwild", "ga3c")] = "hogwild"
+    """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or
+    `"module:Class"`."""
+    exchange: Literal["episode", "update", "free"] = "episode"
+    """`"episode"`: once per episode of the whole child, its cores waiting; `"update"`: so once per
+    update, or per gradient if these are pushed; `"free"`: nobody waits."""
+    exchange_seconds: NotNegative = 1.0
+    """`free`: exchange every so many seconds; 0 means by steps only."""
+    exchange_steps: Count = 0
+    """`free`: exchange every so many steps of a child of mean speed, and all children equally
+    often, since the parent tells each its own number; 0 means by seconds only."""
+    roles: Annotated[tuple[Literal["bundle", "act", "learn"], ...], Meta(min_length=1)] = (
+        "bundle",
+    )
+    """What children do with a replay for all of them: `"act"`, `"learn"`, or both, `"bundle"`. With
+    several, children are shared out in this ratio: `["act", "act", "learn"]` is 2 : 1."""
+    cores: Natural | Literal["auto"] = "auto"
+    """Core processes of a child; `"auto"` means one for each CPU core that it may use, as many
+    as fit into its memory."""
+    hang_seconds: NotNegative = 30.0
+    """A core that does nothing for so long, and for four times as long as any of them ever did,
+    hangs, and another takes its place; 0 means that none ever does. So it is with a learner beside
+    the parent."""
+
+
+class GA3CSettings(Section, frozen=True):
+    """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model.
+
+    `algorithm.batch_size` is its t_max.
+    """
+
+    device: Annotated[
+        str,
+        Meta(
+            pattern=r"^(auto|cpu|cuda(:\d+)?)\Z",
+            extra={"expected": "'auto', 'cpu', 'cuda' or 'cuda:N'"},
+        ),
+    ] = "auto"
+    """Where the model is: `"cpu"`, `"cuda"`, `"cuda:N"`; `"auto"` means a GPU if there is one."""
+    agents: Natural | Literal["auto"] = "auto"
+    """N_A: agent processes; `"auto"` means eight for each core that the child may use."""
+    environments: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Environments of an agent; several share its process and the cost of asking."""
+    predictors: Natural = 1
+    """N_P: threads that predict."""
+    trainers: Natural = 1
+    """N_T: threads that train."""
+    prediction_batch: Natural = 128
+    """Observations of a prediction, at most."""
+    training_batch: Count = 0
+    """Steps of an update, at least: rollouts of several agents are grouped until there are so
+    many steps; 0 means one rollout."""
+    rollouts: Annotated[int, Meta(ge=2)] = 3
+    """Rollouts of an environment in memory. The agent fills one, and the others wait for a
+    trainer; when all are full, the agent waits."""
+    dynamic: bool = True
+    """Whether N_P, N_T and N_A adjust themselves to give the most training batches a second."""
+    window_seconds: Positive = 20.0
+    """`dynamic`: how long each setting is measured."""
+    max_predictors: Natural = 4
+    """`dynamic`: the largest N_P."""
+    max_trainers: Natural = 4
+    """`dynamic`: the largest N_T."""
+    max_agents: Natural = 64
+    """The largest N_A."""

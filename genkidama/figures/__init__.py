@@ -1,1 +1,0 @@
-"""Figures of runs: they read what lies on disk, and draw it with Matplotlib."""

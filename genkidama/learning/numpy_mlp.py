@@ -1,0 +1,233 @@
+"""The network `actor-critic` in NumPy: the way forward, and the way back written by hand.
+
+For layers of some 64 units torch spends more time on its bookkeeping, and on its tanh, than on the
+products themselves. What is here takes half of the time of `loss.backward()`, and gives the same
+gradient; decision 20 has the figures.
+
+A layer is y = σ(xWᵀ + b). On the way back d is the loss' gradient at y: d ← d ⊙ σ′, ∂W = dᵀx,
+∂b = Σd, and dW is the gradient at x. σ′ follows from y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+
+__all__ = ["ACTIVATIONS", "Layer", "NumpyMLP", "layers_of", "views_of"]
+
+Array = npt.NDArray[Any]
+
+#: Where only the results are wanted, so many rows are computed at once: they stay in the cache.
+_ROWS = 512
+
+
+class Activation(NamedTuple):
+    """An activation function σ."""
+
+    #: x ← σ(x).
+    apply: Callable[[Array], Any]
+    #: d ← d ⊙ σ′, given y = σ(x), which is spent afterwards.
+    descend: Callable[[Array, Array], Any]
+
+
+def _tanh(x: Array) -> None:
+    np.tanh(x, out=x)
+
+
+def _relu(x: Array) -> None:
+    np.maximum(x, 0.0, out=x)
+
+
+def _through_tanh(d: Array, y: Array) -> None:
+    np.multiply(y, y, out=y)
+    np.subtract(1.0, y, out=y)
+    d *= y
+
+
+def _through_relu(d: Array, y: Array) -> None:
+    d *= y > 0.0
+
+
+#: The functions that exist here. The others are torch's alone.
+ACTIVATIONS = {
+    "tanh": Activation(_tanh, _through_tanh),
+    "relu": Activation(_relu, _through_relu),
+}
+
+
+class Layer(NamedTuple):
+    """A linear layer: views of the network's numbers and of its gradient."""
+
+    #: W (outputs, inputs) and b (outputs,).
+    weight: Array
+    bias: Array
+    #: ∂W and ∂b.
+    weight_gradient: Array
+    bias_gradient: Array
+
+
+def views_of(parameter: Tensor) -> tuple[Array, Array]:
+    """A parameter's numbers and its gradient, which must exist."""
+    assert parameter.grad is not None, "a model gives its parameters gradients"
+    return parameter.detach().numpy(), parameter.grad.numpy()
+
+
+def layers_of(stack: nn.Sequential) -> list[Layer]:
+    """Its linear layers."""
+    layers = []
+    for layer in stack:
+        if isinstance(layer, nn.Linear):
+            weight, weight_gradient = views_of(layer.weight)
+            bias, bias_gradient = views_of(layer.bias)
+            layers.append(Layer(weight, bias, weight_gradient, bias_gradient))
+    return layers
+
+
+class NumpyMLP:
+    """Policy and value, by way of a common trunk or without one.
+
+    Args:
+        activation: σ. It stands behind each layer but the last of policy and value.
+        trunk, policy, value: the layers of each; `trunk` may be empty.
+        log_deviation: a parameter (columns,) and its gradient, where actions are continuous. The
+            policy's outputs are then the means and these.
+    """
+
+    def __init__(
+        self,
+        activation: Activation,
+        trunk: Sequence[Layer],
+        policy: Sequence[Layer],
+        value: Sequence[Layer],
+        log_deviation: tuple[Array, Array] | None = None,
+    ) -> None:
+        self._trunk = _Stack(trunk, activation, len(trunk))
+        self._policy = _Stack(policy, activation, len(policy) - 1)
+        self._value = _Stack(value, activation, len(value) - 1)
+        self._log_deviation = log_deviation
+
+    def forward(self, observations: Array) -> tuple[Array, Array]:
+        """Outputs of the policy (m, outputs), and values (m,).
+
+        Args:
+            observations: float32 (m, inputs). `backward` needs them again.
+        """
+        hidden = self._trunk.forward(observations)
+        outputs = self._policy.forward(hidden)
+        values = self._value.forward(hidden)[:, 0]
+        return self._with_deviation(outputs), values
+
+    def act(self, observations: Array) -> Array:
+        """Outputs of the policy alone (m, outputs), as `forward` gives them."""
+        return self._with_deviation(self._policy.forward(self._trunk.forward(observations)))
+
+    def evaluate(self, observations: Array) -> tuple[Array, Array]:
+        """As `forward`, in new arrays, for any number of observations. There is no way back."""
+        parts = [
+            [part.copy() for part in self.forward(observations[start : start + _ROWS])]
+            for start in range(0, len(observations), _ROWS)
+        ]
+        outputs, values = zip(*parts, strict=True)
+        return np.concatenate(outputs), np.concatenate(values)
+
+    def backward(self, at_outputs: Array, at_values: Array | None) -> None:
+        """Writes the whole gradient, once for each `forward`: the way back spends its results.
+
+        Args:
+            at_outputs: of the loss, at the last `forward`'s outputs (m, outputs). It is changed.
+            at_values: at its values (m,); None if the loss does not depend on them.
+        """
+        if self._log_deviation is not None:
+            columns = len(self._log_deviation[0])
+            at_outputs[:, columns:].sum(0, out=self._log_deviation[1])
+            at_outputs = np.ascontiguousarray(at_outputs[:, :columns])
+        shared = bool(self._trunk.layers)
+        below = self._policy.backward(at_outputs, shared)
+        if at_values is None:
+            self._value.forget()
+        else:
+            beside = self._value.backward(at_values[:, None], shared)
+            if shared:
+                below += beside
+        if shared:
+            self._trunk.backward(below, False)
+
+    def _with_deviation(self, means: Array) -> Array:
+        if self._log_deviation is None:
+            return means
+        log_deviation = self._log_deviation[0]
+        return np.column_stack((means, np.broadcast_to(log_deviation, means.shape)))
+
+
+class _Stack:
+    """Layers, one after the other, with the memory that their results and gradients take.
+
+    Args:
+        layers: none or more.
+        activation: σ.
+        activated: behind how many of them it stands.
+    """
+
+    def __init__(self, layers: Sequence[Layer], activation: Activation, activated: int) -> None:
+        self.layers = list(layers)
+        self._activation = activation
+        self._activated = activated
+        self._room = 0
+        self._inputs: list[Array] = []
+
+    def forward(self, x: Array) -> Array:
+        m = len(x)
+        if m > self._room:
+            self._make_room(m)
+        self._inputs = [x]
+        for number, layer in enumerate(self.layers):
+            y = self._results[number][:m]
+            np.matmul(x, layer.weight.T, out=y)
+            y += layer.bias
+            if number < self._activated:
+                self._activation.apply(y)
+            self._inputs.append(y)
+            x = y
+        return x
+
+    def backward(self, d: Array, below: bool) -> Array:
+        """Writes the layers' gradients.
+
+        Args:
+            d: the gradient at what `forward` gave. It is changed if σ is behind the last layer.
+            below: whether the gradient at what `forward` got is wanted.
+
+        Returns:
+            That gradient; senseless if it is not wanted.
+        """
+        m = len(d)
+        for number in range(len(self.layers) - 1, -1, -1):
+            layer, x = self.layers[number], self._inputs[number]
+            if number < self._activated:
+                self._activation.descend(d, self._inputs[number + 1])
+            np.matmul(d.T, x, out=layer.weight_gradient)
+            np.matmul(self._ones[:m], d, out=layer.bias_gradient)  # faster than sums over columns
+            if number or below:
+                at_x = self._gradients[number][:m]
+                # One output makes an outer product, which is faster as a plain one.
+                product = np.multiply if len(layer.weight) == 1 else np.matmul
+                product(d, layer.weight, out=at_x)
+                d = at_x
+        return d
+
+    def forget(self) -> None:
+        """The gradient of what nothing depends on."""
+        for layer in self.layers:
+            layer.weight_gradient[:] = 0.0
+            layer.bias_gradient[:] = 0.0
+
+    def _make_room(self, rows: int) -> None:
+        self._room = rows
+        widths = [layer.weight.shape for layer in self.layers]
+        self._results = [np.empty((rows, outputs), np.float32) for outputs, _ in widths]
+        self._ones = np.ones(rows, np.float32)
+        self._gradients = [np.empty((rows, inputs), np.float32) for _, inputs in widths]

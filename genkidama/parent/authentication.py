@@ -1,0 +1,189 @@
+"""Which connections are let in, before the protocol begins: certificates and tokens.
+
+Laws of this file:
+- The tokens file is read at every handshake. Adding a child restarts nothing, and a child whose
+  token was withdrawn cannot return.
+- A tokens file that cannot be used any more changes nothing: the entries read last stay, and the
+  log says so once.
+- What comes from a web page is refused: a browser on this machine reaches its loopback.
+- A child's token is looked for in the `Authorization` header only, and never written anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+import time
+from http import HTTPStatus
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
+
+from genkidama.errors import ConfigurationError
+from genkidama.protocol.tokens import ANY, Entry, find_cookie, find_entry, find_link, parse_tokens
+
+__all__ = ["Authenticator", "answer", "make_context"]
+
+
+class Authenticator:
+    """Tells whom a token is for.
+
+    Args:
+        path: the tokens file.
+        log: where a problem with the file is said.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a line of it.
+    """
+
+    def __init__(self, path: str, log: FilteringBoundLogger) -> None:
+        self._path = path
+        self._log = log
+        self._entries: tuple[Entry, ...] = ()
+        self._text: str | None = None
+        self._problem = ""
+        self._readable = False
+        self._read()
+
+    def entry_of(self, token: str) -> Entry | None:
+        """The entry of this token, which may have ended; None if it is nobody's."""
+        return find_entry(token, self._current())
+
+    def entry_of_cookie(self, cookie: str) -> Entry | None:
+        """The entry whose link left this cookie, which may have ended; None if there is none."""
+        return find_cookie(cookie, self._current())
+
+    def cookie_of_link(self, key: str) -> str:
+        """The cookie that the link with this key leaves; empty if there is no such link."""
+        return find_link(key, self._current())
+
+    def _current(self) -> tuple[Entry, ...]:
+        """What the file says now, or said last."""
+        try:
+            self._read()
+        except ConfigurationError as error:
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self._log.warning(
+                    "tokens file cannot be used, the tokens read last stay", reason=self._problem
+                )
+        return self._entries
+
+    def _read(self) -> None:
+        try:
+            with Path(self._path).open(encoding="utf-8") as file:
+                mode, text = os.fstat(file.fileno()).st_mode, file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
+            raise ConfigurationError(
+                f"parent.tokens_file = {self._path!r}: cannot be read: {reason}"
+            ) from None
+        if text != self._text:
+            self._entries = parse_tokens(text, self._path)
+            self._text = text
+        self._problem = ""
+        readable = bool(mode & stat.S_IROTH)
+        if readable and not self._readable:
+            self._log.warning(
+                "everybody on this machine may read the tokens",
+                file=self._path,
+                way_out=f"chmod o-r {self._path}",
+            )
+        self._readable = readable
+
+
+def answer(
+    connection: ServerConnection, request: Request, admission: Authenticator | None
+) -> tuple[str, Response | None]:
+    """Which name a connection may use, and the HTTP response if it is not to become a websocket.
+
+    Args:
+        admission: knows the tokens; None lets everybody in.
+
+    Returns:
+        The name that its token is for, `*` for any, and None; or an empty text and the response.
+    """
+    if "Upgrade" not in request.headers:  # websockets answers that by 426
+        return ANY, None
+    if "Origin" in request.headers:  # only browsers send it, whatever the page in them wants
+        return "", connection.respond(HTTPStatus.FORBIDDEN, "no web page may join a run\n")
+    if admission is None:
+        return ANY, None
+    token = _bearer(request)
+    entry = admission.entry_of(token) if token else None
+    if entry is not None and time.time() < entry.until and not entry.viewer:
+        return entry.name, None
+    words = "this parent asks for a token: Authorization: Bearer TOKEN"
+    if entry is not None and entry.viewer:
+        words = "this token is a viewer's, and admits no child"
+    elif entry is not None:
+        words = f"the token of {entry.name!r} has ended"
+    elif token:
+        words = "this parent does not know the token"
+    response = connection.respond(HTTPStatus.UNAUTHORIZED, f"{words}\n")
+    response.headers["WWW-Authenticate"] = "Bearer"
+    return "", response
+
+
+def _bearer(request: Request) -> str:
+    """The token of the request, empty if there is none."""
+    headers = request.headers.get_all("Authorization")
+    scheme, _, token = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
+    """What a parent speaks TLS with, 1.3 or later; None if both files are empty.
+
+    Raises:
+        ConfigurationError: one of the two is missing, cannot be read or is of another kind, or they
+            do not belong together.
+    """
+    if not certificate_file and not key_file:
+        return None
+    given = f"parent.certificate_file = {certificate_file!r}, parent.key_file = {key_file!r}"
+    if not (certificate_file and key_file):
+        raise ConfigurationError(
+            f"{given}: wss:// needs both; give the other one too, or neither for ws://"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    _check_readable("parent.certificate_file", certificate_file)
+    _check_readable("parent.key_file", key_file)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate_file)
+    except ssl.SSLError:
+        raise ConfigurationError(
+            f"parent.certificate_file = {certificate_file!r}: holds no PEM certificate"
+        ) from None
+    encrypted = ConfigurationError(
+        f"parent.key_file = {key_file!r}: is encrypted, and nobody types its password; "
+        "decrypt it with openssl pkey -in … -out …"
+    )
+
+    def refuse() -> str:
+        raise encrypted
+
+    try:
+        context.load_cert_chain(certificate_file, key_file, refuse)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigurationError(
+                f"{given}: the key is not the certificate's; "
+                "give the key that the certificate was made for"
+            ) from None
+        raise ConfigurationError(
+            f"parent.key_file = {key_file!r}: holds no PEM private key"
+        ) from None
+    return context
+
+
+def _check_readable(key: str, path: str) -> None:
+    try:
+        with Path(path).open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise ConfigurationError(f"{key} = {path!r}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,15 @@
+"""The learner of a parent whose children send experience: a process beside it, on the same machine.
+
+The parent needs neither torch nor an environment, so what needs them is a process of its own. The
+two take turns: the parent hands over a batch, the learner learns from it and says so.
+
+`genkidama.plugins.actors.learner_process` is the parent's side.
+"""
+
+from __future__ import annotations
+
+from genkidama.config.plugin import Plugin
+
+__all__ = ["PLUGIN"]
+
+PLUGIN = Plugin(rules={"experience": "genkidama.plugins.actors.rule:Experience"})

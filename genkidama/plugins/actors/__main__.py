@@ -1,0 +1,110 @@
+"""The learner's process: `genkidama.plugins.actors.learner_process` starts it and talks to it
+through a socket.
+
+It is a program of its own, or it is forked from a nursery that has torch warm.
+
+It is told the experiment, says what its network is, and is given the shared memory. Then it learns
+from each batch that it is told of, until the socket ends, which is the parent's end.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import torch
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.learning.environments import make_environment
+from genkidama.plugins.actors.learner import RowLearner
+from genkidama.plugins.actors.learner_memory import LearnerLayout, LearnerMemory
+from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.machine import keep_large_blocks
+from genkidama.runtime.user_errors import describe_error, print_user_traceback
+
+__all__ = ["main", "run_forked"]
+
+#: So much of an error's text is told.
+_LONGEST_REASON = 1000
+
+
+def _describe(learning: RowLearner) -> tuple[Any, ...]:
+    """What the parent must know: "ok", the vector's meaning, the vector, the shape of the
+    optimizer's state, and a row's columns."""
+    model = learning.model
+    return (
+        "ok",
+        model.signature.entries,
+        model.numbers.tobytes(),
+        learning.state.shape,
+        learning.columns,
+    )
+
+
+def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> None:
+    """Learns from one batch after another until the socket ends, which raises an EOFError."""
+    learning.model.numbers[:] = memory.weights
+    learning.state[:] = memory.state
+    learning.clock[:] = memory.clock
+    while True:
+        count, progress = control.recv()
+        for _ in learning.learn(memory.rows[:count].copy(), progress):
+            memory.beat += 1
+            if control.poll():  # nobody speaks to one that learns: the socket has ended
+                raise EOFError
+        memory.weights[:] = learning.model.numbers
+        memory.state[:] = learning.state
+        memory.clock[:] = learning.clock
+        control.send(("learned", learning.figures))
+
+
+def run_forked(control: Connection) -> NoReturn:
+    """The life of a learner's process that was forked from a nursery."""
+    keep_large_blocks()  # nurseries are set up for cores, whose blocks are small
+    sys.exit(main(control))
+
+
+def main(control: Connection) -> int:
+    """The life of a learner's process; returns its exit code.
+
+    Args:
+        control: its end of the socket to the parent.
+    """
+    # The parent decides what ends when, and its end of the socket says so.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    try:
+        try:
+            experiment = Experiment.from_dict(control.recv())
+            environment = make_environment(experiment.environment)
+            environment.close()  # its spaces alone are asked for
+            learning = RowLearner(experiment, environment)
+        except ConfigurationError as error:
+            print_user_traceback(error)
+            control.send(("error", str(error)))
+            return 1
+        control.send(_describe(learning))
+        layout: LearnerLayout = control.recv()
+        memory = LearnerMemory(layout, reduction.recv_handle(control))
+        try:
+            _serve(learning, memory, control)
+        except (EOFError, OSError):
+            raise
+        except Exception as error:  # a network or learner of the user's own may raise anything
+            traceback.print_exc()
+            control.send(("failed", describe_error(error)[:_LONGEST_REASON]))
+            return 1
+    except (EOFError, OSError):
+        pass  # the parent is gone, or needs no learner any more
+    return 0
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    sys.exit(main(Connection(int(sys.argv[1]))))

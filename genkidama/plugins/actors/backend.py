@@ -1,0 +1,176 @@
+"""Actors: a child's cores that only act, for `parent.rule = "experience"`.
+
+It is the backend `"hogwild"` without learning. The cores collect blocks of steps, and each push
+carries those that are full. Between two pushes the child asks for newer weights, which the cores
+take over in the middle of a block: the older a policy, the less its steps are worth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+
+from genkidama.child.forkservers import CORES
+from genkidama.child.orchestrator import CoreOrchestrator
+from genkidama.child.worker import BLOCK, FAILED, RECORD
+from genkidama.child.worker_pool import WorkerPool
+from genkidama.plugins.actors.outbox import Outboxes, rows_of_a_block
+from genkidama.protocol.vector import Signature, Vector
+from genkidama.runtime.worker_process import WorkerProcess
+
+__all__ = ["Actors"]
+
+#: What a core's process calls first.
+_ACTOR = "genkidama.plugins.actors.actor:run_actor"
+
+#: Newer weights are asked for once in the time of so many rows at most, with a push or by itself.
+#: To be woken by the answer costs a slow machine as much CPU as ten steps, and so does asking, but
+#: not with a push.
+_ROWS_WITH_PUSH, _ROWS_ALONE = 64, 256
+
+#: How much of a child's pace is that of the last push.
+_PACE_SHARE = 0.2
+
+#: After an exchange that came to nothing, as without a parent, the next is tried so much later.
+_RETRY_SECONDS = 0.2
+
+
+class _ActorCrew(WorkerPool):
+    """A crew that wakes whenever a block is full, and whose processes wait for a block alone."""
+
+    outboxes: Outboxes
+    #: Whether an exchange is under way, or has come to nothing.
+    unanswered = False
+    #: Whether newer weights are asked for, and not given yet.
+    _pulling = False
+    #: When they were asked for last.
+    _asked = 0.0
+    #: When the last push was answered.
+    _answered = 0.0
+    #: Seconds of a row; 0 until two pushes are answered.
+    _pace = 0.0
+
+    def _heard(self, member: WorkerProcess, record: bytes) -> None:
+        if not record:
+            self._semaphore.enter(member.index)
+            if self.outboxes.has_room(member.index):
+                self.release()
+            return
+        if record[0] == FAILED:
+            super()._heard(member, record)
+            return
+        for start in range(0, len(record), RECORD.size):
+            part = record[start : start + RECORD.size]
+            kind, _, number = RECORD.unpack(part)
+            if kind == BLOCK:
+                self.outboxes.given(member.index, number)
+                self._wake.set()
+            else:
+                super()._heard(member, part)
+
+    async def due(self) -> None:
+        if self.unanswered:
+            await asyncio.sleep(_RETRY_SECONDS)
+        while self._fatal is None and not self.outboxes.ready:
+            left = None if self._pulling else self._until(_ROWS_ALONE)
+            if left is not None and left <= 0.0:
+                break
+            self._wake.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._wake.wait()
+        if self._fatal is not None:
+            raise self._fatal
+        self.unanswered = True
+
+    def pulling(self) -> None:
+        """Newer weights are asked for. Nothing waits for the answer."""
+        self.unanswered = False
+        self._pulling = True
+        self._asked = time.monotonic()
+
+    @property
+    def asks(self) -> bool:
+        """Whether newer weights are to be asked for with the push that is being sent."""
+        return self._until(_ROWS_WITH_PUSH) <= 0.0
+
+    def _until(self, rows: int) -> float:
+        """Seconds until so many rows' time has passed since they were asked for last."""
+        return self._asked + rows * self._pace - time.monotonic()
+
+    def pulled(self) -> None:
+        """The answer is there."""
+        self._pulling = False
+        self._wake.set()
+
+    def answered(self, rows: int) -> None:
+        """A push of so many rows is answered."""
+        self.unanswered = False
+        now = time.monotonic()
+        if rows and self._answered:
+            pace = (now - self._answered) / rows
+            self._pace += (_PACE_SHARE if self._pace else 1.0) * (pace - self._pace)
+        self._answered = now
+
+    def release(self) -> None:
+        """Wakes the processes that wait. One that still has no block waits again."""
+        self._release_all()
+
+
+class Actors(CoreOrchestrator):
+    """A child's actors. See `Backend` for what each method promises; arguments as there."""
+
+    def _make_crew(self) -> WorkerPool:
+        self._actors = _ActorCrew(self.experiment, "core", self.name, self._fork, self._trace)
+        return self._actors
+
+    async def startup(self) -> Signature:
+        signature = await super().startup()
+        batch = self.experiment.algorithm.batch_size
+        self._outboxes = self._actors.outboxes = Outboxes(self.memory, rows_of_a_block(batch))
+        return signature
+
+    def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
+        arguments = (index, self.experiment, self.memory, line, seed)
+        return CORES.start(_ACTOR, arguments, self.experiment)
+
+    def snapshot(self) -> Vector | None:
+        """The rows that are ready, the same until the push is answered; None if there are none."""
+        return self._outboxes.pack() if self._outboxes.ready else None
+
+    def answered(self, steps: int) -> None:
+        """The push is answered, and its blocks are free. The next should bring so many steps."""
+        self._actors.answered(self._outboxes.acknowledge())
+        self.memory.share[0] = steps
+
+    @property
+    def asks(self) -> bool:
+        """Whether θ_P is to be asked for with the push that is being sent."""
+        return self._actors.asks
+
+    def pulling(self) -> None:
+        """θ_P is asked for. The answer may wait until there is a newer one."""
+        self._actors.pulling()
+
+    def pulled(self, weights: Vector | None, steps: int) -> None:
+        """The answer: θ_P, or None if it is no newer. A push may be under way."""
+        if weights is not None:
+            self._take(weights)
+        self._actors.pulled()
+        self.memory.share[0] = steps
+
+    def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
+        """θ_C ← θ_P, whatever β is."""
+        self._take(parent)
+
+    def reset(self, weights: Vector) -> None:
+        """θ_C ← θ_P, after a push that was refused, which is dropped."""
+        self._actors.answered(self._outboxes.acknowledge())
+        self._take(weights)
+
+    def _take(self, weights: Vector) -> None:
+        self.memory.weights[:] = weights
+        self.memory.news[0] += 1

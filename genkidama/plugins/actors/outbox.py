@@ -1,0 +1,195 @@
+"""Blocks of experience on their way from a child's cores to its parent, in shared memory.
+
+With `parent.rule = "experience"` a core's share of the replay tensor is `BLOCKS` blocks, which it
+fills in turns, and the orchestrator sends those that are full.
+
+Laws of this file:
+- A block has the rows that `genkidama.plugins.actors.rule.Columns` describes: the steps of one lane
+  after the other, and behind them all a stop for each cut. It needs no row of another block.
+- A block with a size is the orchestrator's, one without is its core's. The core gives it away with
+  a record on its line, the orchestrator gives it back when the parent has answered.
+- A core with no block of its own waits. So a child that cannot reach its parent does not grow, and
+  what it has collected is kept.
+- What is full survives its core. What a core has begun is lost with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.child.replay_tensor import ReplayRows
+from genkidama.child.shared_memory import SharedMemory
+from genkidama.child.worker import BLOCK, WorkerPipe
+from genkidama.plugins.actors.rule import Columns, most_rows
+from genkidama.protocol.vector import Vector
+
+__all__ = ["BLOCKS", "Outbox", "Outboxes", "rows_of_a_block"]
+
+Array = npt.NDArray[Any]
+
+#: Blocks of a core: one is written while others are on their way.
+BLOCKS = 4
+
+
+def rows_of_a_block(batch: int) -> int:
+    """Rows of a block of so many steps, at most: each of them may be truncated."""
+    return 2 * batch
+
+
+class Outbox:
+    """What a core writes its steps to: as a `Share` of the replay tensor, but for its parent.
+
+    Args:
+        memory: the child's.
+        index: the core's.
+        columns: of a row.
+        observation_shape: of one observation.
+        gamma: for the discounted returns, if there is a column for them.
+        line: to the orchestrator.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        index: int,
+        columns: Columns,
+        observation_shape: tuple[int, ...],
+        gamma: float,
+        line: WorkerPipe,
+    ) -> None:
+        self._columns = columns
+        self._shape = observation_shape
+        self._gamma = gamma
+        self._line = line
+        self._blocks = memory.replay[index].reshape(BLOCKS, -1, columns.count)
+        self._sizes = memory.sizes[index]
+        #: How many blocks the core has written, its dead predecessors' too.
+        self._written = memory.head[index : index + 1]
+        self._discounted = [0.0]
+
+    def play(self, lanes: int) -> None:
+        """From now on blocks hold so many lanes, all of them with new episodes."""
+        self._discounted = [0.0] * lanes
+
+    def begin(self, goes_on: bool) -> ReplayRows:
+        """The rows that the next batch is written to; waits until there are any."""
+        while self._sizes[self._next]:
+            self._line.pause("block")
+        columns = self._columns
+        block = self._blocks[self._next]
+        return ReplayRows(
+            block[:, : columns.observation].reshape(len(block), *self._shape),
+            block[:, columns.actions],
+            block[:, columns.reward],
+            block[:, columns.terminated],
+            block[:, columns.truncated],
+        )
+
+    def end(self, steps: int, cuts: list[int], following: list[Array], log_mu: Any) -> None:
+        """The batch is written; arguments as for `Share.end`. Gives the block away."""
+        columns = self._columns
+        block = self._blocks[self._next]
+        size = steps + len(cuts)
+        block[steps:size] = 0.0
+        if cuts:
+            observations = np.asarray(following, np.float32)
+            block[steps:size, : columns.observation] = observations.reshape(len(cuts), -1)
+        block[:steps, columns.log_mu] = log_mu
+        block[:steps, columns.following] = 1.0
+        block[cuts, columns.following] = np.arange(steps, size) - cuts
+        if columns.discounted:
+            self._discount(block[:steps])
+        self._sizes[self._next] = size
+        self._written[0] += 1
+        self._line.report(BLOCK, 0.0, int(self._written[0]))
+
+    def rehearse(self) -> None:
+        """Writes to all rows: as much memory as there ever will be."""
+        self._blocks[:] = 0.0
+
+    @property
+    def _next(self) -> int:
+        return int(self._written[0]) % BLOCKS
+
+    def _discount(self, block: Array) -> None:
+        columns = self._columns
+        ends = (block[:, columns.terminated] + block[:, columns.truncated]) > 0.0
+        length = len(block) // len(self._discounted)
+        for lane, discounted in enumerate(self._discounted):
+            for t in range(lane * length, (lane + 1) * length):
+                discounted = self._gamma * discounted + float(block[t, columns.reward])
+                block[t, -1] = discounted
+                if ends[t]:
+                    discounted = 0.0
+            self._discounted[lane] = discounted
+
+
+class Outboxes:
+    """The orchestrator's side of all cores' blocks.
+
+    Args:
+        memory: the child's.
+        block: rows of a block.
+    """
+
+    def __init__(self, memory: SharedMemory, block: int) -> None:
+        cores, _, columns = memory.replay.shape
+        self._sizes = memory.sizes
+        self._blocks = memory.replay.reshape(cores, BLOCKS, -1, columns)
+        self._most = most_rows(columns, block)
+        #: By core: how many blocks it has given away, and how many of them are being sent or gone.
+        self._given = [0] * cores
+        self._taken = [0] * cores
+        #: The core whose blocks are taken first.
+        self._turn = 0
+        self._sending: list[tuple[int, int]] = []
+        self._push: Vector | None = None
+
+    def given(self, core: int, number: int) -> None:
+        """The core says that it has given away so many blocks."""
+        self._given[core] = number
+
+    def has_room(self, core: int) -> bool:
+        """Whether one of the core's blocks is its own."""
+        return not self._sizes[core].all()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to send."""
+        return self._push is not None or self._given != self._taken
+
+    def pack(self) -> Vector:
+        """The rows of the next push: all that is ready, as far as a push has room.
+
+        They are the same until they are acknowledged. If nothing is ready, it is a stop alone.
+        """
+        if self._push is None:
+            rows = 0
+            cores = len(self._given)
+            for turn in range(self._turn, self._turn + cores):
+                core = turn % cores
+                for number in range(self._taken[core], self._given[core]):
+                    size = int(self._sizes[core, number % BLOCKS])
+                    if rows + size > self._most:
+                        break
+                    rows += size
+                    self._sending.append((core, number % BLOCKS))
+                    self._taken[core] = number + 1
+            self._turn = (self._turn + 1) % cores
+            found = [self._blocks[c, k, : self._sizes[c, k]] for c, k in self._sending]
+            empty = np.zeros((1, self._blocks.shape[-1]), np.float32)
+            self._push = np.concatenate(found or [empty]).reshape(-1)
+        return self._push
+
+    def acknowledge(self) -> int:
+        """The push is answered: its blocks are their cores' again. Returns how many rows it had."""
+        rows = 0
+        for core, block in self._sending:
+            rows += int(self._sizes[core, block])
+            self._sizes[core, block] = 0
+        self._sending.clear()
+        self._push = None
+        return rows

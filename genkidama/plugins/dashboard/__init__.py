@@ -1,0 +1,9 @@
+"""The web page of a run: status, feed, metrics, gallery of finished runs."""
+
+from __future__ import annotations
+
+from genkidama.config.plugin import Plugin
+
+__all__ = ["PLUGIN"]
+
+PLUGIN = Plugin()

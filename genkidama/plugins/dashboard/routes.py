@@ -1,0 +1,273 @@
+"""What a plain HTTP request to a parent is answered: who may ask, and what lies where. Pure.
+
+Laws of this file:
+- Nothing that can be asked changes anything. Everything is `GET`, or `HEAD` for its head.
+- `/healthz` and `/readyz` are for everybody. All else is for viewers, if the parent has tokens.
+- Without tokens a request must name this machine by an address or a name of its own: a web page
+  from elsewhere may have its name point here (DNS rebinding), and reads nothing.
+- A browser is told to load nothing from elsewhere, and to run nothing that stands in the page.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import NamedTuple, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from genkidama.plugins.dashboard.viewers import Viewers, cookie_of
+
+__all__ = [
+    "WATCH",
+    "HttpResponse",
+    "HttpRequest",
+    "Contents",
+    "answer",
+    "is_watching",
+    "is_own_host",
+]
+
+#: Where the feed is.
+WATCH = "/watch"
+
+#: What a browser may load, and where; of the page itself there is nothing inline.
+POLICY = (
+    "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+
+#: Plotly writes styles, and a picture of nothing.
+PLOTLY_POLICY = f"{POLICY}; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+
+#: Of every answer.
+_HEADERS = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "ico": "image/x-icon",
+    "json": "application/json",
+}
+
+
+class HttpRequest(NamedTuple):
+    """A request."""
+
+    #: `/path?query`, as it was sent.
+    target: str
+    #: By their names in lower case.
+    headers: Mapping[str, str]
+    method: str = "GET"
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+
+class HttpResponse(NamedTuple):
+    """An answer."""
+
+    status: int
+    body: bytes
+    kind: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+    #: Of a refusal that is worth a note: why. Who only came without a token is not.
+    why: str = ""
+    policy: str = POLICY
+
+    @property
+    def all_headers(self) -> tuple[tuple[str, str], ...]:
+        """Those that every answer has, too."""
+        length = ("Content-Length", str(len(self.body)))
+        policy = ("Content-Security-Policy", self.policy)
+        return (("Content-Type", self.kind), length, policy, *_HEADERS, *self.headers)
+
+
+class Contents(Protocol):
+    """What there is to be shown."""
+
+    @property
+    def plotly(self) -> bool:
+        """Whether the page draws by plotly."""
+
+    def status(self) -> bytes:
+        """The document as JSON."""
+
+    def metrics(self) -> HttpResponse:
+        """What Prometheus reads."""
+
+    def unready(self) -> str:
+        """Why no child can be taken; empty if one can."""
+
+    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
+        """A file by its path, as `static/page.js`, and whether it is compressed; None for none."""
+
+
+def is_watching(asked: HttpRequest) -> bool:
+    """Whether the request is for the feed's websocket."""
+    return asked.path == WATCH and "upgrade" in asked.headers
+
+
+def answer(
+    asked: HttpRequest, contents: Contents, viewers: Viewers, now: float
+) -> HttpResponse | None:
+    """The answer to a request that is for no child's websocket.
+
+    Args:
+        now: Unix seconds.
+
+    Returns:
+        None if it has none here: a request for the feed that is allowed, or an unknown path.
+    """
+    if asked.method not in ("GET", "HEAD"):
+        return None
+    return _answer(asked, contents, viewers, now)
+
+
+def _answer(
+    asked: HttpRequest, contents: Contents, viewers: Viewers, now: float
+) -> HttpResponse | None:
+    path = asked.path
+    if path == "/healthz":
+        return HttpResponse(HTTPStatus.OK, b"ok\n")
+    if path == "/readyz":
+        why = contents.unready()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+        return HttpResponse(status, f"{why or 'ready'}\n".encode())
+    if not _exists(path):
+        return None
+    refused = _refusal(asked, viewers, now)
+    if refused is not None or path == WATCH:
+        return refused
+    page = _PAGES.get(path)
+    if page is not None:
+        return page(asked, contents)
+    name = "static/index.html" if path == "/" else path[1:]
+    found = contents.file(name, "gzip" in asked.headers.get("accept-encoding", ""))
+    if found is None:
+        return HttpResponse(HTTPStatus.NOT_FOUND, f"{path}: there is no such file\n".encode())
+    body, zipped = found
+    more: tuple[tuple[str, str], ...] = (("Cache-Control", "no-cache"),)
+    if path == "/plotly.js":
+        more = (("Cache-Control", "max-age=86400"),)
+    if zipped:
+        more += (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+    kind = _KINDS.get(name.rpartition(".")[2], "application/octet-stream")
+    policy = PLOTLY_POLICY if path == "/" and contents.plotly else POLICY
+    return HttpResponse(HTTPStatus.OK, body, kind, more, policy=policy)
+
+
+def _exists(path: str) -> bool:
+    return (
+        path in ("/", WATCH, "/plotly.js", "/favicon.ico")
+        or path in _PAGES
+        or path.startswith("/static/")
+    )
+
+
+def _status(asked: HttpRequest, contents: Contents) -> HttpResponse:
+    never = (("Cache-Control", "no-store"),)
+    return HttpResponse(HTTPStatus.OK, contents.status(), _KINDS["json"], never)
+
+
+def _metrics(asked: HttpRequest, contents: Contents) -> HttpResponse:
+    return contents.metrics()
+
+
+_PAGES: dict[str, Callable[[HttpRequest, Contents], HttpResponse]] = {
+    "/status": _status,
+    "/metrics": _metrics,
+}
+
+
+def _refusal(asked: HttpRequest, viewers: Viewers, now: float) -> HttpResponse | None:
+    """Why the request is not answered, or a link's welcome; None if it is allowed."""
+    headers = asked.headers
+    host = headers.get("host", "")
+    origin = headers.get("origin")
+    if origin is not None and not _same_origin(origin, host):
+        return _words(HTTPStatus.FORBIDDEN, "no other web page may look at a run")
+    if viewers.open:
+        if not is_own_host(host, viewers.names):
+            words = f"{host or 'no host'!r} is no name of this machine; ask by its address"
+            return _words(HTTPStatus.FORBIDDEN, words)
+        return None
+    key = parse_qs(asked.target.partition("?")[2]).get("key", [""])[0]
+    if key and asked.path == "/":
+        if asked.method == "HEAD":  # a preview of the link, which must not use it up
+            return HttpResponse(
+                HTTPStatus.OK, _WELCOME, _KINDS["html"], (("Cache-Control", "no-store"),)
+            )
+        return _open_link(key, host, viewers, now)
+    shown = viewers.shown(headers, cookie_of(host))
+    problem = viewers.problem(shown, now)
+    if not problem:
+        return None
+    found = _words(HTTPStatus.UNAUTHORIZED, problem, *_ASKS)
+    found = _door(problem) if asked.path == "/" else found
+    return found if shown.secret else found._replace(why="")
+
+
+def _open_link(key: str, host: str, viewers: Viewers, now: float) -> HttpResponse:
+    cookie, problem = viewers.open_link(key, now)
+    if not cookie:
+        return _door(problem)
+    keeps = "Path=/; HttpOnly; SameSite=Strict; Max-Age=31536000" + "; Secure" * viewers.secure
+    more = (("Set-Cookie", f"{cookie_of(host)}={cookie}; {keeps}"), ("Cache-Control", "no-store"))
+    return HttpResponse(HTTPStatus.OK, _WELCOME, _KINDS["html"], more)
+
+
+_ASKS = (("WWW-Authenticate", "Bearer"), ("Cache-Control", "no-store"))
+
+#: A link may be found on a page from elsewhere. After a redirection a browser would still come from
+#: there, and keep a strict cookie to itself; this page sends it on as one of ours.
+_WELCOME = b"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=./">
+<title>Genkidama</title><p><a href="./">To the run</a></p></html>
+"""
+
+_DOOR = """<!doctype html>
+<meta charset="utf-8"><title>Genkidama</title>
+<h1>This run is shown to viewers only</h1>
+<p>{problem}.</p>
+<p>On the parent's machine, <code>genkidama token --viewer</code> prints a link that opens once.</p>
+"""
+
+
+def _door(problem: str) -> HttpResponse:
+    body = _DOOR.format(problem=problem.replace("&", "&amp;").replace("<", "&lt;")).encode()
+    return HttpResponse(HTTPStatus.UNAUTHORIZED, body, _KINDS["html"], _ASKS, problem)
+
+
+def _words(status: int, words: str, *headers: tuple[str, str]) -> HttpResponse:
+    return HttpResponse(status, f"{words}\n".encode(), headers=headers, why=words)
+
+
+def _same_origin(origin: str, host: str) -> bool:
+    """Whether a page of this origin came from this very parent."""
+    return bool(host) and origin.partition("://")[2] == host
+
+
+def is_own_host(host: str, names: frozenset[str]) -> bool:
+    """Whether a `Host` header names an address, or a name that this machine is known to have.
+
+    Args:
+        names: in lower case.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    try:
+        ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return name in names or name == "localhost" or name.endswith(".localhost")
+    return True

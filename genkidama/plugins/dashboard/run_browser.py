@@ -1,0 +1,212 @@
+"""`genkidama serve`: the page over runs in directories, finished or not, without a parent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import msgspec
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.frames import CloseCode
+from websockets.http11 import Request, Response
+from websockets.protocol import State
+
+from genkidama._version import __version__
+from genkidama.errors import ConfigurationError
+from genkidama.plugins.dashboard.broadcast import Watchers
+from genkidama.plugins.dashboard.files import Files, plotly
+from genkidama.plugins.dashboard.http import as_asked, as_response
+from genkidama.plugins.dashboard.metrics import metrics
+from genkidama.plugins.dashboard.recorded_run import RecordedRun, find_runs
+from genkidama.plugins.dashboard.routes import HttpResponse, answer, is_watching
+from genkidama.plugins.dashboard.viewers import Viewers
+from genkidama.protocol.tokens import is_loopback
+from genkidama.runtime.address import explain, parse_listen
+
+__all__ = ["Gallery", "show"]
+
+#: What answers, in the headers.
+SERVER = f"genkidama/{__version__}"
+
+_PREFIX = "/runs/"
+
+
+class _Shown:
+    """One run, as `genkidama.plugins.dashboard.routes.Contents`."""
+
+    def __init__(self, run: RecordedRun, files: Files) -> None:
+        self.run = run
+        self.watchers = Watchers(run.status, lambda: run.time, gather=run.read)
+        self._files = files
+
+    @property
+    def plotly(self) -> bool:
+        return self.run.status.plotly
+
+    def status(self) -> bytes:
+        return self.watchers.status()
+
+    def metrics(self) -> HttpResponse:
+        return metrics(self.status())
+
+    def unready(self) -> str:
+        return "this shows runs, and takes no children"
+
+    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
+        return self._files.read(name, zipped)
+
+
+class _Viewer:
+    """A connection, as `Watchers` takes it."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+
+    @property
+    def free(self) -> bool:
+        return not self._connection.paused and self._connection.state is State.OPEN
+
+    def write_frame(self, frame: bytes) -> None:
+        self._connection.transport.write(frame)
+
+
+class Gallery:
+    """Serves the page of each run.
+
+    Args:
+        folders: runs, or folders with runs.
+
+    Raises:
+        ConfigurationError: there is no run in one of them.
+    """
+
+    def __init__(self, folders: list[Path]) -> None:
+        files = Files()
+        self._viewers = Viewers(None)
+        self.runs: dict[str, _Shown] = {}
+        for path in find_runs(folders):
+            run = RecordedRun(path)
+            name = run.name
+            number = 2
+            while name in self.runs:
+                name = f"{run.name}-{number}"
+                number += 1
+            run.name = name
+            run.read()
+            run.status.plotly = plotly() is not None
+            self.runs[name] = _Shown(run, files)
+
+    async def start(self, listen: str) -> Server:
+        """A server that serves until it is closed.
+
+        Args:
+            listen: `HOST:PORT` on the loopback.
+
+        Raises:
+            ConfigurationError: other machines could come.
+            EnvironmentFailure: nobody can listen there.
+        """
+        place = parse_listen(listen)
+        if not is_loopback(str(place.get("host", ""))):
+            raise ConfigurationError(
+                f"--listen {listen}: whoever comes sees the runs, so this is for this machine "
+                "alone: give 127.0.0.1:PORT, and reach it by ssh -L"
+            )
+        try:
+            server = await serve(
+                self._watch,
+                place["host"],
+                place["port"],
+                process_request=self._answer,
+                compression=None,
+                server_header=SERVER,
+                max_size=1024,
+            )
+        except OSError as error:
+            raise explain(listen, error) from None
+        self._reading = asyncio.create_task(self._read_on())
+        return server
+
+    async def _read_on(self) -> None:
+        """Reads what long histories hold, piece by piece, between the requests."""
+        while any(shown.run.behind for shown in self.runs.values()):
+            for shown in self.runs.values():
+                if shown.run.behind:
+                    shown.run.read()
+                    await asyncio.sleep(0)
+
+    def list(self) -> bytes:
+        """All runs as JSON, with their curves."""
+        rows = []
+        for name, shown in self.runs.items():
+            shown.run.read()
+            rows.append(shown.run.summary(f"runs/{quote(name)}/"))
+        found = {"schema": 1, "type": "runs", "time": time.time(), "plotly": plotly() is not None}
+        return msgspec.json.encode({**found, "runs": rows})
+
+    def _find(self, target: str) -> tuple[_Shown | None, str]:
+        """The run of a request, and the rest of its address."""
+        path = target.partition("?")[0]
+        if path.startswith(_PREFIX):
+            name, slash, _ = path[len(_PREFIX) :].partition("/")
+            rest = target[len(_PREFIX) + len(name) :]
+            return self.runs.get(unquote(name)), rest if slash else ""
+        only = next(iter(self.runs.values()))
+        return only, target
+
+    def _answer(self, connection: ServerConnection, request: Request) -> Response | None:
+        asked = as_asked(request)
+        if asked.path in ("/runs", "/status") and len(self.runs) > 1:
+            # Only the file's own rules are asked: it is answered like the status.
+            refused = answer(asked._replace(target="/watch"), *self._first, time.time())
+            body = HttpResponse(HTTPStatus.OK, self.list(), "application/json")
+            return as_response(refused or body, asked)
+        shown, rest = self._find(asked.target)
+        if shown is None:
+            return as_response(HttpResponse(HTTPStatus.NOT_FOUND, b"there is no such run\n"), asked)
+        if not rest:
+            to = (("Location", f"{asked.path}/"),)
+            return as_response(HttpResponse(HTTPStatus.SEE_OTHER, b"", headers=to), asked)
+        inner = asked._replace(target=rest)
+        found = answer(inner, shown, self._viewers, time.time())
+        if found is None and not is_watching(inner):
+            found = HttpResponse(HTTPStatus.NOT_FOUND, b"there is nothing here\n")
+        return None if found is None else as_response(found, asked)
+
+    @property
+    def _first(self) -> tuple[_Shown, Viewers]:
+        return next(iter(self.runs.values())), self._viewers
+
+    async def _watch(self, connection: ServerConnection) -> None:
+        assert connection.request is not None
+        shown, _ = self._find(connection.request.path)
+        assert shown is not None  # `_answer` has let it through
+        viewer = _Viewer(connection)
+        shown.watchers.add(viewer)
+        try:
+            with suppress(ConnectionClosed):
+                await connection.recv()
+                await connection.close(CloseCode.POLICY_VIOLATION, "a viewer says nothing")
+        finally:
+            shown.watchers.remove(viewer)
+
+
+def show(folders: list[Path], listen: str, say: Callable[[str], None]) -> None:
+    """Serves until it is interrupted; errors as `Gallery` and `Gallery.start`."""
+    gallery = Gallery(folders)
+
+    async def serving() -> None:
+        server = await gallery.start(listen)
+        host, port = next(iter(server.sockets)).getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        count = len(gallery.runs)
+        say(f"{count} run{'s' * (count != 1)}: http://{shown}:{port}/  (Ctrl+C ends it)")
+        await server.serve_forever()
+
+    asyncio.run(serving())

@@ -1,0 +1,137 @@
+"""Who may look at a run: a viewer's token, a link that opens once, and the cookie it leaves. Pure.
+
+Laws of this file:
+- A viewer's token shows, and admits no child. A child's token admits no viewer.
+- A link opens once, and leaves a cookie. Who finds the link afterwards cannot open it, nor make the
+  cookie of it. What was opened is remembered by its hash.
+- A cookie is no token, and a token is no cookie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from genkidama.protocol.tokens import Entry
+
+__all__ = ["ViewerCredential", "Tokens", "Viewers", "cookie_of"]
+
+#: So many opened links are remembered.
+_MOST_OPENED = 10_000
+
+
+class Tokens(Protocol):
+    """Knows the tokens, as they are now."""
+
+    def entry_of(self, token: str) -> Entry | None:
+        """The entry of this token, which may have ended; None if it is nobody's."""
+
+    def entry_of_cookie(self, cookie: str) -> Entry | None:
+        """The entry whose link left this cookie, which may have ended; None if there is none."""
+
+    def cookie_of_link(self, key: str) -> str:
+        """The cookie that the link with this key leaves; empty if there is no such link."""
+
+
+class ViewerCredential(NamedTuple):
+    """What a request shows to be let in."""
+
+    secret: str
+    #: Whether it is a cookie; else it is a token.
+    is_cookie: bool = False
+
+
+def cookie_of(host: str) -> str:
+    """The cookie's name. Browsers keep the cookies of all ports of a machine together."""
+    port = host.rpartition(":")[2]
+    return f"genkidama-{port}" if port.isdigit() else "genkidama"
+
+
+class Viewers:
+    """Says who may look.
+
+    Args:
+        tokens: None lets everybody look.
+        names: of this machine, in lower case.
+        secure: whether the parent speaks TLS.
+        opened: hashes of the links' keys that were opened before.
+        remember: is given the hash of one that is opened now.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens | None,
+        names: frozenset[str] = frozenset(),
+        *,
+        secure: bool = False,
+        opened: frozenset[str] = frozenset(),
+        remember: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.names = names
+        self.secure = secure
+        self._tokens = tokens
+        self._opened = dict.fromkeys(opened)
+        self._remember = remember
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody may look who reaches the parent."""
+        return self._tokens is None
+
+    def shown(self, headers: Mapping[str, str], cookie: str) -> ViewerCredential:
+        """The token or the cookie that a request shows; its secret is empty if it shows none.
+
+        Args:
+            headers: by their names in lower case.
+            cookie: the cookie's name.
+        """
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        return (
+            ViewerCredential(token)
+            if token
+            else ViewerCredential(_cookie(headers.get("cookie", ""), cookie), True)
+        )
+
+    def open_link(self, key: str, now: float) -> tuple[str, str]:
+        """The cookie that a key gives, this once; or an empty text, and why it gives none."""
+        cookie = "" if self._tokens is None else self._tokens.cookie_of_link(key)
+        if not cookie:
+            return "", "this parent does not know the link"
+        problem = self.problem(ViewerCredential(cookie, is_cookie=True), now)
+        if problem:
+            return "", problem
+        digest = hashlib.sha256(key.encode()).hexdigest()
+        if digest in self._opened:
+            return "", "this link was opened before, and opens once"
+        self._opened[digest] = None
+        if len(self._opened) > _MOST_OPENED:
+            del self._opened[next(iter(self._opened))]
+        self._remember(digest)
+        return cookie, ""
+
+    def problem(self, shown: ViewerCredential, now: float) -> str:
+        """Why this lets nobody in; empty if it is a viewer's. `now` is in Unix seconds."""
+        if self._tokens is None:
+            return ""
+        if not shown.secret:
+            return "this parent asks for a viewer's token, or a viewer's link"
+        find = self._tokens.entry_of_cookie if shown.is_cookie else self._tokens.entry_of
+        entry = find(shown.secret)
+        if entry is None:
+            return f"this parent does not know the {'cookie' if shown.is_cookie else 'token'}"
+        if not entry.viewer:
+            return "this token is a child's, and admits no viewer"
+        if now >= entry.until:
+            return f"the token of {entry.name!r} has ended"
+        return ""
+
+
+def _cookie(header: str, name: str) -> str:
+    """The value of one cookie; empty without it. Other programs' cookies may be malformed."""
+    for pair in header.split(";"):
+        key, _, value = pair.strip().partition("=")
+        if key == name:
+            return value.strip('"')
+    return ""

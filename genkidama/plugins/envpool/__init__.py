@@ -1,0 +1,9 @@
+"""Environments of EnvPool, written in C++."""
+
+from __future__ import annotations
+
+from genkidama.config.plugin import Plugin
+
+__all__ = ["PLUGIN"]
+
+PLUGIN = Plugin()

@@ -1,0 +1,9 @@
+"""Figures of runs: they read what lies on disk, and draw it with Matplotlib."""
+
+from __future__ import annotations
+
+from genkidama.config.plugin import Plugin
+
+__all__ = ["PLUGIN"]
+
+PLUGIN = Plugin()

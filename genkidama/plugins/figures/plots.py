@@ -1,0 +1,244 @@
+"""The figures of plain runs: how they learned, what their children did, how good they ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# First of all, since it says what to install if Matplotlib is missing.
+from genkidama.plugins.figures.style import COLOURS, GREY, INK, plain, write_all
+
+# isort: split
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from genkidama.errors import ConfigurationError
+from genkidama.plugins.figures.diagnostics_plot import Series, draw_diagnostics
+from genkidama.runs.curves import AXES, band, columns
+from genkidama.runs.directory import Run
+
+__all__ = ["Series", "draw_curves", "draw_densities", "draw_runs", "series_of"]
+
+Numbers = npt.NDArray[np.float64]
+
+#: Staleness is shown as means of so many spans of the run.
+_SPANS = 60
+
+#: At most so many children are told apart by colour.
+_MOST_CHILDREN = len(COLOURS)
+
+
+def series_of(runs: Sequence[Run]) -> list[Series]:
+    """The runs, those together whose experiments differ in name and seed alone.
+
+    Raises:
+        ConfigurationError: one of them is a search.
+    """
+    found: dict[str, Series] = {}
+    for run in runs:
+        experiment = run.experiment
+        if experiment.search is not None:
+            raise ConfigurationError(
+                f"{run.path}: is a search, which `genkidama report` draws; "
+                "name one of its trials/… to see that one"
+            )
+        settings = experiment.to_dict()
+        settings.pop("name")
+        settings.pop("seed")
+        found.setdefault(repr(settings), Series(run.path.name, [])).runs.append(run)
+    return [
+        Series(f"{one.label} and {len(one.runs) - 1} more", one.runs) if len(one.runs) > 1 else one
+        for one in found.values()
+    ]
+
+
+def draw_runs(runs: Sequence[Run], folder: Path, over: str = "steps") -> list[Path]:
+    """Writes `learning`, `children` (of a single run), `diagnostics` and `returns` into `folder`,
+    PNG and SVG.
+
+    Args:
+        runs: plain runs, running or ended.
+        folder: where to; it is made if needed.
+        over: what the curves are drawn over, one of `genkidama.runs.curves.AXES`.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ConfigurationError: there is no such axis, a run is a search, or none of them has ended an
+            episode yet.
+        EnvironmentFailure: the files cannot be written.
+    """
+    if over not in AXES:
+        raise ConfigurationError(f"over = {over!r}: expected one of {', '.join(AXES)}")
+    series = series_of(runs)
+    makers = {
+        "learning": lambda: _learning(series, over),
+        "children": lambda: _children(runs[0], over) if len(runs) == 1 else None,
+        "diagnostics": lambda: draw_diagnostics(series, over),
+        "returns": lambda: _returns(series),
+    }
+    paths = write_all(makers, folder)
+    if not paths:
+        names = ", ".join(str(run.path) for run in runs)
+        raise ConfigurationError(f"{names}: no episode has ended yet, so there is nothing to draw")
+    return paths
+
+
+def _curve(run: Run, over: str) -> tuple[Numbers, Numbers]:
+    found = columns(run.history())
+    points = [
+        (x, y)
+        for x, y in zip(found[over], found["mean_return"], strict=True)
+        if y is not None and math.isfinite(y)
+    ]
+    x, y = np.array(points, np.float64).reshape(-1, 2).T
+    return x, y
+
+
+def _learning(series: Sequence[Series], over: str) -> Figure | None:
+    """The mean training returns; of several seeds the median, and the quartiles as a band."""
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    drawn = False
+    for number, one in enumerate(series):
+        curves = [curve for run in one.runs if len((curve := _curve(run, over))[0])]
+        if not curves:
+            continue
+        drawn = True
+        draw_curves(axes, curves, COLOURS[number % len(COLOURS)], one.label)
+    if not drawn:
+        return None
+    threshold = _threshold(series[0].runs[0])
+    if threshold is not None:
+        axes.axhline(threshold, color=GREY, linewidth=1.0, linestyle=(0, (4, 3)))
+        axes.annotate("solved", (0.995, threshold), xycoords=("axes fraction", "data"),
+                      ha="right", va="bottom", fontsize=8, color=GREY)  # fmt: skip
+    window = series[0].runs[0].experiment.stop.window
+    axes.set_title(f"Mean return of the last {window} training episodes")
+    axes.set_xlabel(AXES[over])
+    axes.set_ylabel("return")
+    if len(series) > 1 or len(series[0].runs) > 1:
+        axes.legend(loc="lower right")
+    _thousands(axes)
+    return figure
+
+
+def draw_curves(
+    axes: Axes, curves: Sequence[tuple[Numbers, Numbers]], colour: str, label: str
+) -> None:
+    """One curve as a line; several as the median, and the quartiles as a band.
+
+    Args:
+        axes: where.
+        curves: of each x, which never falls, and y; both (n,), n at least 1.
+        colour: of all of them.
+        label: in the legend.
+    """
+    if len(curves) == 1:
+        axes.plot(*curves[0], color=colour, linewidth=1.6, label=plain(label))
+        return
+    for x, y in curves:
+        axes.plot(x, y, color=colour, linewidth=0.5, alpha=0.35)
+    middle = band(curves)
+    axes.fill_between(middle.x, middle.low, middle.high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(middle.x, middle.median, color=colour, linewidth=2.0, label=plain(label))
+
+
+def _threshold(run: Run) -> float | None:
+    """The mean from which on the task counts as solved, if the run knows it."""
+    solved = run.experiment.solved
+    if solved is None and run.evaluation is not None:
+        solved = run.evaluation.get("threshold")
+    return solved
+
+
+def _children(run: Run, over: str) -> Figure | None:
+    """Exchanges of each child, how stale they were, and how far from the parent's their weights."""
+    found = columns(run.history())
+    children = sorted(set(found["child"]))
+    if not children:
+        return None
+    who = np.array(found["child"])
+    place = np.array(found[over], np.float64)
+    stale = np.array(found["staleness"], np.float64)
+    far = np.array(found["distance"], np.float64)  # None is NaN: it is not judged at each push
+    judged = ~np.isnan(far)
+    rows = 3 if judged.any() else 2
+    figure = Figure(figsize=(9, 3 * rows), layout="constrained")
+    charts = figure.subplots(rows, 1, sharex=True)
+    for number, child in enumerate(children[:_MOST_CHILDREN]):
+        own = who == child
+        colour = COLOURS[number]
+        charts[0].plot(place[own], np.arange(1, own.sum() + 1), color=colour, label=plain(child))
+        charts[1].plot(*_means(place[own], stale[own]), color=colour)
+        if (seen := own & judged).any():
+            charts[2].plot(place[seen], far[seen], ".", color=colour, markersize=4)
+    left_out = len(children) - _MOST_CHILDREN
+    more = f" (of {left_out} more children not shown)" * (left_out > 0)
+    charts[0].set_title(f"Exchanges{more}")
+    charts[1].set_title("Staleness: versions that other pushes had made meanwhile (means)")
+    if rows == 3:
+        charts[2].set_title("Disagreement: |θ_C − θ_P| / |θ_P| as the child pushes")
+    charts[-1].set_xlabel(AXES[over])
+    charts[0].legend(loc="upper left")
+    _thousands(charts[0])
+    return figure
+
+
+def _means(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+    spans = [part for part in np.array_split(np.arange(len(x)), _SPANS) if len(part)]
+    return (
+        np.array([x[part].mean() for part in spans]),
+        np.array([y[part].mean() for part in spans]),
+    )
+
+
+def _returns(series: Sequence[Series]) -> Figure | None:
+    """The returns of the evaluated episodes of all runs."""
+    found: list[tuple[str, Numbers]] = []
+    for one in series:
+        for run in one.runs:
+            evaluation: dict[str, Any] = run.evaluation or {}
+            if evaluation.get("returns"):
+                found.append((run.path.name, np.array(evaluation["returns"], np.float64)))
+    return draw_densities(found) if found else None
+
+
+def draw_densities(found: Sequence[tuple[str, Numbers]]) -> Figure:
+    """Returns of evaluated episodes, as densities with their quartiles.
+
+    Args:
+        found: of each line its name and the returns (n,), n at least 1.
+    """
+    figure = Figure(figsize=(9, 1.6 + 0.7 * len(found)), layout="constrained")
+    axes = figure.subplots()
+    for number, (name, returns) in enumerate(reversed(found)):
+        colour = COLOURS[(len(found) - 1 - number) % len(COLOURS)]
+        if np.ptp(returns) > 0.0:
+            parts: Any = axes.violinplot(
+                [returns], positions=[number], orientation="horizontal", widths=0.8,
+                showextrema=False, points=200,
+            )  # fmt: skip
+            parts["bodies"][0].set(facecolor=colour, alpha=0.35, linewidth=0)
+        low, middle, high = np.quantile(returns, [0.25, 0.5, 0.75])
+        axes.plot([low, high], [number, number], color=colour, linewidth=5, solid_capstyle="butt")
+        axes.plot(middle, number, "o", color="white", markeredgecolor=INK, markersize=5)
+        axes.annotate(
+            f"{plain(name)}: {returns.mean():.1f} ± {returns.std():.1f}",
+            (0.005, number + 0.32), xycoords=("axes fraction", "data"), fontsize=8, color=INK,
+        )  # fmt: skip
+    axes.set_yticks([])
+    axes.set_ylim(-0.6, len(found) - 0.4)
+    axes.set_xlabel("return of an evaluated episode (bar: the middle half; dot: the median)")
+    axes.set_title("Returns of the evaluated episodes")
+    return figure
+
+
+def _thousands(axes: Axes) -> None:
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

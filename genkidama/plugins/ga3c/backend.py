@@ -1,0 +1,340 @@
+"""GA3C: a child's agents and the engine that predicts and trains for them. The backend `"ga3c"`.
+
+Laws of this file:
+- It never computes and imports no torch: it sleeps until an agent, the engine or a timer wakes it.
+- An exchange is due as with Hogwild. With `exchange = "free"` it is due after so much time or so
+  many steps, with `"episode"` when every agent has ended an episode in each of its environments,
+  and waits. Trainers never wait.
+- An agent that dies is replaced. So is the engine: on a CPU nothing is lost with it, on a GPU what
+  it has learned since the last exchange. A process that dies again and again without getting
+  anywhere ends the child, with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from genkidama.child.backend import Work
+from genkidama.child.forkservers import AGENTS
+from genkidama.child.metrics import DiagnosticsReader
+from genkidama.child.shared_weights import SharedWeights, change
+from genkidama.child.worker_pool import WorkerPool
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.plugins.ga3c.adjustment import Adjustment, Setting
+from genkidama.plugins.ga3c.engine_process import EngineProcess, pipe
+from genkidama.plugins.ga3c.queues import put, ring, take, waiting
+from genkidama.plugins.ga3c.rates import Rates
+from genkidama.plugins.ga3c.slots import Count, Ends, SlotLayout, Slots
+from genkidama.protocol.vector import Signature, Vector
+from genkidama.runtime.pacing import RestartPolicy
+from genkidama.runtime.watchdog import Watchdog
+
+__all__ = ["GA3C"]
+
+#: N_A for each core, if `ga3c.agents` is "auto".
+_AGENTS_PER_CORE = 8
+
+#: An engine may do nothing for so many times as long as an agent.
+_ENGINE_PATIENCE = 2.0
+
+#: This share of a window passes before the window begins. Meanwhile agents start, and whatever else
+#: a change has stirred up settles.
+_SETTLING = 0.25
+
+log = structlog.get_logger()
+
+
+class GA3C:
+    """Owns a child's agents and its engine. See `Backend` for what each method promises.
+
+    Args:
+        experiment: all settings.
+        cores: CPU cores that the child may use, at least 1. If `ga3c.agents` is "auto", the number
+            of agents follows from it.
+        name: the child's name; it makes its agents' random numbers differ from other children's.
+    """
+
+    def __init__(self, experiment: Experiment, cores: int, name: str = "child") -> None:
+        if cores < 1:
+            raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+        self.experiment = experiment
+        settings = self._settings = experiment.ga3c
+        many = min(-(-_AGENTS_PER_CORE * cores // settings.environments), settings.max_agents)
+        agents = many if settings.agents == "auto" else settings.agents
+        #: N_P, N_T and N_A as they are now.
+        self.setting = Setting(settings.predictors, settings.trainers, agents)
+        #: What the dynamic adjustment has tried, a row a window; None if it is off.
+        self.adjustment: Adjustment | None = None
+        self._crew = WorkerPool(
+            experiment, "agent", name, self._fork, lambda agent: self.slots.mark_of(agent)
+        )
+        #: Of the engine, which compiles before its first batch and warms its device up.
+        self._watch = Watchdog(
+            _ENGINE_PATIENCE * experiment.child.hang_seconds,
+            lambda _: self.slots.mark_of_engine(),
+            self._engine_hung,
+        )
+        self._predictions, self._training = pipe(), pipe()
+        self._bells = [pipe() for _ in range(settings.max_agents)]
+        for _, end in self._bells:
+            # An agent that hangs must not hold up the thread that rings for it.
+            os.set_blocking(end.fileno(), False)
+        self._engine: EngineProcess | None = None
+        self._slots: Slots | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._adjusting: asyncio.Task[None] | None = None
+        self._policy = RestartPolicy(3)
+        self._updates_at_death = 0
+        self._rates = Rates()
+        self._diagnosis = DiagnosticsReader(experiment)
+        self._on_device = False
+
+    @property
+    def slots(self) -> Slots:
+        assert self._slots is not None, "startup() comes first"
+        return self._slots
+
+    @property
+    def pids(self) -> list[int]:
+        """The process numbers of the agents that live."""
+        return self._crew.pids
+
+    async def startup(self) -> Signature:
+        # The nursery imports the environment while the engine imports torch.
+        nursery, warming = AGENTS.pid, asyncio.ensure_future(asyncio.to_thread(self._warm_up))
+        self._engine = self._launch()
+        try:
+            entries, vector, facts, device = await self._engine.build(self.experiment)
+            await asyncio.shield(warming)
+        finally:
+            # A child that is told to stop, or cannot go on, does not wait for the nursery.
+            while not warming.done():
+                with suppress(ProcessLookupError):
+                    if (born := AGENTS.pid) is not None and born != nursery:
+                        os.kill(born, signal.SIGKILL)
+                await asyncio.wait((warming,), timeout=0.1)
+        self.signature = Signature.of(entries)
+        self._on_device = device != "cpu"
+        settings = self._settings
+        self._slots = Slots(
+            SlotLayout(
+                agents=settings.max_agents,
+                environments=settings.environments,
+                rollouts=settings.rollouts,
+                steps=self.experiment.algorithm.batch_size,
+                size=self.signature.size,
+                # A thread that leaves counts in its row to the end, while another takes its place.
+                threads=2
+                * (
+                    max(settings.predictors, settings.max_predictors)
+                    + max(settings.trainers, settings.max_trainers)
+                ),
+                **facts,
+            )
+        )
+        self._weights = SharedWeights(self._slots, vector)
+        self._engine.attach(self.slots)
+        return self.signature
+
+    def _warm_up(self) -> None:
+        # If it dies of the environment, agents will, too, and say so.
+        with suppress(EOFError, OSError):
+            process = AGENTS.start("os:getpid", (), self.experiment)
+            process.join()
+            process.close()
+
+    def _launch(self) -> EngineProcess:
+        ends = (*self._predictions, *self._training, *(bell for _, bell in self._bells))
+        return EngineProcess([end.fileno() for end in ends], self)
+
+    async def begin(self, weights: Vector | None, version: int = 0) -> None:
+        self._weights.begin(weights)
+        self._put_to_work()
+        self._watch.ages.wake(0)
+        self._watch.begin()
+        await self._crew.begin(self.setting.agents, version, self.slots.semaphore)
+        self._rates.begin()
+        if self._settings.dynamic:
+            most = Setting(
+                self._settings.max_predictors,
+                self._settings.max_trainers,
+                self._settings.max_agents,
+            )
+            self.adjustment = Adjustment(
+                self.setting, most, np.random.default_rng((self.experiment.seed, version))
+            )
+            self._adjusting = asyncio.get_running_loop().create_task(self._adjust(self.adjustment))
+
+    def _put_to_work(self) -> None:
+        assert self._engine is not None
+        self._engine.tell("reset")
+        self._engine.tell("resize", self.setting.predictors, self.setting.trainers)
+
+    def _fork(self, index: int, line: Connection, seed: tuple[int, ...]) -> ForkServerProcess:
+        self.slots.stop[index] = False
+        ends = Ends(self._predictions[1], self._training[1], self._bells[index][0])
+        return AGENTS.start(
+            "genkidama.plugins.ga3c.agent:run_agent",
+            (index, self.experiment, self.slots, ends, line, seed),
+            self.experiment,
+        )
+
+    # The engine.
+
+    def _engine_hung(self, _: int, seconds: float) -> None:
+        log.warning("engine hung", reason=f"it did nothing for {seconds:.0f} s, and is killed")
+        if self._engine is not None:
+            self._engine.kill()
+
+    def engine_lost(self, reason: str, alive: bool) -> None:
+        """It says that it cannot go on, or is gone."""
+        self._watch.ages.gone(0)
+        updates = self.slots.updates
+        if updates > self._updates_at_death:
+            self._policy.worked()
+        self._policy.died(time.monotonic())
+        self._updates_at_death = updates
+        if alive:
+            self._crew.fail(EnvironmentFailure(f"training cannot go on: {reason}"))
+        elif self._policy.given_up:
+            times = f"{self._policy.deaths} times without an update"
+            self._crew.fail(
+                EnvironmentFailure(f"the process that holds the model died {times}: {reason}")
+            )
+        else:
+            log.warning("engine lost", reason=reason)
+            self._restart = asyncio.get_running_loop().create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        """Another engine goes on with the weights and the work that are in the shared memory."""
+        slots = self.slots
+        engine = self._engine = self._launch()
+        try:
+            await engine.build(self.experiment)
+        except EnvironmentFailure:
+            self.engine_lost(f"exit code {engine.wait()}", False)
+            return
+        except ConfigurationError as error:
+            # It was built before, so a device is gone, or a module.
+            self.engine_lost(str(error), True)
+            return
+        # What the lost one had taken from the queues is put there again. By now every agent sleeps,
+        # so nothing is put twice.
+        queues = (self._predictions, len(slots.asked)), (self._training, len(slots.busy))
+        for (queue, _), size in queues:
+            if waiting(queue.fileno()):
+                take(queue.fileno(), 2 * size)
+        engine.attach(slots)
+        self._watch.ages.wake(0)
+        self._put_to_work()
+        put(self._predictions[1].fileno(), np.flatnonzero(slots.asked != slots.answered).tolist())
+        put(self._training[1].fileno(), np.flatnonzero(slots.busy).tolist())
+
+    # The dynamic adjustment.
+
+    async def _adjust(self, adjustment: Adjustment) -> None:
+        window = self._settings.window_seconds
+        while True:
+            await asyncio.sleep(_SETTLING * window)
+            before, began = self._rollouts(), time.monotonic()
+            await asyncio.sleep(window)
+            rate = (self._rollouts() - before) / (time.monotonic() - began)
+            await self._apply(adjustment.judge(rate))
+
+    def _rollouts(self) -> int:
+        return int(self.slots.counters[:, Count.ROLLOUTS].sum())
+
+    async def _apply(self, setting: Setting) -> None:
+        before, self.setting = self.setting, setting
+        assert self._engine is not None
+        if setting[:2] != before[:2]:
+            self._engine.tell("resize", setting.predictors, setting.trainers)
+        if setting.agents != before.agents:
+            self._wake(await self._crew.resize(setting.agents))
+
+    def _wake(self, agents: list[int]) -> None:
+        """Makes these agents see that they should end."""
+        self.slots.stop[agents] = True
+        for agent in agents:
+            ring(self._bells[agent][1].fileno())
+
+    # Exchanges.
+
+    async def due(self) -> None:
+        await self._crew.due()
+        if self._on_device and self._engine is not None:
+            await self._engine.publish()
+
+    def snapshot(self) -> Vector:
+        return self._weights.snapshot()
+
+    def take_work(self) -> Work:
+        work = self._crew.take_work()
+        measures = {
+            **self._rates.figures(self.slots.counters.sum(0)),
+            **dict(zip(Setting._fields, self.setting, strict=True)),
+            "queue_prediction": waiting(self._predictions[0].fileno()),
+            "queue_training": waiting(self._training[0].fileno()),
+            **self._diagnosis.figures(self.slots.diagnostics, float(self.slots.progress[0])),
+        }
+        return Work(work.steps, work.returns, measures)
+
+    def blend(self, sent: Vector, parent: Vector, beta: float) -> None:
+        free = self.experiment.child.exchange == "free"
+        self._weights.blend(sent, parent, beta, keep_changes=free or self._on_device)
+        if beta and self._on_device and self._engine is not None:
+            trainable = len(self.slots.change)
+            self.slots.change[:] = change(sent[:trainable], parent[:trainable], beta)
+            self._engine.tell("change")
+
+    def reset(self, weights: Vector) -> None:
+        self._weights.reset(weights)
+        if self._on_device and self._engine is not None:
+            self._engine.tell("reset")
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        return self._weights.state()
+
+    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        self._weights.restore(state)
+
+    def set_progress(self, progress: float) -> None:
+        self._weights.set_progress(progress)
+
+    def answered(self, steps: int) -> None:
+        self._crew.exchange_steps = steps or self.experiment.child.exchange_steps
+
+    def release(self) -> None:
+        self._crew.release()
+
+    async def shutdown(self) -> None:
+        self._watch.end()
+        for task in (self._adjusting, self._restart):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
+        if self._slots is not None:
+            self._wake(list(range(self._slots.layout.agents)))
+        await self._crew.shutdown()
+        if self._engine is not None:
+            await self._engine.end()
+        for end in (
+            *self._predictions,
+            *self._training,
+            *(end for bell in self._bells for end in bell),
+        ):
+            end.close()
+        if self._slots is not None:
+            self._slots.close()

@@ -1,0 +1,176 @@
+"""What the agents and the engine of a child share: rollouts in slots, the weights, and counters.
+
+An agent owns E lanes, one environment each. A lane has K slots. A slot holds one rollout of up to T
+steps. A step's place in the flat arrays is its row: (lane · K + slot) · T + t.
+
+Laws of this file:
+- A slot belongs to its agent until its index is put into the training queue, with `busy` set. It
+  belongs to its agent again when a trainer has copied it and cleared `busy`.
+- An agent asks for a prediction by `position` (the row where the observation lies), then
+  `asked` + 1, then the lane's index in the prediction queue. The answer is what stands at that row,
+  then `answered` = `asked`. So a request of an agent that has died meanwhile does no harm, nor does
+  a request that is read twice.
+- Each thread counts in a row of `counters` that is its own. A sum is added up by its reader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.protocol.diagnostics import SHAPE
+from genkidama.runtime.shared_block import Block
+
+__all__ = ["Count", "Ends", "SlotLayout", "Slots"]
+
+Array = npt.NDArray[Any]
+
+
+class Count(IntEnum):
+    """The columns of `Slots.counters`."""
+
+    PREDICTIONS = 0
+    PREDICTION_BATCHES = 1
+    #: Rollouts taken from the training queue.
+    ROLLOUTS = 2
+    #: Steps that were trained on.
+    STEPS = 3
+    UPDATES = 4
+    #: Updates between acting and learning, summed over these steps.
+    LAG = 5
+
+
+@dataclass(frozen=True)
+class SlotLayout:
+    """The sizes that the memory follows from."""
+
+    #: N_A, at most.
+    agents: int
+    #: E: lanes of an agent.
+    environments: int
+    #: K: slots of a lane.
+    rollouts: int
+    #: T: steps of a slot.
+    steps: int
+    observation_shape: tuple[int, ...]
+    #: NumPy's name of the observations' type.
+    observation_type: str
+    #: Numbers of an action.
+    action_columns: int
+    #: Numbers of the weight vector.
+    size: int
+    #: How many of them are trainable.
+    trainable: int
+    #: Vectors of optimizer state.
+    state_rows: int
+    #: Threads that count.
+    threads: int
+
+    def parts(self) -> dict[str, tuple[tuple[int, ...], Any]]:
+        lanes = self.agents * self.environments
+        slots = lanes * self.rollouts
+        rows = slots * self.steps
+        return {
+            "weights": ((self.size,), np.float32),
+            "change": ((self.trainable,), np.float32),
+            "state": ((self.state_rows, self.trainable), np.float32),
+            "clock": ((1,), np.float64),
+            "observations": ((rows, *self.observation_shape), self.observation_type),
+            "actions": ((rows, self.action_columns), np.float32),
+            "values": ((rows,), np.float32),
+            "log_mu": ((rows,), np.float32),
+            "born": ((rows,), np.int64),
+            "rewards": ((rows,), np.float32),
+            "discounted": ((rows,), np.float32),
+            "lengths": ((slots,), np.int64),
+            "bootstraps": ((slots,), np.float32),
+            "cut": ((slots,), np.bool_),
+            "busy": ((slots,), np.bool_),
+            "position": ((lanes,), np.int64),
+            "asked": ((lanes,), np.int64),
+            "answered": ((lanes,), np.int64),
+            "counters": ((self.threads, len(Count)), np.int64),
+            "diagnostics": ((self.threads + self.agents, *SHAPE), np.float64),
+            "semaphore": ((self.agents,), np.bool_),
+            "stop": ((self.agents,), np.bool_),
+            "progress": ((1,), np.float64),
+        }
+
+
+class Slots(Block):
+    """The arrays; `SlotLayout` gives their shapes."""
+
+    layout: SlotLayout
+    #: θ_C, or on a GPU the copy of it that was published last.
+    weights: Array
+    #: What an exchange adds to the weights of a GPU.
+    change: Array
+    #: Optimizer state, and steps so far; on a GPU a copy as `weights`.
+    state: Array
+    clock: Array
+    #: By row: what the agent saw; what it did, V(s), log μ(a|s), and the number of updates at that
+    #: prediction.
+    observations: Array
+    actions: Array
+    values: Array
+    log_mu: Array
+    born: Array
+    #: By row: the reward, and the discounted return of the episode so far, as the environment gives
+    #: them.
+    rewards: Array
+    discounted: Array
+    #: By slot: steps; V of the observation after the last of them; whether the episode could go on
+    #: there; see the laws.
+    lengths: Array
+    bootstraps: Array
+    cut: Array
+    busy: Array
+    #: By lane: see the laws.
+    position: Array
+    asked: Array
+    answered: Array
+    #: By thread and `Count`.
+    counters: Array
+    #: By thread, and then by agent: how learning goes (`genkidama.protocol.diagnostics`).
+    diagnostics: Array
+    #: By agent: the semaphore vector, and whether it should end.
+    semaphore: Array
+    stop: Array
+    #: How much of the run is done.
+    progress: Array
+
+    @property
+    def updates(self) -> int:
+        """How many updates there were."""
+        return int(self.counters[:, Count.UPDATES].sum())
+
+    def mark_of(self, agent: int) -> int | None:
+        """A number that changes with each step of an agent; None while it waits for the engine."""
+        layout = self.layout
+        lanes = slice(agent * layout.environments, (agent + 1) * layout.environments)
+        asked = self.asked[lanes]
+        # A full slot that the trainers have not got yet may be one more.
+        full = self.busy.reshape(-1, layout.rollouts)[lanes].sum(1) >= layout.rollouts - 1
+        if full.any() or (asked != self.answered[lanes]).any():
+            return None
+        return int(asked.sum())
+
+    def mark_of_engine(self) -> int | None:
+        """A number that changes when the engine does anything; None while nobody waits for it."""
+        if not self.busy.any() and (self.asked == self.answered).all():
+            return None
+        return int(self.counters.sum())
+
+
+@dataclass(frozen=True)
+class Ends:
+    """An agent's ends of the pipes; they can be handed to a process that is being started."""
+
+    predictions: Connection
+    training: Connection
+    bell: Connection

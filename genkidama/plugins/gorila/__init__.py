@@ -1,0 +1,14 @@
+"""Gorila (Nair et al. 2015): global replay, DQN, V-trace, a sharded parent."""
+
+from __future__ import annotations
+
+from genkidama.config.plugin import Plugin
+
+__all__ = ["PLUGIN"]
+
+PLUGIN = Plugin(
+    learners={
+        "dqn": "genkidama.plugins.gorila.dqn:DQN",
+        "vtrace": "genkidama.plugins.gorila.off_policy:VTrace",
+    }
+)

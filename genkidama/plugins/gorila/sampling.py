@@ -1,0 +1,320 @@
+"""Drawing from the replay tensor: single steps, n-step returns and trajectories.
+
+Laws of this file:
+- Steps that begin where a share was overwritten while they were copied are drawn again.
+- n steps are the steps themselves, one after the other, across blocks. They end with the episode,
+  where it was cut, and where the next step is not remembered: at the write head, at a lap's end,
+  and where a core has died. What they have come to is then completed by s′, with fewer steps.
+- Rewards are scaled, and cut, one by one, before they are summed up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from genkidama.child.replay_tensor import ReadView, ReplayTensor
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Rollout, Transitions, scaled
+from genkidama.plugins.gorila.sum_tree import SumTrees
+
+__all__ = ["LearnersReplay", "Sampler"]
+
+Array = npt.NDArray[Any]
+
+
+class Sampler:
+    """Draws steps as the environment gave them.
+
+    Args:
+        replay: the tensor.
+        gamma: discount of a step.
+        scale: from the environment's rewards to those that are summed up.
+        forest: the priorities, if there are any.
+    """
+
+    def __init__(
+        self,
+        replay: ReplayTensor,
+        gamma: float = 1.0,
+        scale: Callable[[Array], Array] | None = None,
+        forest: SumTrees | None = None,
+    ) -> None:
+        self.replay = replay
+        self._gamma = gamma
+        self._scale = scale
+        self._forest = forest
+        cores, rows, columns = replay.tensor.shape
+        self._table = replay.tensor.reshape(cores * rows, columns)
+        self._size = rows
+
+    def sample(
+        self,
+        rng: np.random.Generator,
+        count: int,
+        *,
+        share: int | None = None,
+        replacement: bool = True,
+        steps: int = 1,
+        correction: float | None = None,
+    ) -> Transitions:
+        """Random steps; copies.
+
+        Args:
+            rng: decides.
+            share: only this core's steps; all cores' if absent.
+            count, replacement, steps, correction: as `Replay.sample` has them.
+
+        Raises:
+            ValueError: as there.
+        """
+        if correction is not None and self._forest is None:
+            raise ValueError("no priorities are kept: set replay.priority_exponent above 0")
+        look = self.replay.look()
+        weights = np.ones(count, np.float32)
+        if correction is None:
+            cores, rows = self._uniform(rng, look, count, share, replacement)
+        else:
+            assert self._forest is not None
+            cores, rows, priorities = self._forest.draw(rng, look, count, share, replacement)
+            weights = _corrections(priorities, correction)
+        found = self._copied(cores, rows, steps, weights)
+        again = self.replay.overwritten(look, cores, rows)
+        if not again.any():
+            return found
+        more = int(again.sum()) if replacement else count
+        others = self.sample(
+            rng, more, share=share, replacement=replacement, steps=steps, correction=correction
+        )
+        if not replacement:
+            return others
+        for name, column in vars(found).items():
+            column[again] = getattr(others, name)
+        return found
+
+    def trajectories(
+        self, rng: np.random.Generator, count: int, length: int, share: int | None
+    ) -> tuple[Array, Array, Array, Array, Array]:
+        """Random trajectories of at most `length` steps, one behind the other.
+
+        Returns:
+            The n rows of T that they are, copies (n, M), and their observations (n, ...); which of
+            them end one (n,); which of these ends are cuts (n,); and the observations that followed
+            the cuts.
+        """
+        replay = self.replay
+        while True:
+            look = replay.look()
+            cores, rows = self._uniform(rng, look, count, share, True)
+            chain, lengths, after = self._walk(cores, rows, length)
+            there = np.arange(length) < lengths[:, None]
+            places = (cores[:, None] * self._size + chain)[there]
+            table = self._table[places]
+            observations = replay.observations[np.divmod(places, self._size)]
+            last = np.zeros_like(there)
+            last[np.arange(count), lengths - 1] = True
+            ends = last[there]
+            terminated = replay.terminated[cores, chain[:, -1]] > 0.0
+            cuts = ends.copy()
+            cuts[ends] = ~terminated
+            following = replay.observations[cores, after][~terminated]
+            if not replay.overwritten(look, cores, rows).any():
+                return table, observations, ends, cuts, following
+
+    def _uniform(
+        self,
+        rng: np.random.Generator,
+        look: ReadView,
+        count: int,
+        share: int | None,
+        replacement: bool,
+    ) -> tuple[Array, Array]:
+        """Cores and rows of uniformly random steps."""
+        front = look.front
+        back = look.back
+        if share is not None:
+            elsewhere = np.arange(len(front)) != share
+            front = np.where(elsewhere, 0, front)
+            back = np.where(elsewhere, 0, back)
+        ends = np.cumsum(front + back)
+        total = int(ends[-1])
+
+        def places(numbers: Array) -> tuple[Array, Array]:
+            """Core and row of each of the readable rows with these numbers."""
+            cores = np.searchsorted(ends, numbers, side="right")
+            rows = numbers - (ends - front - back)[cores]
+            rows += np.where(rows < front[cores], 0, (look.start - front)[cores])
+            return cores, rows
+
+        following = self.replay.following if total else np.zeros((1, 1))
+        if replacement and total:
+            cores, rows = places(rng.integers(total, size=count))
+            # Stops are drawn again. They are as rare as cuts are.
+            while (again := following[cores, rows] <= 0.0).any():
+                cores[again], rows[again] = places(rng.integers(total, size=int(again.sum())))
+            return cores, rows
+        steps = np.arange(0)
+        if total:
+            steps = np.flatnonzero(following[places(np.arange(total))] > 0.0)
+        if count > len(steps):
+            raise ValueError(f"{count} steps asked for, {len(steps)} are there")
+        return places(rng.choice(steps, count, replace=False))
+
+    def _walk(self, cores: Array, rows: Array, most: int) -> tuple[Array, Array, Array]:
+        """What follows steps, as far as it is remembered.
+
+        Returns:
+            The rows of the steps (B, most), the last one again and again behind the end; how many
+            they are (B,); and the row of s′, which is senseless after a termination (B,).
+        """
+        terminated, following = self.replay.terminated, self.replay.following
+        chain = np.empty((len(rows), most), np.intp)
+        chain[:, 0] = at = rows
+        lengths = np.ones(len(rows), np.intp)
+        going = np.ones(len(rows), np.bool_)
+        for step in range(1, most):
+            after = at + following[cores, at].astype(np.intp)
+            going &= terminated[cores, at] == 0.0
+            after[~going] = rows[~going]
+            # A lane's stop says where the lane went on.
+            after -= np.minimum(following[cores, after], 0.0).astype(np.intp)
+            going &= following[cores, after] > 0.0
+            at = np.where(going, after, at)
+            chain[:, step] = at
+            lengths += going
+        over = terminated[cores, at] > 0.0
+        return chain, lengths, np.where(over, at, at + following[cores, at].astype(np.intp))
+
+    def _copied(self, cores: Array, rows: Array, steps: int, weights: Array) -> Transitions:
+        replay = self.replay
+        chain, lengths, after = self._walk(cores, rows, steps)
+        places = cores * self._size + rows
+        first = self._table.take(places, 0)
+        last = first if steps == 1 else self._table.take(cores * self._size + chain[:, -1], 0)
+        width = replay.width
+        if width:
+            shape = (len(rows), *replay.observations.shape[2:])
+            observations = first[:, :width].reshape(shape)
+        else:
+            observations = replay.observations[cores, rows]
+        at_reward = width + replay.actions.shape[2]
+        terminated = last[:, at_reward + 1] > 0.0
+        discounts = np.power(self._gamma, lengths).astype(np.float32)
+        discounts[terminated] = 0.0
+        return Transitions(
+            observations=observations,
+            actions=first[:, width:at_reward],
+            rewards=self._returns(cores, chain, lengths),
+            following=replay.observations[cores, after],
+            terminated=terminated,
+            truncated=last[:, at_reward + 2] > 0.0,
+            log_mu=first[:, at_reward + 3],
+            discounts=discounts,
+            weights=weights,
+            places=places,
+        )
+
+    def _returns(self, cores: Array, chain: Array, lengths: Array) -> Array:
+        """Σ γ^k·r_k over each chain: float32 (B,)."""
+        rewards = self.replay.rewards[cores[:, None], chain]
+        if self._scale is not None:
+            rewards = self._scale(rewards)
+        steps = chain.shape[1]
+        if steps == 1:
+            result: Array = rewards[:, 0]
+            return result
+        powers = np.power(self._gamma, np.arange(steps)).astype(np.float32)
+        powers = np.where(np.arange(steps) < lengths[:, None], powers, np.float32(0.0))
+        summed: Array = (rewards * powers).sum(1)
+        return summed
+
+
+def _corrections(priorities: Array, correction: float) -> Array:
+    """The weights of steps that were drawn in proportion to their priorities: (B,)."""
+    weights = np.power(priorities / priorities.min(), -correction)
+    result: Array = weights.astype(np.float32)
+    return result
+
+
+class LearnersReplay:
+    """The tensor as a learner sees it: steps as its rollouts have them.
+
+    Args:
+        replay: the tensor.
+        model: for its head, its settings and its running statistics.
+        rng: decides what is drawn.
+        index: the core that learns.
+        forest: the priorities, if there are any.
+    """
+
+    def __init__(
+        self,
+        replay: ReplayTensor,
+        model: Model,
+        rng: np.random.Generator,
+        index: int,
+        forest: SumTrees | None = None,
+    ) -> None:
+        self._replay = replay
+        self._model = model
+        self._rng = rng
+        self._index = index
+        self._forest = forest
+        self._sampler = Sampler(replay, model.experiment.algorithm.gamma, self._scaled, forest)
+
+    def __len__(self) -> int:
+        look = self._replay.look()
+        return int(look.front.sum() + look.back.sum())
+
+    def sample(
+        self,
+        count: int,
+        *,
+        own: bool = False,
+        replacement: bool = True,
+        steps: int = 1,
+        correction: float | None = None,
+    ) -> Transitions:
+        drawn = self._sampler.sample(
+            self._rng,
+            count,
+            share=self._index if own else None,
+            replacement=replacement,
+            steps=steps,
+            correction=correction,
+        )
+        drawn.actions = drawn.actions.astype(self._model.head.dtype)
+        drawn.observations = self._model.seen(drawn.observations)
+        drawn.following = self._model.seen(drawn.following)
+        return drawn
+
+    def prioritize(self, places: Array, errors: Array) -> None:
+        if self._forest is not None:
+            self._forest.prioritize(self._index, places, errors)
+
+    def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
+        share = self._index if own else None
+        table, observations, ends, cuts, following = self._sampler.trajectories(
+            self._rng, count, length, share
+        )
+        model = self._model
+        width = self._replay.width
+        columns = model.head.columns
+        return Rollout(
+            torch.from_numpy(model.seen(observations)),
+            torch.from_numpy(table[:, width : width + columns].astype(model.head.dtype)),
+            self._scaled(table[:, width + columns]),
+            ends,
+            np.flatnonzero(cuts),
+            torch.from_numpy(model.seen(following)),
+            log_mu=table[:, width + columns + 3].copy(),
+            replay=self,
+        )
+
+    def _scaled(self, rewards: Array) -> Array:
+        model = self._model
+        return scaled(rewards, model.experiment.environment, model.moments("returns"))

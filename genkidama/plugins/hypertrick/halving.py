@@ -1,0 +1,162 @@
+"""Successive Halving that waits for nobody: ASHA, and Hyperband's brackets of it. Pure.
+
+Li et al., "Hyperband" (arXiv 1603.06560), and Li et al., "A System for Massively Parallel
+Hyperparameter Tuning" (arXiv 1810.05934). η is the reduction factor, r the least number of phases.
+A *rung* is a number of phases after which a trial is judged: r·η^k.
+
+Laws of this file:
+- The verdict is the reply to the report: a trial goes on if it is among the best 1/η of the reports
+  of its rung so far, its own included. Of fewer than η reports the best goes on.
+- So a verdict may be wrong in hindsight, and a trial that is stopped stays stopped. Hyperband's
+  original waits until a rung is full. ASHA's original puts a trial aside, and lets it go on later
+  if it is among the best 1/η by then. Both would have a node wait, or move a trial.
+- Verdicts are those of Optuna's `SuccessiveHalvingPruner`, which decides in this way, too, and in
+  each bracket those of its `HyperbandPruner`. Equal metrics pass together.
+- Bracket b has its first rung after r·η^b phases. Trials fill the brackets by their numbers, as
+  many in each as Hyperband's algorithm 1 says, b = 0 first; then it begins anew. (Optuna draws a
+  trial's bracket by a hash.) A bracket's rungs keep all reports, those of earlier turns too.
+- After the last phase nothing is decided.
+- NaN is worse than any number, and stops its trial at once. Optuna does not count such a report.
+- A report of the same trial and phase is answered again and counted once.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from itertools import accumulate
+
+from genkidama.plugins.hypertrick.equations import check_natural, geometric_phases
+from genkidama.plugins.hypertrick.rule import Decision, Mode, Verdict, checked_metric
+
+__all__ = ["Halving", "bracket_sizes"]
+
+
+def bracket_sizes(phases: int, factor: int, least: int = 1) -> tuple[int, ...]:
+    """How many trials Hyperband begins in each bracket, ⌈(s_max+1)/(s+1)·η^s⌉ from s_max down to 0.
+
+    For 27 phases and η = 3 they are 27, 12, 6 and 4.
+    """
+    check_natural("phases", phases)
+    check_natural("factor", factor, least=2)
+    check_natural("least", least)
+    highest = 0
+    while least * factor ** (highest + 1) <= phases:
+        highest += 1
+    return tuple(-((highest + 1) * factor**s // -(s + 1)) for s in range(highest, -1, -1))
+
+
+class Halving:
+    """The rule with its memory of all reports.
+
+    Args:
+        workers: how many trials are started in all, at least 1.
+        phases: R, the phases of a trial that is never stopped, at least 1.
+        factor: η, at least 2: one trial of η passes a rung.
+        least: r, the phases before the first rung, at least 1.
+        brackets: whether to run Hyperband's brackets; its first alone, which is ASHA, if not.
+
+    Raises:
+        ConfigurationError: one of them is out of its range.
+    """
+
+    def __init__(
+        self, *, workers: int, phases: int, factor: int, least: int = 1, brackets: bool = False
+    ) -> None:
+        check_natural("workers", workers)
+        sizes = bracket_sizes(phases, factor, least)
+        self.workers = workers
+        self.phases = phases
+        self.factor = factor
+        #: By bracket, where in a turn its trials end.
+        self._ends = tuple(accumulate(sizes if brackets else sizes[:1]))
+        #: By bracket, the phases after which anything is decided.
+        self._rungs = [
+            geometric_phases(phases, factor, least * factor**bracket)
+            for bracket in range(len(self._ends))
+        ]
+        #: By bracket and phase, whether each report is a number, and its metric, worst first.
+        self._reports: dict[tuple[int, int], list[tuple[bool, float]]] = {}
+        self._decisions: dict[tuple[int, int], Decision] = {}
+
+    @property
+    def decide_after(self) -> tuple[int, ...]:
+        """The phases, from 0, after which some trials are judged, ascending."""
+        return self._rungs[0]
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """All decisions, oldest first."""
+        return list(self._decisions.values())
+
+    def peers(self, trial: int) -> int:
+        """The bracket of a trial: it is compared with the trials of the same one."""
+        return bisect_right(self._ends, trial % self._ends[-1])
+
+    def report(self, trial: int, phase: int, metric: float) -> Verdict:
+        """As `HyperTrick.report`."""
+        return self.decide(trial, phase, metric).verdict
+
+    def decide(self, trial: int, phase: int, metric: float) -> Decision:
+        """As `HyperTrick.decide`; order and worse count the reports of the same bracket."""
+        metric = checked_metric(trial, phase, metric, self.phases)
+        found = self._decisions.get((trial, phase))
+        if found is not None:
+            return found
+        worse, order, better = self._take(trial, phase, metric)
+        mode = Mode.SELECTION if phase in self._rungs[self.peers(trial)] else Mode.NONE
+        stop = mode is Mode.SELECTION and better >= self._places(order)
+        if math.isnan(metric):
+            mode = Mode.FAILURE
+            stop = True
+        verdict = Verdict.STOP if stop else Verdict.CONTINUE
+        decision = Decision(trial, phase, metric, order, worse, mode, verdict)
+        self._decisions[trial, phase] = decision
+        return decision
+
+    def restore(self, decisions: Iterable[Decision]) -> None:
+        """As `HyperTrick.restore`."""
+        for decision in decisions:
+            self._take(decision.trial, decision.phase, decision.metric)
+            self._decisions[decision.trial, decision.phase] = decision
+
+    @property
+    def expected_completion_rate(self) -> float:
+        """The expected share of all phases to be run, while metrics are stationary.
+
+        The n-th report of a rung is then good enough with the chance ⌊n/η⌋/n, or 1/n if that is
+        more. Each rung is reckoned with as many reports as are expected there.
+        """
+        turns, rest = divmod(self.workers, self._ends[-1])
+        begins = (0, *self._ends)
+        total = 0.0
+        for bracket, rungs in enumerate(self._rungs):
+            begin = begins[bracket]
+            end = begins[bracket + 1]
+            running = float(turns * (end - begin) + min(max(rest - begin, 0), end - begin))
+            done = 0
+            for phase in rungs:
+                total += running * (phase + 1 - done)
+                done = phase + 1
+                running = self._passing(running)
+            total += running * (self.phases - done)
+        return total / (self.workers * self.phases)
+
+    def _passing(self, arrivals: float) -> float:
+        """How many of these pass a rung, if they come in any order; a fraction counts as such."""
+        whole = math.floor(arrivals)
+        share = [self._places(n) / n for n in range(1, whole + 2)]
+        return sum(share[:whole]) + (arrivals - whole) * share[whole]
+
+    def _places(self, reports: int) -> int:
+        """How many of so many reports are good enough."""
+        return max(1, reports // self.factor)
+
+    def _take(self, trial: int, phase: int, metric: float) -> tuple[int, int, int]:
+        """Counts a report in. How many are worse, how many there are, how many are better."""
+        reports = self._reports.setdefault((self.peers(trial), phase), [])
+        key = (False, 0.0) if math.isnan(metric) else (True, metric)
+        worse = bisect_left(reports, key)
+        insort(reports, key)
+        return worse, len(reports), len(reports) - bisect_right(reports, key)

@@ -1,0 +1,192 @@
+"""The status of a search, trial by trial: its part of a `RunStatus`. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from msgspec import UNSET
+
+from genkidama.config.experiment import Experiment
+from genkidama.plugins.hypertrick.methods import METHODS
+from genkidama.plugins.hypertrick.records import SearchRecord, best_trial
+from genkidama.runs.status import RunStatus
+from genkidama.server.events import (
+    Event,
+    Exchange,
+    Joined,
+    PhaseReported,
+    Resumed,
+    TrialAssigned,
+    TrialEnded,
+)
+
+__all__ = ["SearchStatus", "status_of"]
+
+#: The document has the newest trials, and the best.
+_MOST_TRIALS = 300
+
+#: States of trials in the document, by those of events, in the order in which they are counted.
+_STATES = {"completed": "finished", "stopped": "stopped", "failed": "failed", "running": "running"}
+
+
+class SearchStatus:
+    """The status of a search.
+
+    Args:
+        experiment: with a `[search]`.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        assert experiment.search is not None
+        self.settings = experiment.search
+        rule = SearchRecord.of(experiment).rule()
+        #: The number of reports to expect in all, according to the rule.
+        self._expected = rule.expected_completion_rate * rule.workers * rule.phases
+        self.share_before = 0.0
+        self.reports = 0
+        #: By trial, its last metric; NaN where it has none.
+        self.scores: dict[int, float] = {}
+        self._states: dict[int, str] = {}
+        #: By trial, its row in the document.
+        self._trials: dict[int, dict[str, Any]] = {}
+        #: Names of nodes, in the order in which they came.
+        self._nodes: dict[str, None] = {}
+        #: The moment from which the document counts seconds.
+        self._origin: float | None = None
+
+    def take(self, event: Event) -> None:
+        """Folds one event; of exchanges the last of each child is enough."""
+        match event:
+            case Exchange():
+                if event.trial is not UNSET and event.trial in self._trials:
+                    self._trials[event.trial]["mean_return"] = event.mean_return
+            case Joined():
+                self._nodes[event.child] = None
+            case Resumed():
+                if event.reports is not UNSET:
+                    self.reports = event.reports
+                    self.share_before = event.reports / self._expected
+            case TrialAssigned():
+                self._assign(event)
+            case PhaseReported():
+                self._report(event)
+            case TrialEnded():
+                self._end(event)
+
+    def best(self, among: set[int] | None = None) -> int | None:
+        """The best trial so far, of those in `among` if given; None if none has a score."""
+        completed = {trial for trial, state in self._states.items() if state == "completed"}
+        if among is None:
+            return best_trial(self.scores, completed)
+        scores = {trial: self.scores[trial] for trial in among if trial in self.scores}
+        return best_trial(scores, completed)
+
+    @property
+    def best_score(self) -> float | None:
+        """The score of the best trial; None if none has one."""
+        best = self.best()
+        return None if best is None else self.scores[best]
+
+    def share(self, elapsed: float) -> float:
+        """The share of the search that is done after `elapsed` seconds, in [0, 1]."""
+        share = self.reports / self._expected
+        if self.settings.seconds:
+            share = max(share, elapsed / self.settings.seconds)
+        return min(1.0, share)
+
+    def document(self) -> dict[str, Any]:
+        """The document's `search`."""
+        best = self.best()
+        numbers = sorted(self._trials)
+        shown = numbers[-_MOST_TRIALS:]
+        if best is not None and best in self._trials and best not in shown:
+            shown.insert(0, best)
+        settings = {name: None for number in shown for name in self._trials[number]["settings"]}
+        states = Counter(self._states.values())
+        found = None
+        if best is not None:
+            of_best = self._trials.get(best, {}).get("settings", {})
+            found = {"trial": best, "score": self.scores[best], "settings": of_best}
+        return {
+            "method": METHODS[self.settings.method].title,
+            "metric": "mean return",
+            "nodes": list(self._nodes),
+            "phases": self.settings.phases,
+            "count": len(numbers),
+            "planned": self.settings.trials,
+            "states": {name: states[state] for state, name in _STATES.items() if states[state]},
+            "best": found,
+            "settings": list(settings),
+            "trials": [self._trials[number] for number in shown],
+        }
+
+    def _assign(self, event: TrialAssigned) -> None:
+        self._nodes[event.child] = None
+        self._states[event.trial] = "running"
+        self._origin = event.time if self._origin is None else self._origin
+        trial = self._trials.setdefault(
+            event.trial,
+            {
+                "number": event.trial,
+                "state": "running",
+                "score": None,
+                "mean_return": None,
+                "settings": event.params,
+                "phases": [],
+            },
+        )
+        trial["state"] = "running"
+        _close(trial, self._seconds(event.time))
+        self._open(trial, event.child, self._seconds(event.time))
+
+    def _report(self, event: PhaseReported) -> None:
+        self._nodes[event.node] = None
+        self.reports += 1
+        self.scores[event.trial] = math.nan if event.metric is None else event.metric
+        trial = self._trials.get(event.trial)
+        if trial is None:
+            return
+        # The parent's seconds of search include earlier parents; this origin may be later.
+        self._origin = event.time - event.end if self._origin is None else self._origin
+        metric = None if event.metric is None or math.isnan(event.metric) else event.metric
+        trial["score"] = metric
+        phases = trial["phases"]
+        if phases and phases[-1]["to"] is None:
+            phases[-1]["to"] = self._seconds(event.time)
+            phases[-1]["score"] = metric
+        self._open(trial, event.node, self._seconds(event.time))
+
+    def _end(self, event: TrialEnded) -> None:
+        self._states[event.trial] = event.state
+        if event.state == "failed":
+            self.scores.pop(event.trial, None)
+        trial = self._trials.get(event.trial)
+        if trial is None:
+            return
+        trial["state"] = _STATES.get(event.state, event.state)
+        phases = trial["phases"]
+        if phases and phases[-1]["score"] is None and phases[-1]["to"] is None:
+            # A phase that the end of the one before it had opened.
+            if len(phases) > 1 and phases[-1]["from"] == phases[-2]["to"]:
+                phases.pop()
+            else:
+                _close(trial, self._seconds(event.time))
+
+    def _open(self, trial: dict[str, Any], node: str, start: float) -> None:
+        trial["phases"].append({"node": node, "from": start, "to": None, "score": None})
+
+    def _seconds(self, time: float) -> float:
+        return round(time - (time if self._origin is None else self._origin), 3)
+
+
+def _close(trial: dict[str, Any], end: float) -> None:
+    phases = trial["phases"]
+    if phases and phases[-1]["to"] is None:
+        phases[-1]["to"] = end
+
+
+def status_of(experiment: Experiment) -> RunStatus:
+    """An empty status for a run or a search of this experiment."""
+    return RunStatus(experiment, None if experiment.search is None else SearchStatus(experiment))

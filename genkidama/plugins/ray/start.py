@@ -1,0 +1,113 @@
+"""`launch`: from an experiment to a run on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from genkidama.cli.progress import following
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.plugins.ray.driver import Driver, Part
+from genkidama.plugins.ray.node import ChildHost
+from genkidama.plugins.ray.places import connected, find_ray, layout, nodes_of, on_node
+from genkidama.plugins.sinks.feeds import Sinks, feeding
+from genkidama.runs.evaluation import evaluate
+from genkidama.runs.goal import with_default_stop
+from genkidama.runs.resume import prepare_directory, resumable
+from genkidama.runs.run import Run
+from genkidama.runtime.script import begin
+
+__all__ = ["launch"]
+
+
+def launch(
+    experiment: Experiment,
+    *,
+    address: str | None = None,
+    children: int | None = None,
+    cores: int | None = None,
+    gpus: float = 0.0,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    episodes: int = 500,
+    watch: Callable[[dict[str, Any]], None] | None = None,
+    sinks: Sinks = (),
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
+) -> Run:
+    """Trains on a Ray cluster, or searches if the experiment has a `[search]`. Blocks.
+
+    Args:
+        experiment: all settings.
+        address: the cluster's, as `ray.init` takes it; if absent, `RAY_ADDRESS` or the cluster that
+            this machine belongs to. A program that is connected already stays so.
+        children: how many (of a search: nodes). If absent, one on each node that has enough CPUs.
+        cores: CPUs and core processes of each child; if absent, what the experiment says or else
+            all of a node.
+        gpus: GPUs of each child.
+        out: the run directory on this machine; a new one under `runs/` if absent.
+        resume: a run directory on this machine to go on with, instead of `out`.
+        episodes: length of the final evaluation, on this machine; 0 for none. A search has none.
+        watch: is called with each new line of the history.
+        sinks: what the figures are carried to as well, as `["wandb"]` (docs/sinks.md).
+        say: is called with a line about what is not in the history: a child that waits for room, a
+            part that was lost.
+        progress: shows how it goes, on standard error or in a notebook's cell.
+
+    Returns:
+        The run, all of it on this machine.
+
+    Raises:
+        ConfigurationError: a setting is wrong, Ray is not installed, or `out` holds a run already.
+        EnvironmentFailure: there is no such cluster, its software does not fit, or no part can stay
+            alive on it.
+    """
+    begin("launch")
+    for name, value, least in (
+        ("children", children, 1),
+        ("cores", cores, 1),
+        ("gpus", gpus, 0),
+        ("episodes", episodes, 0),
+    ):
+        if value is not None and value < least:
+            raise ConfigurationError(f"{name} = {value:g}: at least {least} is needed")
+    if resume is not None:
+        Run.open(resume)
+    ray = find_ray()
+    feed = feeding(sinks, say)
+    # A shelf's files for its safety lie on its own machines. Here each launch has a token.
+    experiment, about_stop = with_default_stop(experiment)
+    experiment = experiment.with_settings(
+        {f"parent.{key}": "" for key in ("tokens_file", "certificate_file", "key_file")}
+    )
+    if cores is None and experiment.child.cores != "auto":
+        cores = experiment.child.cores
+    with feed:
+        with connected(ray, address):
+            nodes = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in nodes_of(ray)}
+            places = layout(nodes, children, cores)
+            run = prepare_directory(experiment, out, resume)
+            kind = "child" if experiment.search is None else "node"
+            parts = _children(ray, kind, places, gpus)
+            with (
+                following(experiment, progress, watch, about_stop) as told,
+                resumable(run, "launch --ray"),
+                Driver(ray, run, parts, feed.begin(run, told), say) as driver,
+            ):
+                driver.wait()
+        if episodes and experiment.search is None:
+            evaluate(run, episodes=episodes, seed=experiment.seed, progress=progress)
+            feed.evaluated(run)
+    return run
+
+
+def _children(ray: Any, kind: str, places: list[tuple[int, str | None]], gpus: float) -> list[Part]:
+    """The children, with the cores and the node of each."""
+    children = []
+    for number, (cores, node) in enumerate(places, start=1):
+        strategy = "SPREAD" if node is None else on_node(node, soft=True)
+        options = {"num_cpus": cores, "num_gpus": gpus, "scheduling_strategy": strategy}
+        children.append(Part(ray, f"{kind}-{number}", ChildHost, options))
+    return children

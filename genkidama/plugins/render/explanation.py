@@ -1,0 +1,64 @@
+"""What a policy says of one observation, in the numbers that people know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from genkidama.learning.heads import Categorical, Gaussian
+from genkidama.learning.model import Model
+from genkidama.plugins.gorila.dqn import Greedy
+
+__all__ = ["Explanation", "explain"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a policy says of one observation."""
+
+    #: What `actions` are: probabilities of actions; the means of a continuous action; or Q values.
+    #: A head of one's own says none of these.
+    kind: Literal["probabilities", "means", "values", "unknown"]
+    #: float32, (actions,) or (numbers of an action,); empty if unknown.
+    actions: Array
+    #: Standard deviations of means, of their shape; else None.
+    spread: Array | None
+    #: V(s), the expected discounted return from here, in units of the environment's rewards. Of
+    #: DQN it is the largest Q value.
+    value: float
+
+
+def explain(model: Model, observation: Array) -> Explanation:
+    """What the weights say of one observation, as the environment gives it.
+
+    Rewards may be scaled, clipped or normalized for learning. V and Q are told without the scale
+    and the normalization, but clipped rewards stay clipped.
+    """
+    with torch.inference_mode():
+        outputs, values = model.network(torch.from_numpy(model.seen(np.asarray(observation)[None])))
+    unit = _unit(model)
+    said = outputs[0].numpy()
+    value = float(values[0])
+    if isinstance(model.head, Greedy):
+        q = said + (value - said.mean()) if model.experiment.algorithm.dueling else said
+        return Explanation("values", q / unit, None, float(q.max()) / unit)
+    if isinstance(model.head, Categorical):
+        pi = np.exp(said - said.max())
+        return Explanation("probabilities", pi / pi.sum(), None, value / unit)
+    if isinstance(model.head, Gaussian):
+        mean, log_deviation = np.split(said, 2)
+        return Explanation("means", mean, np.exp(log_deviation), value / unit)
+    return Explanation("unknown", np.zeros(0, np.float32), None, value / unit)
+
+
+def _unit(model: Model) -> float:
+    """What a reward of 1 is learned as, clipping left out."""
+    scale = model.experiment.environment.reward_scale
+    returns = model.moments("returns")
+    return scale if returns is None else scale / float(returns.mean_and_deviation()[1][0])

@@ -1,0 +1,354 @@
+"""A policy that plays, shown: the environment's picture with a panel beside it, in a window or in a
+film. The panel says what the policy says; it is drawn by pygame."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.config.formatting import plural
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.plugins.render.explanation import Explanation
+from genkidama.plugins.render.pictures import Moment
+from genkidama.runtime.user_errors import describe_error
+
+__all__ = ["Film", "Panel", "Window", "check_film", "check_screen", "without_screen"]
+
+Picture = npt.NDArray[np.uint8]
+
+#: Columns of the panel, and of its margins.
+WIDTH = 260
+_MARGIN = 16
+
+#: A picture is enlarged by a whole number to about this height, and a larger one is thinned out.
+_HEIGHT = 400
+_TALLEST = 1080
+
+#: Where the bars begin, and how high a row of them may be.
+_BARS = 166
+_ROWS = (13, 26)
+
+#: How an episode has ended is shown for so long.
+_PAUSE_SECONDS = 1.0
+
+_KINDS = (".mp4", ".gif")
+
+_HEADINGS = {
+    "probabilities": "π(a|s)",
+    "means": "action: mean ± spread",
+    "values": "Q(s, a)",
+}
+
+_BACK = (22, 24, 30)
+_DIM = (120, 126, 140)
+_TEXT = (232, 234, 240)
+_BAR = (62, 88, 130)
+_TAKEN = (205, 120, 25)
+
+
+def import_pygame() -> Any:
+    """pygame, without its greeting.
+
+    Raises:
+        EnvironmentFailure: it is not installed.
+    """
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    try:
+        import pygame
+    except ImportError:
+        raise EnvironmentFailure("pictures need pygame: pip install pygame-ce") from None
+    return pygame
+
+
+class Panel:
+    """Draws the moments of one environment, all in the same size.
+
+    Args:
+        title: the first line.
+        source: the second one: which weights play.
+        picture: one that the environment has drawn.
+        names: of the actions; their numbers if empty.
+        space: of the actions.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        source: str,
+        picture: Picture,
+        names: Sequence[str],
+        space: gymnasium.Space[Any],
+    ) -> None:
+        self._pygame = import_pygame()
+        self._pygame.font.init()
+        self._fonts = {size: self._pygame.font.Font(None, size) for size in (16, 20, 24)}
+        self._words = (title, source)
+        self._names = names
+        self._start = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else 0
+        if isinstance(space, gymnasium.spaces.Box):  # drawn between ±3 without bounds
+            self._low = np.where(np.isfinite(space.low), space.low, -3.0).reshape(-1)
+            self._high = np.where(np.isfinite(space.high), space.high, 3.0).reshape(-1)
+        height, self._left = _sized(picture).shape[:2]
+        #: (width, height), both even: films ask for that.
+        self.size = (_even(self._left + WIDTH), _even(max(height, _HEIGHT)))
+        self._surface = self._pygame.Surface(self.size)
+
+    def draw(self, moment: Moment) -> Picture:
+        """The whole picture of a moment: uint8, (height, width, 3)."""
+        picture = _sized(moment.picture)
+        self._surface.fill(_BACK)
+        top = (self.size[1] - picture.shape[0]) // 2
+        area = self._surface.subsurface((0, top, picture.shape[1], picture.shape[0]))
+        self._pygame.surfarray.blit_array(area, picture.swapaxes(0, 1))
+        del area
+        self._text(self._words[0], 14, 24, _TEXT)
+        self._text(self._words[1], 38, 16, _DIM)
+        rows = (
+            (f"episode {moment.episode + 1}", f"step {moment.step}"),
+            ("return", f"{moment.total:.1f}"),
+            ("V(s)", f"{moment.explanation.value:.1f}"),
+        )
+        for row, (left, right) in enumerate(rows):
+            self._text(left, 64 + 24 * row, 20, _DIM)
+            self._text(right, 64 + 24 * row, 20, _TEXT, right=True)
+        if moment.explanation.kind != "unknown":
+            self._actions(moment.explanation, moment.action)
+        drawn: Picture = self._pygame.surfarray.array3d(self._surface).swapaxes(0, 1)
+        return drawn
+
+    def _text(self, words: str, top: int, size: int, colour: Any, right: bool = False) -> None:
+        drawn = self._fonts[size].render(words, True, colour)
+        left = self.size[0] - _MARGIN - drawn.get_width() if right else self._left + _MARGIN
+        self._surface.blit(drawn, (left, top), (0, 0, WIDTH - 2 * _MARGIN, drawn.get_height()))
+
+    def _actions(self, said: Explanation, action: Any) -> None:
+        """A row for each action, or for each number of a continuous one."""
+        self._text(_HEADINGS[said.kind], _BARS - 20, 16, _DIM)
+        room = self.size[1] - _BARS - 8
+        shown = np.arange(len(said.actions))
+        if len(shown) > room // _ROWS[0]:  # the largest ones, in their order
+            shown = np.sort(np.argsort(-said.actions)[: room // _ROWS[0]])
+        high = min(_ROWS[1], room // len(shown)) - 3
+        firsts, lasts, taken = self._bars(said, action)
+        for position, index in enumerate(shown.tolist()):
+            top = _BARS + position * (high + 3)
+            left = self._left + _MARGIN
+            whole = WIDTH - 2 * _MARGIN
+            first, last = round(whole * firsts[index]), round(whole * lasts[index])
+            words = f"{said.actions[index]:.2f}"
+            if said.spread is not None:
+                words = f"{said.actions[index]:+.2f} ± {said.spread[index]:.2f}"
+            chosen = said.spread is None and taken == index
+            bar = (left + first, top, max(1, last - first), high)
+            self._pygame.draw.rect(self._surface, _TAKEN if chosen else _BAR, bar)
+            if said.spread is not None and taken is not None:
+                mark = (left + round(whole * taken[index]) - 1, top, 3, high)
+                self._pygame.draw.rect(self._surface, _TAKEN, mark)
+            name = self._names[index] if index < len(self._names) else index + self._start
+            self._text(f" {name}", top + (high - 11) // 2, 16, _TEXT)
+            self._text(f"{words} ", top + (high - 11) // 2, 16, _TEXT, right=True)
+
+    def _bars(self, said: Explanation, action: Any) -> tuple[Any, Any, Any]:
+        """Where bars begin and end, from 0 to 1, and the action taken: its index or, of a
+        continuous one, the places of its numbers."""
+        numbers = said.actions
+        if said.spread is not None:
+            low, wide = self._low, np.maximum(self._high - self._low, 1e-6)
+            ends = (numbers - said.spread, numbers + said.spread)
+            taken = None if action is None else np.asarray(action).reshape(-1)
+            first, last = (np.clip((end - low) / wide, 0.0, 1.0) for end in ends)
+            return first, last, None if taken is None else np.clip((taken - low) / wide, 0.0, 1.0)
+        index = None if action is None else int(action) - self._start
+        if said.kind == "values":  # the least one has a bar, too
+            high, least = float(numbers.max()), float(numbers.min())
+            least -= 0.1 * (high - least)
+            numbers = (numbers - least) / max(high - least, 1e-9)
+        return np.zeros(len(numbers)), numbers, index
+
+
+def _sized(picture: Picture) -> Picture:
+    """Small pictures enlarged, very large ones thinned out."""
+    height = picture.shape[0]
+    if height > _TALLEST:
+        step = -(-height // _TALLEST)
+        return picture[::step, ::step]
+    times = max(1, round(_HEIGHT / height))
+    return picture if times == 1 else picture.repeat(times, 0).repeat(times, 1)
+
+
+def _even(length: int) -> int:
+    return length + length % 2
+
+
+class Film:
+    """An MP4 or GIF file.
+
+    Args:
+        path: its ending says which; what was there is replaced.
+        panel: draws its pictures.
+        fps: pictures a second.
+
+    Raises:
+        EnvironmentFailure: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, panel: Panel, fps: float) -> None:
+        self._path = path
+        self._panel = panel
+        self._fps = fps
+        self._began = time.monotonic()
+        self.frames = 0
+        import imageio.v2
+
+        options: dict[str, Any] = {"fps": fps, "macro_block_size": 2, "quality": 7}
+        options["output_params"] = ["-preset", "veryfast"]
+        if path.suffix.lower() == ".gif":
+            options = {"duration": 1000.0 / fps, "loop": 0, "subrectangles": True}
+        with self._writing():
+            path.open("wb").close()
+            self._writer = imageio.v2.get_writer(path, mode="I", **options)
+
+    def show(self, moment: Moment) -> bool:
+        """Shows a moment; false if nobody looks any more."""
+        picture = self._panel.draw(moment)
+        count = _pictures(moment, self._fps)
+        with self._writing():
+            for _ in range(count):
+                self._writer.append_data(picture)
+        self.frames += count
+        return True
+
+    def close(self) -> None:
+        """Ends it."""
+        with self._writing():
+            self._writer.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise EnvironmentFailure(
+                f"--video {self._path}: cannot be written: {describe_error(error)}; "
+                "choose another place"
+            ) from error
+
+    def __str__(self) -> str:
+        took = time.monotonic() - self._began
+        size = self._path.stat().st_size / 1e6
+        return (
+            f"{plural(self.frames, 'frame')}, {self.frames / self._fps:.1f} s, {size:.2f} MB; "
+            f"made in {took:.1f} s ({self.frames / took:.0f} frames/s)"
+        )
+
+
+class Window:
+    """A window on the screen. Escape, Q and its cross close it; the space bar halts it.
+
+    Args:
+        panel: draws its pictures.
+        title: of the window.
+        fps: pictures a second.
+    """
+
+    def __init__(self, panel: Panel, title: str, fps: float) -> None:
+        self._pygame = import_pygame()
+        self._panel = panel
+        self._fps = fps
+        try:
+            self._pygame.display.init()
+            self._surface = self._pygame.display.set_mode(panel.size)
+        except self._pygame.error as error:
+            raise _no_screen(str(error)) from None
+        self._pygame.display.set_caption(f"Genkidama: {title}")
+        self._clock = self._pygame.time.Clock()
+
+    def show(self, moment: Moment) -> bool:
+        """Shows a moment; false if nobody looks any more."""
+        picture = self._panel.draw(moment).swapaxes(0, 1)
+        for _ in range(_pictures(moment, self._fps)):
+            self._pygame.surfarray.blit_array(self._surface, picture)
+            self._pygame.display.flip()
+            self._clock.tick(self._fps)
+            if not self._is_open():
+                return False
+        return True
+
+    def _is_open(self) -> bool:
+        """Hears the keys; waits while it is halted."""
+        halted = False
+        while True:
+            for event in self._pygame.event.get():
+                key = event.key if event.type == self._pygame.KEYDOWN else None
+                if event.type == self._pygame.QUIT:
+                    return False
+                if key in (self._pygame.K_ESCAPE, self._pygame.K_q):
+                    return False
+                halted ^= key == self._pygame.K_SPACE
+            if not halted:
+                return True
+            self._pygame.time.wait(20)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._pygame.display.quit()
+
+
+def _pictures(moment: Moment, fps: float) -> int:
+    """How many pictures show a moment: the end of an episode stays for a while."""
+    return max(1, round(_PAUSE_SECONDS * fps)) if moment.action is None else 1
+
+
+def check_screen() -> None:
+    """Raises an `EnvironmentFailure` if this machine has no screen to open a window on."""
+    known = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    if sys.platform.startswith("linux") and not any(map(os.environ.get, known)):
+        raise _no_screen(" and ".join(known[:2]) + " are not set")
+
+
+@contextmanager
+def without_screen() -> Iterator[None]:
+    """Meanwhile SDL, by which environments draw, looks for no screen and complains of none."""
+    name = "SDL_VIDEODRIVER"
+    before = os.environ.get(name)
+    os.environ[name] = before or "dummy"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+
+
+def check_film(path: Path) -> Path:
+    """The path, if a film can be written there.
+
+    Raises:
+        ConfigurationError: its ending says no kind of film.
+        EnvironmentFailure: the packages for it are missing, or its folder is.
+    """
+    if path.suffix.lower() not in _KINDS:
+        raise ConfigurationError(f"--video {path}: a film ends with {' or '.join(_KINDS)}")
+    if missing := [name for name in ("imageio", "imageio_ffmpeg") if find_spec(name) is None]:
+        raise EnvironmentFailure(
+            f"--video {path}: needs {' and '.join(missing)}: pip install 'genkidama[video]'"
+        )
+    if not path.absolute().parent.is_dir():
+        raise EnvironmentFailure(f"--video {path}: there is no folder {path.parent}; make it first")
+    return path
+
+
+def _no_screen(why: str) -> EnvironmentFailure:
+    return EnvironmentFailure(
+        f"no window can be opened here: {why}; write a film instead: --video FILE.mp4 "
+        "(in Python: video='FILE.mp4')"
+    )

@@ -1,0 +1,258 @@
+"""What a parent may do about a child that lies: a rule around its rule, off by default. Pure.
+
+A child that was stolen says anything that the protocol allows: every finite vector. These options
+of `[parent]` bound what comes of it, as long as fewer than half of the children lie:
+
+- `push_limit`: a push is left out if it moves the weights much farther than pushes usually do.
+- `push_window`: each push counts as the trimmed mean of the newest pushes of several children.
+- `quarantine_after`: a child of which much is left out or refused is not listened to for a while.
+
+What is usual is the median over the children of what is usual for each. So a child that pushes more
+often than others has no more to say. It takes at least `_CHILDREN` children to say what is usual;
+with fewer, each is judged by what is usual for all of them together.
+
+Sources: Yin et al. 2018, "Byzantine-Robust Distributed Learning" (the coordinate-wise median and
+trimmed mean); Sun et al. 2019, "Can You Really Backdoor Federated Learning?" (norms).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from statistics import median_low
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from genkidama.config.sections import ParentSettings
+from genkidama.errors import ConfigurationError
+from genkidama.protocol.vector import BLOCK, Vector
+from genkidama.server.rules.blend import Rule, RuleState, Update
+
+__all__ = ["FAR", "QUARANTINED", "Cautious", "cautious", "trimmed_mean"]
+
+#: Why a push is left out.
+FAR, QUARANTINED = "far", "quarantined"
+
+#: What is usual for a child is the median of its last so many distances.
+_DISTANCES = 16
+
+#: So many pushes must have come before one of them can be too far.
+_FIRST = 8
+
+#: From so many children on, each of them has one vote.
+_CHILDREN = 3
+
+
+def cautious(rule: Rule, settings: ParentSettings) -> Rule:
+    """The rule, with those of the options around it that are on.
+
+    Raises:
+        ConfigurationError: they do not go with this rule.
+    """
+    if not (settings.push_limit or settings.push_window or settings.quarantine_after):
+        return rule
+    if rule.takes == "experience":
+        raise ConfigurationError(
+            f"parent.rule = {settings.rule!r}: rows are no weights; leave parent.push_limit, "
+            "parent.push_window and parent.quarantine_after out"
+        )
+    return Cautious(rule, settings)
+
+
+class Cautious(Rule):
+    """A rule that gets only those pushes that these options let through.
+
+    What it learns of its children is not kept through a restart.
+    """
+
+    def __init__(self, rule: Rule, settings: ParentSettings) -> None:
+        self.rule = rule
+        self.takes = rule.takes  # type: ignore[misc]  # the same for all rules of a class but this
+        self.convex = rule.convex  # type: ignore[misc]
+        self._limit = settings.push_limit
+        self._window = settings.push_window
+        self._trim = settings.push_trim
+        self._after = settings.quarantine_after
+        self._seconds = settings.quarantine_seconds
+        #: Of each child: how far its last pushes moved the trained numbers, and the statistics.
+        self._trained: dict[str, deque[float]] = {}
+        self._statistics: dict[str, deque[float]] = {}
+        #: Of each child: whether its last pushes were left out or refused.
+        self._faults: dict[str, deque[bool]] = {}
+        self._until: dict[str, float] = {}
+        #: The newest push of each child in the window.
+        self._newest: dict[str, Vector] = {}
+
+    def apply(self, parent: Vector, push: Update) -> str | None:
+        child = push.child
+        if push.seconds < self._until.get(child, -math.inf):
+            return QUARANTINED
+        far = self._limit > 0.0 and self._is_far(parent, push)
+        self._note(child, far, push.seconds)
+        if far:
+            return FAR
+        if self._window:
+            self._newest.pop(child, None)
+            self._newest[child] = push.vector.copy()
+            while len(self._newest) > self._window:
+                del self._newest[next(iter(self._newest))]
+            push = msgspec.structs.replace(push, vector=self._mean(parent), length=None)
+        return self.rule.apply(parent, push)
+
+    def _mean(self, parent: Vector) -> Vector:
+        """What the window comes to. Of two pushes that contradict each other nobody knows which one
+        lies; so the nearer one counts, number by number."""
+        vectors = list(self._newest.values())
+        if len(vectors) == 2:
+            vectors.append(parent if self.takes == "weights" else np.zeros_like(parent))
+        return trimmed_mean(vectors, self._trim)
+
+    def _is_far(self, parent: Vector, push: Update) -> bool:
+        size = len(parent) - push.statistics
+        start = parent[:size] if self.takes == "weights" else None
+        far = self._judge(self._trained, push.child, _distance(push.vector[:size], start))
+        if push.statistics:
+            shift = _shift(push.vector[size:], parent[size:])
+            far = self._judge(self._statistics, push.child, shift) or far
+        return far
+
+    def _judge(self, known: dict[str, deque[float]], child: str, distance: float) -> bool:
+        usual = _usual(known.values())
+        known.setdefault(child, deque(maxlen=_DISTANCES)).append(distance)
+        return not distance <= self._limit * usual  # a NaN is far, too
+
+    def _note(self, child: str, fault: bool, now: float) -> None:
+        if not self._after:
+            return
+        faults = self._faults.setdefault(child, deque(maxlen=2 * self._after))
+        faults.append(fault)
+        if sum(faults) >= self._after:
+            self._until[child] = now + self._seconds
+            faults.clear()
+
+    def refused(self, child: str) -> None:
+        if child in self._faults:
+            self._faults[child].append(True)
+        self.rule.refused(child)
+
+    def forget(self, child: str) -> None:
+        for known in (self._trained, self._statistics, self._newest):
+            known.pop(child, None)
+        self.rule.forget(child)
+
+    # The rest is the rule's own.
+
+    def start(self, push: Update) -> Vector | None:
+        return self.rule.start(push)
+
+    def fits(self, count: int, size: int) -> str:
+        return self.rule.fits(count, size)
+
+    def largest(self, size: int) -> int:
+        return self.rule.largest(size)
+
+    def share(self, child: str, children: int) -> int:
+        return self.rule.share(child, children)
+
+    def pull(self, parent: Vector, child: str) -> bool:
+        return self.rule.pull(parent, child)
+
+    def state(self) -> RuleState:
+        return self.rule.state()
+
+    def restore(self, state: RuleState) -> None:
+        self.rule.restore(state)
+
+    def diagnose(self, beta: float, children: int) -> list[str]:
+        return self.rule.diagnose(beta, children)
+
+
+def trimmed_mean(vectors: list[Vector], trim: float) -> Vector:
+    """Number by number the mean without the largest and the smallest ones.
+
+    Args:
+        vectors: at least one, float32, shape (n,).
+        trim: the share that is left out at each end, in [0, 0.5]; 0.5 is the median.
+
+    Returns:
+        float32, shape (n,). With one vector it is that one.
+    """
+    count = len(vectors)
+    if count == 1:
+        return vectors[0]
+    out = min(int(trim * count), (count - 1) // 2)
+    found = np.empty_like(vectors[0])
+    for start in range(0, len(found), BLOCK):
+        kept = _sorted([vector[start : start + BLOCK] for vector in vectors])[out : count - out]
+        # Divided before they are added: the sum of two finite numbers may be infinite.
+        part = np.float32(1 / len(kept))
+        total = kept[0] * part
+        for row in kept[1:]:
+            total += row * part
+        found[start : start + BLOCK] = total
+    return found
+
+
+def _sorted(rows: list[Vector]) -> list[Vector]:
+    """The rows with each column sorted, by transposition. NumPy's own sort takes a column at a time
+    and so costs eight times as much for the few rows of a window."""
+    for turn in range(len(rows)):
+        for low in range(turn % 2, len(rows) - 1, 2):
+            pair = rows[low], rows[low + 1]
+            rows[low] = np.minimum(*pair)
+            rows[low + 1] = np.maximum(*pair)
+    return rows
+
+
+def _usual(known: Iterable[deque[float]]) -> float:
+    """The usual distance: infinity while that cannot be known."""
+    all_known = [list(distances) for distances in known if distances]
+    if sum(map(len, all_known)) < _FIRST:
+        return math.inf
+    if len(all_known) < _CHILDREN:
+        return median_low([distance for distances in all_known for distance in distances])
+    return median_low([median_low(distances) for distances in all_known])
+
+
+def _distance(vector: Vector, start: Vector | None) -> float:
+    """Euclidean, from `start` or, without it, from zero; infinity if it is too long for a float."""
+    total = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for begin in range(0, len(vector), BLOCK):
+            block = vector[begin : begin + BLOCK]
+            if start is not None:
+                block = block - start[begin : begin + BLOCK]
+            total += float(block.dot(block))
+    return math.sqrt(total) if total < math.inf else math.inf
+
+
+def _shift(ours: Vector, before: Vector) -> float:
+    """How far running statistics differ: the largest difference of a mean, in deviations of
+    `before`, or of the logarithm of a deviation."""
+    found = 0.0
+    with np.errstate(all="ignore"):
+        for mine, theirs in zip(_moments(ours), _moments(before), strict=True):
+            shifts = np.abs(mine[0] - theirs[0]) / theirs[1], np.abs(np.log(mine[1] / theirs[1]))
+            found = max(found, *(float(np.max(shift, initial=0.0)) for shift in shifts))
+    return found
+
+
+def _moments(statistics: Vector) -> list[tuple[Any, Any]]:
+    """Mean and deviation of the observations and of the returns, as far as there are any.
+
+    Each group is a count, d sums and d sums of squares: an odd number of numbers.
+    """
+    size = len(statistics)
+    groups = [statistics] if size % 2 else [statistics[: size - 3], statistics[size - 3 :]]
+    found = []
+    for group in groups:
+        numbers = group.astype(np.float64)
+        count = max(1.0, numbers[0])
+        half = len(numbers) // 2
+        mean = numbers[1 : half + 1] / count
+        variance = numbers[half + 1 :] / count - mean * mean
+        found.append((mean, np.sqrt(np.maximum(variance, 0.0) + 1e-8)))
+    return found

@@ -1,0 +1,72 @@
+"""A join string: where a parent is, how a child shows who it is, and how it knows the parent. Pure.
+
+    wss://NAME:TOKEN@HOST:PORT#FINGERPRINT
+
+The name is `*` if the token is for any. The fingerprint is the SHA-256 of the parent's certificate,
+in 64 hexadecimal digits. It stands last, so a string that was cut off is found. With `ws://` there
+is none; and without a token, no `NAME:TOKEN@`.
+
+A join string is a secret, as its token is: no message of ours holds one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from genkidama.errors import ConfigurationError
+from genkidama.protocol.tokens import ANY, is_name, is_token
+
+__all__ = ["Invitation"]
+
+_FORM = re.compile(
+    r"(?P<scheme>wss?)://"
+    r"(?:(?P<name>[^:@/#]+):(?P<token>[^:@#]+)@)?"
+    r"(?P<address>(?:\[[0-9A-Fa-f:.%]+\]|[^:@/#\[\]\s]+):\d{1,5})/?"
+    r"(?:#(?P<fingerprint>[0-9a-f]{64}))?\Z"
+)
+
+
+class Invitation(NamedTuple):
+    """What a join string says."""
+
+    #: `ws://HOST:PORT` or `wss://HOST:PORT`.
+    parent: str
+    #: The name that the token is for, `*` for any.
+    name: str = ANY
+    #: Empty for none.
+    token: str = ""
+    #: SHA-256 of the parent's certificate; empty for `ws://`.
+    fingerprint: str = ""
+
+    def __repr__(self) -> str:
+        return f"Invitation({self.parent!r}, {self.name!r}, …)"
+
+    def __str__(self) -> str:
+        scheme, _, address = self.parent.partition("://")
+        who = f"{self.name}:{self.token}@" if self.token else ""
+        return f"{scheme}://{who}{address}" + (f"#{self.fingerprint}" if self.fingerprint else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Invitation:
+        """What a join string says.
+
+        Raises:
+            ConfigurationError: it is none; the message does not show it.
+        """
+        found = _FORM.match(text.strip())
+        if found is None:
+            raise _unreadable("it has another form; was it copied whole, and in quotes?")
+        scheme, name, token, address, fingerprint = found.groups(default="")
+        if token and not (is_name(name) and is_token(token)):
+            raise _unreadable("what stands before the @ is no name and token")
+        if (scheme == "wss") != bool(fingerprint):
+            raise _unreadable("wss:// ends with a fingerprint, and ws:// without one")
+        return cls(f"{scheme}://{address}", name or ANY, token, fingerprint)
+
+
+def _unreadable(problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"this is no join string: {problem}; "
+        "expected wss://NAME:TOKEN@HOST:PORT#FINGERPRINT, as `genkidama token` prints it"
+    )

@@ -1,0 +1,115 @@
+"""A parent in parts: which numbers of the vector each of several parents holds. Pure.
+
+Laws of this file:
+- k parts hold k slices of the trained numbers, in their order and of nearly the same length.
+- Running statistics belong together, so the last part holds all of them.
+- The only part of one holds everything.
+- The first part ends the run for all. Children carry the news, and no child can forge it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+from genkidama.errors import ConfigurationError
+from genkidama.protocol.vector import Signature
+
+__all__ = ["MOST_PARTS", "PART", "SECRET", "WHOLE", "Shard", "addresses", "end_proof"]
+
+#: A part as people and messages write it.
+PART = r"^[1-9]\d{0,2}/[1-9]\d{0,2}\Z"
+MOST_PARTS = 999
+
+#: The environment variable with the secret that all parts of one parent share, and no child has.
+SECRET = "GENKIDAMA_PARTS_SECRET"  # noqa: S105
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `count` parts of a parent. The first, whose number is 1, counts for all."""
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Part 2 of 3 of `"2/3"`.
+
+        Raises:
+            ConfigurationError: there is no such part.
+        """
+        number, _, count = text.partition("/")
+        if not re.match(PART, text) or int(number) > int(count):
+            raise ConfigurationError(
+                f"--shard {text}: expected I/K with I from 1 to K, and K at most {MOST_PARTS}; "
+                "as 2/3 for the second of three parts"
+            )
+        return cls(int(number), int(count))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 1
+
+    def numbers(self, signature: Signature) -> slice:
+        """Where this part's numbers lie in a vector of this signature."""
+        trained = signature.size - signature.statistics
+        stop = trained * self.number // self.count
+        return slice(
+            trained * (self.number - 1) // self.count,
+            signature.size if self.number == self.count else stop,
+        )
+
+    def of(self, signature: Signature) -> Signature:
+        """What this part's numbers mean. An entry of which it holds a piece is flat there."""
+        return signature if self.count == 1 else _cut(self, signature)
+
+
+#: The parent is in one piece.
+WHOLE = Shard()
+
+
+def addresses(parent: str) -> list[str]:
+    """The addresses of all parts, which are written with commas between them."""
+    return [address.strip() for address in parent.split(",")]
+
+
+def end_proof(secret: str, stop: Mapping[str, Any], reason: str) -> str:
+    """A proof that a part which knows the secret has ended the run: HMAC-SHA256, hexadecimal.
+
+    Args:
+        secret: of all parts; empty gives an empty proof, which proves nothing.
+        stop: the run's stop conditions, so that a run which goes on with others is not ended by
+            the proof of its first end.
+        reason: why the run is over.
+    """
+    if not secret:
+        return ""
+    words = json.dumps([stop, reason], sort_keys=True).encode()
+    return hmac.new(secret.encode(), words, hashlib.sha256).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def _cut(part: Shard, signature: Signature) -> Signature:
+    mine = part.numbers(signature)
+    entries: list[tuple[str, tuple[int, ...]]] = []
+    start = 0
+    for name, shape in signature.entries:
+        size = prod(shape)
+        held = min(start + size, mine.stop) - max(start, mine.start)
+        if held == size and mine.start <= start:
+            entries.append((name, shape))
+        elif held > 0:
+            entries.append((name, (held,)))
+        start += size
+    return Signature(tuple(entries))

@@ -1,0 +1,348 @@
+"""Checkpoints: a weight vector and all that a run needs to go on, as one safetensors file.
+
+Laws of this file:
+- A file is complete or absent: it is written beside its name, flushed to the disk, then renamed.
+  What goes wrong on the way leaves the file that was there before untouched.
+- The tensors carry their names and shapes, so that any reader of safetensors can load them as a
+  `state_dict`; everything else is JSON in the metadata, one key for each field of `Snapshot`.
+- What the parent's rule remembers stands beside them, each array under a name that begins with
+  `STATE_PREFIX`. A rule that remembers nothing, as `Blend`, leaves nothing there.
+- Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`. A
+  checksum finds a flipped bit. All numbers in a file are finite.
+- The last few checkpoints are kept, and the best one beside them.
+- `newest_readable` alone says which of several files is taken. A parent, `--resume`, an evaluation and a
+  search all ask it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from genkidama._version import __version__
+from genkidama.server.rules.blend import RuleState
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.config.experiment import Experiment
+from genkidama.protocol.shard import Shard
+from genkidama.runtime.files import make_folder, hint, write_atomically
+from genkidama.server.trial import STATE_PREFIX, Snapshot
+from genkidama.protocol.vector import DTYPE, Signature, Vector, is_finite, unflatten
+
+__all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "newest_readable", "load", "save"]
+
+#: What the metadata's `format` says; a change that old readers cannot ignore raises the number.
+FORMAT = "genkidama-1"
+
+_SUFFIX = ".safetensors"
+_VERSION = re.compile(r"version-(\d{10,})\.safetensors\Z")
+_FIELDS = Snapshot.__struct_fields__
+
+_CHECKSUM = "checksum"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint file holds."""
+
+    path: Path | None
+    signature: Signature
+    #: float32, shape (signature.size,), writable, shared with nobody.
+    vector: Vector
+    snapshot: Snapshot
+    #: What the parent's rule remembers: float32 or float64 arrays by name.
+    state: RuleState = field(default_factory=dict)
+
+    @property
+    def part(self) -> Shard:
+        """Which part of a parent has written it."""
+        return Shard.parse(self.snapshot.part)
+
+    @property
+    def whole(self) -> Signature:
+        """The signature of the network, of which the vector may be a part."""
+        return Signature.of(self.snapshot.whole) if self.snapshot.whole else self.signature
+
+    @property
+    def experiment(self) -> Experiment:
+        """The settings of the run that wrote it.
+
+        Raises:
+            ConfigurationError: this version of the software does not know or allow one of them.
+        """
+        return Experiment.from_dict(
+            self.snapshot.experiment, source=str(self.path or "the checkpoint")
+        )
+
+
+def save(
+    path: str | Path,
+    signature: Signature,
+    vector: Vector,
+    snapshot: Snapshot,
+    state: RuleState | None = None,
+) -> None:
+    """Writes a checkpoint, replacing the file at `path` if there is one.
+
+    Args:
+        signature: what the vector's numbers mean.
+        vector: float32, shape (signature.size,), only read.
+        state: what the parent's rule remembers, float32 or float64, only read.
+
+    Raises:
+        EnvironmentFailure: the disk is full, the folder is not writable, …; or one of the numbers
+            is NaN or infinite. The old file is whole.
+        ValueError: the vector does not fit the signature.
+    """
+    metadata = {name: msgspec.json.encode(getattr(snapshot, name)).decode() for name in _FIELDS}
+    # safetensors sorts its tensors, so their order must be told.
+    metadata["signature"] = msgspec.json.encode(signature.entries).decode()
+    metadata["format"] = FORMAT
+    metadata["software"] = __version__
+    tensors: RuleState = {**unflatten(vector, signature)}
+    for name, array in (state or {}).items():
+        tensors[STATE_PREFIX + name] = np.asarray(array, order="C")
+    if name := _not_finite(tensors):
+        raise EnvironmentFailure(
+            f"{path}: not written: {name!r} holds NaN or infinity; "
+            "the checkpoints before it stay, go on from one of them"
+        )
+    metadata[_CHECKSUM] = _checksum(tensors, metadata)
+    write_atomically(Path(path), safetensors.numpy.save(tensors, metadata))
+
+
+def _not_finite(tensors: RuleState) -> str:
+    """The first of these arrays that holds NaN or infinity; empty if none does."""
+    return next((name for name, array in tensors.items() if not is_finite(array.reshape(-1))), "")
+
+
+def _checksum(tensors: RuleState, metadata: dict[str, str]) -> str:
+    """BLAKE2b (128 bits, hex) of all metadata but itself, then of all tensors, sorted by name."""
+    digest = hashlib.blake2b(digest_size=16)
+    for key in sorted(metadata.keys() - {_CHECKSUM}):
+        digest.update(f"{key}={metadata[key]}\n".encode())
+    for name in sorted(tensors):
+        array = tensors[name]
+        digest.update(f"{name}:{array.dtype.str}{list(array.shape)}\n".encode())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def load(path: str | Path) -> Checkpoint:
+    """Reads a checkpoint.
+
+    Raises:
+        ConfigurationError: there is no such file, or it is damaged or no checkpoint of ours; the
+            message is one line that names the file and the way out.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{path}: no such checkpoint; name a {_SUFFIX} file or a run's directory"
+        )
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            metadata = file.metadata() or {}
+            signature, snapshot = _metadata(metadata)
+            for name, shape in signature.entries:  # all before the vector's memory is asked for
+                found = file.get_slice(name)
+                if found.get_dtype() != "F32" or tuple(found.get_shape()) != shape:
+                    there = f"{found.get_dtype()} {list(found.get_shape())}"
+                    raise ValueError(f"{name!r} is {there}, expected F32 {list(shape)}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dictionary
+        _check_whole(tensors, metadata)
+        vector = np.empty(signature.size, DTYPE)
+        for name, part in unflatten(vector, signature).items():
+            part[...] = tensors[name]
+        state = {
+            name.removeprefix(STATE_PREFIX): array
+            for name, array in tensors.items()
+            if name.startswith(STATE_PREFIX)
+        }
+    except (
+        safetensors.SafetensorError,
+        msgspec.DecodeError,
+        ValueError,
+        KeyError,
+        OSError,
+        RecursionError,
+    ) as error:
+        problem = f"{error}".splitlines()[0]
+        raise ConfigurationError(
+            f"{path}: not a readable checkpoint: {problem}; "
+            "use another checkpoint or delete this one"
+        ) from None
+    return Checkpoint(path, signature, vector, snapshot, state)
+
+
+def _check_whole(tensors: RuleState, metadata: dict[str, str]) -> None:
+    told = metadata.get(_CHECKSUM)
+    if told is None:
+        raise ValueError("it has no checksum")
+    if told != _checksum(tensors, metadata):
+        raise ValueError("its checksum is wrong, so it was damaged after it was written")
+    if name := _not_finite(tensors):
+        raise ValueError(f"{name!r} holds NaN or infinity")
+
+
+def _metadata(metadata: dict[str, str]) -> tuple[Signature, Snapshot]:
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"its format is {metadata.get('format')!r}, expected {FORMAT!r}")
+    told = metadata.get("signature", "null")
+    entries = msgspec.json.decode(told, type=list[tuple[str, list[int]]])
+    signature = Signature.of(entries)
+    if any(n < 0 for _, shape in signature.entries for n in shape):
+        raise ValueError("its signature has a negative dimension")
+    found = [name for name in _FIELDS if name in metadata]
+    fields: dict[str, Any] = {name: msgspec.json.decode(metadata[name]) for name in found}
+    return signature, msgspec.convert(fields, Snapshot)
+
+
+def newest_readable(
+    paths: Iterable[Path], unreadable: Callable[[str], None] = lambda _: None
+) -> Checkpoint | None:
+    """The first of these files that is whole, and whose settings can be read; None if none is.
+
+    Args:
+        unreadable: called with one line for each file that had to be passed over.
+
+    Raises:
+        ConfigurationError: none is good, and the settings in one that is whole cannot be read.
+            Another version of the software could go on with it.
+    """
+    strange: ConfigurationError | None = None
+    for path in paths:
+        try:
+            found = load(path)
+        except GenkidamaError as error:
+            unreadable(str(error))
+            continue
+        try:
+            _ = found.experiment
+        except ConfigurationError as error:
+            strange = strange or error
+            unreadable(str(error))
+        else:
+            return found
+    if strange is not None:
+        raise strange
+    return None
+
+
+class CheckpointFolder:
+    """A run's `checkpoints/`: the last `keep` versions and the best.
+
+    Args:
+        path: the folder; `prepare` makes it.
+        keep: how many of the last versions stay, at least 1.
+    """
+
+    def __init__(self, path: str | Path, keep: int = 5) -> None:
+        self.path = Path(path)
+        self.keep = keep
+
+    @property
+    def best_path(self) -> Path:
+        return self.path / f"best{_SUFFIX}"
+
+    def version_path(self, version: int) -> Path:
+        return self.path / f"version-{version:010d}{_SUFFIX}"
+
+    def prepare(self) -> None:
+        """Makes the folder, and removes what a process that was killed had begun to write.
+
+        Raises:
+            EnvironmentFailure: the folder cannot be made or written to.
+        """
+        make_folder(self.path)
+        try:
+            for leftover in self.path.glob(".*.tmp"):
+                leftover.unlink()
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{self.path}: cannot be written: {error.strerror}; {hint(error)}"
+            ) from None
+
+    def versions(self) -> list[int]:
+        """The versions that have a file, ascending; none if there is no folder.
+
+        Raises:
+            EnvironmentFailure: the folder cannot be read.
+        """
+        try:
+            names = os.listdir(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{self.path}: cannot be read: {error.strerror}; {hint(error)}"
+            ) from None
+        return sorted(int(found[1]) for name in names if (found := _VERSION.match(name)))
+
+    def save_latest(
+        self,
+        signature: Signature,
+        vector: Vector,
+        snapshot: Snapshot,
+        state: RuleState | None = None,
+    ) -> Path:
+        """Writes `version-N.safetensors` and deletes all but the last `keep` versions up to N.
+
+        Newer ones stay: they are unreadable, or this run would have started from them. The folder
+        is made again if it has gone.
+
+        Raises:
+            EnvironmentFailure: as `save`; nothing is deleted then.
+        """
+        path = self.version_path(snapshot.version)
+        make_folder(self.path)
+        save(path, signature, vector, snapshot, state)
+        self.prune(snapshot.version)
+        return path
+
+    def prune(self, newest: int) -> None:
+        """Deletes all but the last `keep` versions up to `newest`, as far as that can be done."""
+        with suppress(EnvironmentFailure, OSError):
+            older = [version for version in self.versions() if version <= newest]
+            for version in older[: -self.keep]:
+                self.version_path(version).unlink()
+
+    def save_best(
+        self,
+        signature: Signature,
+        vector: Vector,
+        snapshot: Snapshot,
+        state: RuleState | None = None,
+    ) -> Path:
+        """Writes `best.safetensors`.
+
+        Raises:
+            EnvironmentFailure: as `save`.
+        """
+        make_folder(self.path)
+        save(self.best_path, signature, vector, snapshot, state)
+        return self.best_path
+
+    def latest(self, unreadable: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
+        """The newest good checkpoint, else the best one, else None; as `newest_readable`."""
+        return newest_readable([*self._newest_first(), *self._best()], unreadable)
+
+    def best(self, unreadable: Callable[[str], None] = lambda _: None) -> Checkpoint | None:
+        """The best checkpoint, else the newest good one, else None; as `newest_readable`."""
+        return newest_readable([*self._best(), *self._newest_first()], unreadable)
+
+    def _newest_first(self) -> list[Path]:
+        return [self.version_path(version) for version in reversed(self.versions())]
+
+    def _best(self) -> list[Path]:
+        return [self.best_path] if self.best_path.exists() else []

@@ -1,0 +1,267 @@
+"""How good a policy is: many episodes, spread over the CPU cores, one figure with its deviation."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from genkidama.errors import ConfigurationError
+from genkidama.config.formatting import plural
+from genkidama.learning.starts import is_null, starts_of
+from genkidama.runs.evaluation_workers import ignore, play
+from genkidama.cli.progress import EvaluationProgress
+from genkidama.runs.selection import Weights, weights_of
+from genkidama.runs import sharded_checkpoint
+from genkidama.runtime.machine import available_cores
+from genkidama.runs.directory import LOGS, Run
+from genkidama.runtime.script import begin
+
+__all__ = ["Evaluation", "Evaluations", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The returns of evaluation episodes and what they come to."""
+
+    #: Undiscounted return of each episode, float64, shape (episodes,), in the episodes' order.
+    returns: npt.NDArray[np.float64]
+    #: The checkpoint that was played.
+    checkpoint: Path
+    #: The mean from which on the task counts as solved; None if nobody says so.
+    threshold: float | None
+    greedy: bool
+    seed: int
+    #: The id of the environment that was played.
+    environment: str
+    #: The id of the one that the policy was trained in.
+    trained_in: str
+    #: How its episodes began, as `evaluate` was told.
+    starts: str | None = None
+    #: Which weights played: `"best weights, version 12"`.
+    weights: str = ""
+
+    @property
+    def mean(self) -> float:
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the episodes' returns (not of their mean)."""
+        return float(self.returns.std())
+
+    @property
+    def minimum(self) -> float:
+        return float(self.returns.min())
+
+    @property
+    def quantiles(self) -> dict[str, float]:
+        """The 5 %, 25 %, 50 %, 75 % and 95 % quantiles."""
+        return {
+            f"{share:.0%}": float(np.quantile(self.returns, share))
+            for share in (0.05, 0.25, 0.5, 0.75, 0.95)
+        }
+
+    @property
+    def solved(self) -> bool | None:
+        """Whether the mean reaches the threshold; None without one."""
+        return None if self.threshold is None else self.mean >= self.threshold
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "minimum": self.minimum,
+            "quantiles": self.quantiles,
+            "solved": self.solved,
+            "threshold": self.threshold,
+            "episodes": len(self.returns),
+            "greedy": self.greedy,
+            "seed": self.seed,
+            "checkpoint": str(self.checkpoint),
+            "environment": self.environment,
+            "starts": self.starts,
+        }
+
+    def __str__(self) -> str:
+        quantiles = " · ".join(f"{share} {value:.1f}" for share, value in self.quantiles.items())
+        limit = "no threshold" if self.threshold is None else f"{self.threshold:g}"
+        verdict = {
+            True: f"solved (at least {limit})",
+            False: f"not solved (below {limit})",
+            None: limit,
+        }
+        actions = "greedy" if self.greedy else "sampled"
+        where = ""
+        if self.environment != self.trained_in:
+            where = f" of {self.environment} (trained in {self.trained_in})"
+        elif self.environment.startswith("envpool:"):
+            where = f" of {self.environment}"
+        if self.starts is not None:
+            where += f" from {self.starts}"
+        weights = f"\n  {self.weights}" if self.weights else ""
+        return (
+            f"{self.mean:.1f} ± {self.std:.1f} over {plural(len(self.returns), 'episode')}{where}, "
+            f"{actions}: {verdict[self.solved]}\n"
+            f"  minimum {self.minimum:.1f} · {quantiles}{weights}"
+        )
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Several runs of one experiment, whose seeds differ: what the experiment is worth."""
+
+    runs: tuple[Evaluation, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the runs' means."""
+        return float(np.mean([run.mean for run in self.runs]))
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the runs' means."""
+        return float(np.std([run.mean for run in self.runs]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"mean": self.mean, "std": self.std, "runs": [run.to_dict() for run in self.runs]}
+
+    def __str__(self) -> str:
+        least = min(run.mean for run in self.runs)
+        return f"{self.mean:.1f} ± {self.std:.1f} over {len(self.runs)} runs, the least {least:.1f}"
+
+
+def evaluate(
+    target: Run | str | Path,
+    *,
+    episodes: int = 500,
+    greedy: bool = False,
+    seed: int = 0,
+    cores: int | None = None,
+    environment: str | None = None,
+    starts: str | None = None,
+    choose: int = 0,
+    best: bool = True,
+    progress: bool = False,
+    allow: Iterable[str] = (),
+) -> Evaluation:
+    """Plays episodes with a run's or a checkpoint's weights.
+
+    Of a run it takes the best checkpoint by mean training return, or the newest before a whole
+    window of episodes. The result is then also written to the run's `evaluation.json`. Of a search
+    it takes the best trial, which is a run.
+
+    Args:
+        target: a `Run`, its directory, or a checkpoint file.
+        episodes: how many, at least 1.
+        greedy: the most probable action instead of a sampled one (the thesis samples, §5).
+        seed: the episodes follow from it, however many cores play them.
+        cores: processes; one for each CPU core if absent.
+        environment: the id of the environment to play; the experiment's if absent. If that is one
+            of EnvPool's, which differ a little from Gymnasium's, it is Gymnasium's of the same id.
+        starts: how episodes begin: `"noop:30"` after up to 30 null actions, or a file of recorded
+            starts, JSON as `genkidama.learning.starts` has it; as the environment does if absent.
+        choose: of a run, each checkpoint that is kept is judged by so many episodes first, others
+            than those that count, and the best one is played; 0 goes by the training returns.
+        best: false takes the newest checkpoint of a run.
+        progress: shows how it goes, on standard error or in a notebook's cell.
+        allow: modules that the run's or checkpoint's settings may have imported, beside Genkidama's
+            and Gymnasium's; `"*"` for all (docs/security.md). A `Run` that `train` has returned
+            allows what was trained.
+
+    Raises:
+        ConfigurationError: no such run or checkpoint, it does not fit its environment, or it names
+            a module that is not allowed.
+        EnvironmentFailure: a process that plays died.
+    """
+    begin("evaluate")
+    if episodes < 1:
+        raise ConfigurationError(f"episodes = {episodes}: at least 1 is needed")
+    if cores is not None and cores < 1:
+        raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+    if not 0 <= seed < 2**32:
+        raise ConfigurationError(f"seed = {seed}: 0 to {2**32 - 1} is allowed")
+    if choose < 0:
+        raise ConfigurationError(f"choose = {choose}: at least 0 is needed")
+    if choose and not best:
+        raise ConfigurationError(f"choose = {choose} and best = False: give one of the two")
+    weights = weights_of(target, best=best)
+    run = weights.run
+    allowed = [*allow, *(() if run is None else run.allow)]
+    if run is not None and choose:
+        kept = run.checkpoints if run.best is None else [*run.checkpoints, run.best]
+        chosen = _best(kept, choose, (seed + 1) % 2**32, cores, environment, starts, allowed)
+        weights = Weights(run, sharded_checkpoint.load(chosen))
+    checkpoint, path = weights.checkpoint, weights.path
+    recorded = None if starts is None or is_null(starts) else _recorded(starts)
+    starts_of(starts, recorded)
+    count = min(cores or available_cores(), episodes)
+    shares = [list(range(first, episodes, count)) for first in range(count)]
+    request = {"checkpoint": str(path), "seed": seed, "greedy": greedy, "environment": environment}
+    request |= {"starts": starts, "recorded": recorded, "parent": os.getpid(), "allow": allowed}
+    log = (path.parents[1] if run is None else run.path) / LOGS
+    with EvaluationProgress(episodes) if progress else nullcontext(ignore) as watch:
+        answers = play(request, shares, watch, log)
+    returns = np.empty(episodes)
+    for share, answer in zip(shares, answers, strict=True):
+        returns[share] = answer["returns"]
+    threshold = checkpoint.experiment.solved
+    evaluation = Evaluation(
+        returns,
+        path,
+        answers[0]["threshold"] if threshold is None else threshold,
+        answers[0]["greedy"],
+        seed,
+        answers[0]["environment"],
+        checkpoint.experiment.environment.id,
+        starts,
+        str(weights),
+    )
+    if run is not None:
+        run.record_evaluation(evaluation.to_dict(), returns.tolist(), time.time())
+    return evaluation
+
+
+def _best(
+    paths: list[Path],
+    episodes: int,
+    seed: int,
+    cores: int | None,
+    environment: str | None,
+    starts: str | None,
+    allow: list[str],
+) -> Path:
+    """The checkpoint with the best mean of so many episodes, the newest of equal ones."""
+    means = [
+        evaluate(
+            path,
+            episodes=episodes,
+            seed=seed,
+            cores=cores,
+            environment=environment,
+            starts=starts,
+            allow=allow,
+        ).mean
+        for path in paths
+    ]
+    return max(zip(means, range(len(paths)), paths, strict=True))[2]
+
+
+def _recorded(name: str) -> Any:
+    """What a file of starts holds."""
+    try:
+        return json.loads(Path(name).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{name}: no such file; a start is 'noop:N' or a file") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{name}: cannot be read as JSON: {error}") from None

@@ -1,0 +1,221 @@
+"""`history.jsonl`, one line for each event of a run: here it is written and followed.
+
+Laws of this file:
+- Lines are gathered in memory and written together by `flush`; a crash loses what was not flushed.
+- A write that fails loses nothing either: the lines stay and the next `flush` tries again. When
+  `BACKLOG` bytes have gathered, further lines are dropped and counted.
+- Every line in the file is whole: a line that a crash tore is cut off before the next is written.
+  Until then nobody reads it.
+- One process writes; a second one that opens the same file is refused.
+- A file that was deleted or moved away is made anew. A reader begins again with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.server.events import Event, as_lines
+from genkidama.runtime.files import make_folder, hint
+
+__all__ = [
+    "BACKLOG",
+    "PIECE_BYTES",
+    "Follower",
+    "History",
+    "read_lines",
+    "whole_length",
+    "whole_lines",
+]
+
+#: How much is kept for a disk that is full: a hundred thousand exchanges.
+BACKLOG = 16 << 20
+
+#: So much of a file is read at a time. No line is longer: what has no end within it is damage.
+PIECE_BYTES = 1 << 20
+
+#: So much is read at a time in search of the last line's end; hardly any is longer.
+_TAIL = 1 << 16
+
+
+def whole_lines(text: bytes) -> bytes:
+    """All of `text` but a last line that is torn, or still being written."""
+    return text[: text.rfind(b"\n") + 1]
+
+
+def whole_length(path: Path) -> int:
+    """How many bytes of a history are whole lines; 0 if there is no file."""
+    try:
+        with path.open("rb") as file:
+            return _whole_length(file.fileno())
+    except FileNotFoundError:
+        return 0
+
+
+def _whole_length(file: int) -> int:
+    end = os.fstat(file).st_size
+    while end:
+        start = max(0, end - _TAIL)
+        if whole := whole_lines(os.pread(file, end - start, start)):
+            return start + len(whole)
+        end = start
+    return 0
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The whole lines of a history, oldest first; none if there is no file.
+
+    Raises:
+        ConfigurationError: a line is longer than any that a parent writes.
+    """
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(PIECE_BYTES):
+                if line.endswith(b"\n"):
+                    yield line
+                elif len(line) == PIECE_BYTES:
+                    raise ConfigurationError(
+                        f"{path}: is damaged: a line is longer than {PIECE_BYTES >> 20} MiB; "
+                        "take that line out to go on without it"
+                    )
+    except FileNotFoundError:
+        return
+
+
+class Follower:
+    """Reads what is added to a history from now on.
+
+    Args:
+        path: the file, which need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: How many bytes of the file were there before, or have been read.
+        self.position = whole_length(path)
+        #: Whether more lines may be there already than the last call of `read` gave.
+        self.behind = False
+        #: How many pieces without the end of a line were passed over.
+        self.skipped = 0
+        self._identity: tuple[int, int] | None = None
+
+    def read(self) -> list[bytes]:
+        """The next lines that were not read yet, within 1 MiB of the file."""
+        try:
+            with self.path.open("rb") as file:
+                identity = _identity(os.fstat(file.fileno()))
+                if self._identity not in (None, identity):
+                    self.position = 0
+                self._identity = identity
+                file.seek(self.position)
+                piece = file.read(PIECE_BYTES)
+        except FileNotFoundError:
+            self.behind = False
+            return []
+        found = whole_lines(piece)
+        self.behind = len(piece) == PIECE_BYTES
+        if self.behind and not found:
+            self.skipped += 1
+            self.position += len(piece)
+            return []
+        self.position += len(found)
+        return found.splitlines()
+
+
+class History:
+    """The history file of one run, open for appending.
+
+    Args:
+        path: the file; made if there is none.
+
+    Raises:
+        EnvironmentFailure: it cannot be written, or another parent is writing it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: How many lines were dropped because nothing could be written for too long.
+        self.dropped = 0
+        self._waiting = bytearray()
+        self._file = self._open()
+
+    def _open(self) -> int:
+        path = self.path
+        try:
+            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _mend(opened)
+        except OSError as error:
+            os.close(opened)
+            if isinstance(error, BlockingIOError):
+                raise EnvironmentFailure(
+                    f"{path}: another parent is writing this run; "
+                    "choose another directory with --out"
+                ) from None
+            raise _unwritable(path, error) from None
+        return opened
+
+    @property
+    def gone(self) -> bool:
+        """Whether the file that is written is no longer the one of this name."""
+        try:
+            return _identity(os.stat(self.path)) != _identity(os.fstat(self._file))
+        except OSError:
+            return True
+
+    def reopen(self) -> None:
+        """Writes from now on into a new file of this name, in a folder that is made if missing.
+
+        Raises:
+            EnvironmentFailure: it cannot be made; all stays as it was.
+        """
+        make_folder(self.path.parent)
+        opened = self._open()
+        os.close(self._file)
+        self._file = opened
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Takes one line an event; nothing is written yet."""
+        if len(self._waiting) < BACKLOG:
+            self._waiting += as_lines(events)
+        else:
+            self.dropped += len(events)
+
+    def flush(self) -> None:
+        """Writes the lines taken so far.
+
+        Raises:
+            EnvironmentFailure: the disk is full, …; the lines are kept for the next call.
+        """
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._file, self._waiting)]
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{self.path}: cannot be written: {error.strerror}; "
+                f"the run goes on, {hint(error)}"
+            ) from None
+
+    def close(self) -> None:
+        """Closes the file. What `flush` could not write is lost."""
+        os.close(self._file)
+
+
+def _mend(file: int) -> None:
+    whole = _whole_length(file)
+    if whole < os.fstat(file).st_size:
+        os.ftruncate(file, whole)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _unwritable(path: Path, error: OSError) -> EnvironmentFailure:
+    return EnvironmentFailure(f"{path}: cannot be written: {error.strerror}; {hint(error)}")

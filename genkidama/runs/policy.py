@@ -1,0 +1,240 @@
+"""A trained policy: observations in, actions out. For one's own scripts, games and robots."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.config.experiment import Experiment
+from genkidama.learning.environments import make_environment, played
+from genkidama.plugins.render.explanation import Explanation, explain
+from genkidama.learning.heads import Categorical, Gaussian
+from genkidama.learning.model import CUT, Model
+from genkidama.config.allowlist import check_imports
+from genkidama.runs import sharded_checkpoint
+from genkidama.runs.checkpoint import Checkpoint
+
+__all__ = ["Policy"]
+
+Array = npt.NDArray[Any]
+
+#: By so much may ONNX Runtime's numbers differ from torch's.
+_TOLERANCE = 1e-4
+
+
+class Policy:
+    """The weights of a checkpoint, ready to act.
+
+    Args:
+        checkpoint: as `genkidama.Checkpoint.load` or `Run.load` give it.
+        seed: of the sampled actions.
+        allow: modules that the checkpoint's settings may have imported, beside Genkidama's and
+            Gymnasium's; `"*"` for all (docs/security.md).
+
+    Raises:
+        ConfigurationError: its environment or network cannot be made here, do not fit it, or are
+            of a module that is not allowed.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, seed: int = 0, allow: Iterable[str] = ()) -> None:
+        source = str(checkpoint.path or "the checkpoint")
+        check_imports(checkpoint.experiment.to_dict(), allow, source)
+        #: The settings that it was trained with.
+        self.experiment: Experiment = checkpoint.experiment
+        #: The file that it comes from, if any, and the parent's count of pushes then.
+        self.checkpoint = checkpoint.path
+        self.version = checkpoint.snapshot.version
+        environment = self.make_environment()
+        try:
+            self.observation_space = environment.observation_space
+            self.action_space = environment.action_space
+            #: The network over its vector.
+            self.model = Model(self.experiment, environment)
+        finally:
+            environment.close()
+        difference = self.model.signature.difference(checkpoint.signature)
+        if difference is not None:
+            raise ConfigurationError(
+                f"{checkpoint.path or 'the checkpoint'}: its network is not the one that its "
+                f"experiment describes: {difference}"
+            )
+        self.model.vector.copy_(torch.from_numpy(checkpoint.vector))
+        self._one = self.model.network.acting()
+        self._many = self.model.network.acting_together()
+        self._normalize = self.model.normalizer()
+        self._sample = self.model.head.sampler(np.random.default_rng(seed), 0.0)
+
+    @classmethod
+    def load(cls, path: str | Path, seed: int = 0, allow: Iterable[str] = ()) -> Policy:
+        """The policy in a checkpoint file; errors also as `genkidama.Checkpoint.load`."""
+        return cls(sharded_checkpoint.load(path), seed, allow)
+
+    def __repr__(self) -> str:
+        source = "weights" if self.checkpoint is None else self.checkpoint
+        return f"<Policy for {self.experiment.environment.id}: {source}, version {self.version}>"
+
+    @property
+    def module(self) -> nn.Module:
+        """The network, plain torch: observations (B, …) to policy outputs (B, outputs), V (B,).
+
+        It takes observations as the network was trained with them: where the experiment normalizes
+        them, normalize first, or use `predict`. Its parameters are this policy's.
+        """
+        return self.model.network
+
+    def make_environment(self, **options: Any) -> gymnasium.Env[Any, Any]:
+        """The environment that it was trained in, wrappers included.
+
+        In place of one of EnvPool's it is Gymnasium's of the same id.
+
+        Args:
+            options: more keyword arguments for it, as `render_mode="human"`.
+
+        Raises:
+            ConfigurationError: it cannot be made.
+        """
+        settings = played(self.experiment.environment)
+        changed = msgspec.structs.replace(settings, options={**settings.options, **options})
+        return make_environment(changed)
+
+    def predict(
+        self,
+        observation: Any,
+        state: None = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[Any, None]:
+        """The action for one observation, or those for many, as Stable-Baselines3 has it.
+
+        Observations are normalized here if the experiment says so.
+
+        Args:
+            observation: of the shape of `observation_space`, or (n, that shape).
+            state, episode_start: unused; a policy here remembers nothing.
+            deterministic: takes the most probable action instead of a sampled one.
+
+        Returns:
+            The action as the environment takes it, or an array of n of them; and None, which
+            stands in the place of a recurrent state.
+
+        Raises:
+            ValueError: the observation has another shape.
+        """
+        shape = self.model.observation_shape
+        given = np.asarray(observation, np.float32)
+        if given.shape[-len(shape) :] != shape or given.ndim > len(shape) + 1:
+            raise ValueError(
+                f"an observation of shape {given.shape}: expected {shape}, or n of them as "
+                f"(n, {', '.join(map(str, shape))})"
+            )
+        if self._normalize is not None:
+            given = self._normalize(given)
+        head = self.model.head
+        choose = head.mode if deterministic else self._sample
+        if given.ndim == len(shape):
+            return head.to_environment(choose(self._one(given))), None
+        return np.asarray([head.to_environment(choose(row)) for row in self._many(given)]), None
+
+    def explain(self, observation: Any) -> Explanation:
+        """What it says of one observation: probabilities, or means ± spread, or Q values; and V(s).
+
+        Raises:
+            ValueError: the observation has another shape.
+        """
+        given = np.asarray(observation)
+        if given.shape != self.model.observation_shape:
+            raise ValueError(
+                f"an observation of shape {given.shape}: expected {self.model.observation_shape}"
+            )
+        return explain(self.model, given)
+
+    def to_onnx(self, path: str | Path) -> Path:
+        """Writes the policy for ONNX Runtime and the like, and checks what was written.
+
+        Its input is `observation`, float32 (B, …), as the environment gives it. Its outputs are
+        `outputs` (logits; or means and logarithms of deviations), `value`, and `action`: the most
+        probable one, as the environment takes it. A head of one's own has no `action` there.
+
+        Raises:
+            EnvironmentFailure: the packages for it are missing, or what was written computes
+                something else.
+        """
+        try:
+            import onnxruntime
+            import onnxscript  # noqa: F401  torch's exporter needs it
+        except ImportError as error:
+            raise EnvironmentFailure(
+                f"to_onnx needs {error.name}: pip install 'genkidama[onnx]'"
+            ) from None
+        whole = _Whole(self.model, self.action_space).eval()
+        example = torch.randn(3, *self.model.observation_shape)
+        with torch.no_grad():
+            wanted = [part.numpy() for part in whole(example)]
+        names = ["outputs", "value", "action"][: len(wanted)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's, of names that torch will drop
+            program = torch.onnx.export(
+                whole,
+                (example,),
+                input_names=["observation"],
+                output_names=names,
+                dynamic_shapes={"observation": {0: torch.export.Dim("batch")}},
+                dynamo=True,
+                verbose=False,
+            )
+        assert program is not None
+        path = Path(path)
+        program.save(str(path))
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        found = session.run(None, {"observation": example.numpy()})
+        for name, ours, theirs in zip(names, wanted, found, strict=True):
+            if not np.allclose(ours, theirs, rtol=_TOLERANCE, atol=_TOLERANCE):
+                raise EnvironmentFailure(f"{path}: ONNX Runtime finds another {name} than torch")
+        return path
+
+
+class _Whole(nn.Module):
+    """From observations as the environment gives them to what the network says, and to actions."""
+
+    mean: Tensor
+    deviation: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, model: Model, space: gymnasium.Space[Any]) -> None:
+        super().__init__()
+        self._network = model.network
+        self._head = model.head
+        self._space = space
+        moments = model.moments("observations")
+        self._normalizes = moments is not None
+        if moments is not None:
+            mean, deviation = moments.mean_and_deviation()
+            shape = model.observation_shape
+            self.register_buffer("mean", torch.from_numpy(mean).reshape(shape))
+            self.register_buffer("deviation", torch.from_numpy(deviation).reshape(shape))
+        if isinstance(space, gymnasium.spaces.Box):
+            self.register_buffer("low", torch.from_numpy(space.low).float())
+            self.register_buffer("high", torch.from_numpy(space.high).float())
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, ...]:
+        if self._normalizes:
+            observation = ((observation - self.mean) / self.deviation).clamp(-CUT, CUT)
+        outputs, value = self._network(observation)
+        if isinstance(self._head, Categorical):
+            assert isinstance(self._space, gymnasium.spaces.Discrete)
+            return outputs, value, outputs.argmax(1) + int(self._space.start)
+        if isinstance(self._head, Gaussian):
+            mean = outputs[:, : self._head.columns].reshape(-1, *self.low.shape)
+            return outputs, value, torch.minimum(torch.maximum(mean, self.low), self.high)
+        return outputs, value

@@ -1,0 +1,205 @@
+"""The run directory before its parent comes: which one it is, what lies in it, how to go on.
+
+One program starts a run at a time. It holds a lock from before it writes anything until its
+processes have ended. A parent that another starter has begun holds the lock of the history.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.config.experiment import Experiment, Stop
+from genkidama.runs.run import Run as Result
+from genkidama.config.allowlist import allowing, modules
+from genkidama.server.trial import reached
+from genkidama.runs.directory import (
+    CHECKPOINTS,
+    HISTORY,
+    LOGS,
+    SETTINGS,
+    TRIALS,
+    Run,
+    new_directory,
+)
+from genkidama.runtime.script import with_notebook
+
+__all__ = ["finished", "go_on", "prepare_directory", "resumable"]
+
+#: Its lock lies there.
+_LOCK = f"{LOGS}/.lock"
+
+#: A parent whose starter was killed is still writing its last checkpoint. It may take so long.
+_PARTING_SECONDS = 5.0
+
+#: By run directory: the lock that this program holds.
+_held: dict[Path, int] = {}
+
+
+def prepare_directory(
+    experiment: Experiment, out: str | Path | None, resume: str | Path | None
+) -> Result:
+    """Makes a run directory ready for its parent, with the experiment in it, and locks it.
+
+    `resumable` gives the lock back.
+
+    Args:
+        out: the directory; a new one under `runs/` if absent.
+        resume: the directory of a run to go on with, instead of `out`.
+
+    Raises:
+        ConfigurationError: `out` holds a run already, or `resume` none; or somebody is using it.
+        EnvironmentFailure: it cannot be written.
+    """
+    path = Path("runs" if out is None else out)
+    allow = modules(experiment.to_dict())
+    try:
+        if resume is None:
+            run = Result(new_directory(experiment.name) if out is None else path, allow)
+            _check_empty(run)
+        else:
+            run = _opened(resume, out, allow)
+        path = run.path
+        (path / SETTINGS).parent.mkdir(parents=True, exist_ok=True)
+        _lock(path)
+        (path / SETTINGS).write_text(with_notebook(experiment, path).to_toml(), encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"--out {path}: cannot be written: {error.strerror}; choose another directory"
+        ) from None
+    return run
+
+
+def _lock(path: Path) -> None:
+    """Raises a `ConfigurationError` if another program, or a parent, is using this directory."""
+    lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if not _gets(lock, 0.0):
+            raise _in_use(path, "another program runs it")
+        if (path / HISTORY).exists():
+            history = os.open(path / HISTORY, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if not _gets(history, _PARTING_SECONDS):
+                    raise _in_use(path, "a parent is writing it")
+            finally:
+                os.close(history)
+    except BaseException:
+        os.close(lock)
+        raise
+    _held[path.absolute()] = lock
+
+
+def _gets(file: int, seconds: float) -> bool:
+    """Whether nobody else has locked a file, or gives it back within these seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        time.sleep(0.1)
+
+
+def _in_use(path: Path, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path}: is in use: {why}; end that first, or choose another directory with --out"
+    )
+
+
+def _opened(resume: str | Path, out: str | Path | None, allow: tuple[str, ...]) -> Result:
+    if out is not None and Path(out) != Path(resume):
+        raise ConfigurationError(
+            f"--out {out}: a resumed run stays in its directory {resume}; give one of the two"
+        )
+    return Result.open(resume, allow)
+
+
+def _check_empty(run: Run) -> None:
+    for name in (CHECKPOINTS, TRIALS):
+        folder = run.path / name
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ConfigurationError(
+                f"--out {run.path}: holds a run already; "
+                f"go on with it by --resume {run.path}, or choose another directory"
+            )
+
+
+def finished(run: Run, experiment: Experiment) -> str:
+    """Why there is nothing left to do in a plain run, and how to go on; empty if there is.
+
+    Args:
+        experiment: the settings with which it is to go on.
+    """
+    reason, _ = _reached(run, experiment.stop)
+    return f"{run.path} is finished: {reason}; go on: {go_on(run, experiment)}" if reason else ""
+
+
+def go_on(run: Run, experiment: Experiment) -> str:
+    """The command that goes on with a plain run, beyond the limits that it has reached."""
+    _, limits = _reached(run, experiment.stop)
+    words = ["genkidama train --resume", shlex.quote(str(run.path))]
+    words += [allowing(modules(experiment.to_dict())).strip()]
+    words += [f"--set stop.{key}={value:.15g}" for key, value in limits.items()]
+    return " ".join(filter(None, words))
+
+
+def _reached(run: Run, stop: Stop) -> tuple[str, dict[str, float]]:
+    """Which stop condition a run has reached, and limits with which it could go on."""
+    if not run.checkpoints:
+        return "", {}
+    snapshot = run.load(best=False).snapshot
+    mean = snapshot.mean_return if len(snapshot.returns) >= stop.window else None
+    done = (snapshot.updates, snapshot.episodes, snapshot.steps, snapshot.seconds)
+    limits: dict[str, float] = {
+        key: 2 * limit
+        for key, have in zip(("updates", "episodes", "steps", "seconds"), done, strict=True)
+        if (limit := getattr(stop, key)) is not None and have >= limit
+    }
+    if stop.mean_return is not None and mean is not None and mean >= stop.mean_return:
+        best = max(snapshot.returns[-stop.window :])
+        limits["mean_return"] = _next_goal(mean, best)
+        if best <= mean and len(limits) == 1 and stop.steps is None:
+            limits["steps"] = 2 * snapshot.steps  # a goal that may be out of reach ends nothing
+    return reached(stop, mean, *done), limits
+
+
+def _next_goal(mean: float, best: float) -> float:
+    """A goal beyond a mean return, and where some episode has been: an environment may allow no
+    more than that."""
+    higher = float(math.ceil(mean + 0.1 * abs(mean)))
+    midway = (mean + best) / 2.0
+    for goal in (float(math.floor(midway)), round(midway, 1)):
+        if goal > mean:
+            return min(higher, goal)
+    return higher
+
+
+@contextmanager
+def resumable(run: Run, verb: str) -> Iterator[None]:
+    """Meanwhile an interruption says how to go on, if there is anything to go on with.
+
+    Afterwards others may use the directory.
+
+    Args:
+        verb: which command goes on, as `"train"`.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        if run.checkpoints or run.trials:
+            error.add_note(
+                f"go on with it: genkidama {verb} --resume {run.path}{allowing(run.allow)}"
+            )
+        raise
+    finally:
+        if (lock := _held.pop(run.path.absolute(), None)) is not None:
+            os.close(lock)

@@ -1,0 +1,1 @@
+"""The operating system: processes, forkserver, signals, files, sockets, limits."""

@@ -1,0 +1,137 @@
+"""How a file is written so that nobody ever reads half of it, and what helps if it cannot be."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from genkidama.errors import EnvironmentFailure
+
+__all__ = ["make_folder", "remove_scratch", "scratch_folder", "hint", "write_atomically"]
+
+#: What helps where a file cannot be written, by the system's number for the reason.
+_WAYS_OUT = {
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "free space, or have this user's quota raised",
+    errno.EFBIG: "raise the limit on a file's size (ulimit -f)",
+    errno.EROFS: "make its disk writable again (mount -o remount,rw)",
+    errno.EACCES: "let this user write there, or choose another directory",
+    errno.EPERM: "let this user write there, or choose another directory",
+    errno.ENOENT: "make its folder again, or choose another directory",
+    errno.ENOTDIR: "move the file away that stands in a folder's place",
+    errno.EISDIR: "move the folder away that stands in its place",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close programs, since this machine has too many open files",
+    errno.EIO: "save what is there, since the disk fails, and choose another disk",
+    errno.ESTALE: "mount the network's disk again",
+    errno.ENAMETOOLONG: "choose a directory with a shorter name",
+}
+
+
+#: Folders for sockets and copies in the system's place for temporary files begin with this. In each
+#: lies a file that its owner has locked as long as it lives.
+_SCRATCH = "genkidama-"
+_LOCK = "lock"
+
+#: By folder, the descriptor of its lock.
+_held: dict[Path, int] = {}
+
+
+def scratch_folder() -> Path:
+    """Makes a temporary folder that only this user may enter, and removes those whose owners were
+    killed before they could.
+
+    It is to be removed by `remove_scratch`.
+    """
+    for each in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            _sweep(each)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH))
+    young = folder / ".lock"
+    descriptor = os.open(young, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    young.rename(folder / _LOCK)  # under this name it is locked from the first moment on
+    _held[folder] = descriptor
+    return folder
+
+
+def remove_scratch(folder: Path) -> None:
+    """Removes a folder of this process, with all that is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if (descriptor := _held.pop(folder, None)) is not None:
+        os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes a folder of this user if nobody holds its lock.
+
+    Raises:
+        OSError: somebody does, or it is none of ours.
+    """
+    if folder.lstat().st_uid != os.getuid():
+        return
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
+def hint(error: OSError) -> str:
+    """What helps against this error where something is to be written, in a few words."""
+    return _WAYS_OUT.get(error.errno or 0, "choose another directory")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and those above it, unless they are there.
+
+    Raises:
+        EnvironmentFailure: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        # With `exist_ok` this means a file of that name.
+        reason = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        error = reason if isinstance(error, FileExistsError) else error
+        raise EnvironmentFailure(
+            f"{path}: cannot be made: {error.strerror}; {hint(error)}"
+        ) from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replaces the file at `path` by `content`. After a crash one of the two is there, whole.
+
+    The content is written beside the file, flushed to the disk, and renamed. Then the folder is
+    flushed, too, so that the new name survives a power cut.
+
+    Raises:
+        EnvironmentFailure: it could not be written; the old file is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path}: cannot be written: {error.strerror}; {hint(error)}"
+        ) from None

@@ -1,0 +1,258 @@
+"""What a name in an experiment means: a thing of the user's own, Gymnasium's or EnvPool's.
+
+A thing of the user's own is a plug, named by an import string `"package.module:Name"`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from genkidama.config.allowlist import import_string
+from genkidama.config.decoding import name_of_script
+from genkidama.errors import ConfigurationError
+from genkidama.runtime.script import cells, import_module, where
+from genkidama.runtime.user_errors import describe_error
+
+if TYPE_CHECKING:
+    from genkidama.config.experiment import Experiment
+    from genkidama.config.sections import Environment, Wrapper
+
+__all__ = [
+    "check_environment",
+    "environment_spec",
+    "is_import_string",
+    "load_envpool",
+    "load_object",
+    "load_wrapper",
+    "of_a_notebook",
+    "vectorized_spec",
+]
+
+_INSTALL_ATARI = "pip install 'genkidama[atari]'"
+_INSTALL_ENVPOOL = "pip install 'genkidama[envpool]'"
+
+#: Wrappers of Gymnasium's that need OpenCV, which Gymnasium itself does not.
+_NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")
+
+
+def is_import_string(name: str) -> bool:
+    """Whether `name` is an import string rather than the name of something built in.
+
+    `"module:Name-v0"` is Gymnasium's: the module registers the id.
+    """
+    named = import_string(name)
+    return named is not None and named.name.isidentifier()
+
+
+def load_object(name: str, key: str) -> Any:
+    """What an import string names. Only what is installed or on `sys.path` is ever imported.
+
+    Args:
+        name: `"package.module:Name"`.
+        key: the setting that holds it, for the error.
+
+    Raises:
+        ConfigurationError: it is no import string, there is no such module, it fails to import, or
+            it lacks the name. Or no other process could import it.
+    """
+    named = import_string(name)
+    if named is None:
+        raise ConfigurationError(f"{key} = {name!r}: is no import string; expected 'module:Name'")
+    module_name, attribute = named
+    if module_name == "__main__" and not cells():
+        raise of_a_notebook(key, name, attribute)
+    module = _import(module_name, name, key)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise ConfigurationError(
+            f"{key} = {name!r}: module {module_name!r} has no {attribute!r}{where(module)}"
+        ) from None
+
+
+def of_a_notebook(key: str, value: object, name: str) -> ConfigurationError:
+    """The error of a thing of this program itself under a name that other processes cannot import.
+
+    Args:
+        key: the setting that names it.
+        value: as it does.
+        name: of the thing.
+    """
+    main = sys.modules["__main__"]
+    if cells() or (getattr(main, "__spec__", None) is None and name_of_script()):
+        way = f"give {name} itself, not its name in quotes"
+    else:
+        way = f"write it into a file, as my_module.py, and name it 'my_module:{name}'"
+    return ConfigurationError(
+        f"{key} = {value!r}: no other process can import by this name what a script or a notebook "
+        f"defines; {way}"
+    )
+
+
+def _import(module_name: str, name: str, key: str) -> ModuleType:
+    try:
+        return import_module(module_name)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{key} = {name!r}: cannot import {module_name!r}: {error}; "
+            "is it installed or on PYTHONPATH?"
+        ) from error
+    except Exception as error:  # a user's module may raise anything, and the user can mend it
+        raise ConfigurationError(
+            f"{key} = {name!r}: importing {module_name!r} fails: {describe_error(error)}"
+        ) from error
+
+
+def load_wrapper(wrapper: Wrapper, key: str) -> Any:
+    """The class that one of `environment.wrappers` names.
+
+    Args:
+        key: where it stands, as `"environment.wrappers[0]"`, for the error.
+
+    Raises:
+        ConfigurationError: there is no such class, it is no wrapper, it does not take the options,
+            or it needs OpenCV, which is absent.
+    """
+    name = wrapper.name
+    gymnasium = importlib.import_module("gymnasium")
+    kind = load_object(name, key) if is_import_string(name) else _own_wrapper(name, key)
+    if not isinstance(kind, type) or not issubclass(kind, gymnasium.Wrapper):
+        raise ConfigurationError(
+            f"{key} = {name!r}: is no subclass of gymnasium.Wrapper; name one as 'module:Class'"
+        )
+    if name in _NEED_OPENCV and importlib.util.find_spec("cv2") is None:
+        raise ConfigurationError(
+            f"{key} = {name!r}: needs OpenCV, which is not installed: {_INSTALL_ATARI}"
+        )
+    signature = inspect.signature(kind)
+    try:
+        signature.bind(None, **wrapper.options)  # the environment comes first
+    except TypeError as error:
+        takes = ", ".join(list(signature.parameters)[1:]) or "none"
+        raise ConfigurationError(
+            f"{key} = {name!r}: options = {wrapper.options!r}: {error}; its options: {takes}"
+        ) from None
+    return kind
+
+
+def _own_wrapper(name: str, key: str) -> Any:
+    wrappers = importlib.import_module("gymnasium.wrappers")
+    known = sorted(set(wrappers.__all__) - {"vector"})
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 3)
+        hint = (
+            f"did you mean {' or '.join(map(repr, near))}?"
+            if near
+            else f"it has {', '.join(known)}; one of your own is 'module:Class'"
+        )
+        raise ConfigurationError(f"{key} = {name!r}: no wrapper of Gymnasium's; {hint}")
+    try:
+        return getattr(wrappers, name)
+    except Exception as error:  # some are imported now, and need packages that Gymnasium does not
+        raise ConfigurationError(f"{key} = {name!r}: cannot be imported: {error}") from error
+
+
+def environment_spec(name: str) -> Any:
+    """What Gymnasium knows about an id.
+
+    The Arcade Learning Environment is made known to it here, without its banner.
+
+    Args:
+        name: as `"LunarLander-v3"`, `"ALE/Pong-v5"`, or `"module:Name-v0"`, for which the module is
+            imported.
+
+    Raises:
+        ConfigurationError: Gymnasium does not know it, or something cannot be imported for it.
+    """
+    module_name, known = import_string(name) or ("", name)
+    if ":" in known:
+        raise ConfigurationError(
+            f"environment.id = {name!r}: expected an id of Gymnasium's, or 'module:Name-v0'"
+        )
+    if known.startswith("ALE/"):
+        try:
+            ale_py = importlib.import_module("ale_py")  # it registers its environments then
+        except ImportError as error:
+            problem = f"needs the Arcade Learning Environment: {error}: {_INSTALL_ATARI}"
+            raise ConfigurationError(f"environment.id = {name!r}: {problem}") from error
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    if module_name:
+        _import(module_name, name, "environment.id")
+    gymnasium = importlib.import_module("gymnasium")
+    try:
+        return gymnasium.spec(known)
+    except gymnasium.error.Error as error:
+        raise ConfigurationError(
+            f"environment.id = {name!r}: Gymnasium does not know it: {error}"
+        ) from None
+
+
+def load_envpool(settings: Environment) -> ModuleType:
+    """EnvPool, which takes a second and 110 MB.
+
+    Raises:
+        ConfigurationError: it is not installed, or cannot be imported.
+    """
+    _find_envpool(settings)
+    try:
+        return importlib.import_module("envpool")
+    except Exception as error:  # without its packages of assets it lacks folders
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: importing EnvPool fails: "
+            f"{describe_error(error)}; install all of it: {_INSTALL_ENVPOOL}"
+        ) from error
+
+
+def _find_envpool(settings: Environment) -> None:
+    if importlib.util.find_spec("envpool") is None:
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: needs EnvPool, which is not installed: "
+            f"{_INSTALL_ENVPOOL}"
+        )
+
+
+def vectorized_spec(settings: Environment) -> Any:
+    """`environment_spec` of an environment that has a vectorized form of its own.
+
+    Raises:
+        ConfigurationError: it has none, or as `environment_spec`.
+    """
+    spec = None if is_import_string(settings.id) else environment_spec(settings.id)
+    if spec is None or spec.vector_entry_point is None:
+        raise ConfigurationError(
+            f"environment.vectorized = True: {settings.id!r} is not registered with a vectorized "
+            "form of its own; set it to false"
+        )
+    return spec
+
+
+def check_environment(experiment: Experiment) -> None:
+    """Checks that environment and wrappers exist, before any process starts. Imports no torch.
+
+    Raises:
+        ConfigurationError: Gymnasium does not know the id, a vectorized form is asked for and there
+            is none, an import string leads nowhere, or a wrapper is wrong (`load_wrapper`). Or
+            EnvPool is needed and not installed; children say whether it knows the id.
+    """
+    settings = experiment.environment
+    if settings.envpool is not None:
+        _find_envpool(settings)
+        return
+    if is_import_string(settings.id):
+        load_object(settings.id, "environment.id")
+    else:
+        made_by = environment_spec(settings.id).entry_point
+        module, name = import_string(str(made_by)) or ("", "")
+        if getattr(made_by, "__module__", module) == "__main__":
+            name = getattr(made_by, "__name__", name)
+            raise of_a_notebook("environment.id", settings.id, name)
+    if settings.vectorized:
+        vectorized_spec(settings)
+    for position, wrapper in enumerate(settings.wrappers):
+        load_wrapper(wrapper, f"environment.wrappers[{position}]")

@@ -1,0 +1,368 @@
+"""What this machine offers."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import mmap
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = [
+    "ONE_THREAD",
+    "RESERVED",
+    "available_bytes",
+    "available_cores",
+    "forget_peak",
+    "keep_large_blocks",
+    "limit_growth",
+    "loop_factory",
+    "machine_name",
+    "on_signals",
+    "own_bytes",
+    "private_bytes",
+    "resident_bytes",
+    "set_retransmission_timeout",
+    "descriptors_left",
+    "since_peak_bytes",
+    "unmap_libraries",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What the kernel lets this process take, and what it has taken.
+
+
+def limit_growth(by: int | None) -> None:
+    """Has the kernel refuse memory when this process has taken so many bytes more than now.
+
+    Blocks that it shares do not count, and neither do files. Only Linux can.
+
+    Args:
+        by: bytes; None for no limit. Where there is a tighter limit already, that stays.
+    """
+    if by is None:
+        return
+    with suppress(OSError, ValueError, StopIteration):
+        with open("/proc/self/status", "rb") as file:
+            now = next(int(line.split()[1]) << 10 for line in file if line.startswith(b"VmData:"))
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min([now + by, *limits]), hard))
+
+
+def own_bytes() -> int:
+    """This process' memory in RAM now, without files and without what it shares by descriptor.
+
+    Elsewhere than on Linux, as `resident_bytes`.
+    """
+    with suppress(OSError, ValueError), open("/proc/self/statm", "rb") as file:
+        resident, shared = map(int, file.read().split()[1:3])
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    return resident_bytes()
+
+
+# ------------------------------------------------------------------------------------------------
+# TCP over links that come and go.
+
+#: Linux 6.15 has it: the longest pause before data without an answer are sent again, in ms.
+TCP_RTO_MAX_MS = 44
+LONGEST_PAUSE_MS = 2000
+
+
+def set_retransmission_timeout(transport: asyncio.BaseTransport) -> None:
+    """Lets a connection go on two seconds after its link is mended, where the kernel can do that.
+
+    Otherwise TCP doubles its pauses: after a cut of 20 s it may stay silent for another 20 s.
+    """
+    connected = transport.get_extra_info("socket")
+    if connected is None:
+        return
+    # What uvloop gives is no whole socket.
+    with suppress(OSError), socket.socket(fileno=os.dup(connected.fileno())) as line:
+        line.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, LONGEST_PAUSE_MS)
+
+
+# ------------------------------------------------------------------------------------------------
+# How many files and sockets this process may have open.
+
+#: These stay free: for checkpoints, the history, the study, and what comes at the same moment.
+RESERVED = 128
+
+
+def descriptors_left(wanted: int) -> int:
+    """How many more descriptors may be opened, at most `wanted`, with some left for other things.
+
+    The process' own limit is raised as far as that takes and the system lets it.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _open() + RESERVED
+    if soft != resource.RLIM_INFINITY and soft < needed + wanted:
+        limit = needed + wanted
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        if limit > soft:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+                soft = limit
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft - needed)
+
+
+def _open() -> int:
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with suppress(OSError):
+            return len(os.listdir(folder))
+    return 0
+
+
+_ROOT = Path("/")
+
+#: What numerical libraries read when they are loaded. One thread each: more fight for the CPU.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
+
+
+def available_cores() -> int:
+    """How many CPU cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def machine_name() -> str:
+    """What this machine calls itself, in letters, digits, `-` and `_`; `"child"` if it does not."""
+    host = socket.gethostname().partition(".")[0]
+    name = "".join(
+        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-"
+        for letter in host
+    )
+    return name.strip("-_")[:48] or "child"
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop where it is installed; None, meaning asyncio's own, elsewhere."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+@contextmanager
+def on_signals(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Meanwhile SIGTERM and SIGINT call `handle` in the running event loop, the main thread's.
+
+    Afterwards they do what they did before: a program that embeds a parent or a child wants Ctrl-C
+    back.
+    """
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        loop.add_signal_handler(number, handle, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def resident_bytes() -> int:
+    """This process' memory in RAM now; elsewhere than on Linux, the most that it ever was."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+            1 if sys.platform == "darwin" else 1024
+        )
+
+
+def available_bytes(root: Path = _ROOT) -> int | None:
+    """How many bytes this process and its children may still take before something must go.
+
+    The machine sets a limit, and so does each control group of this process (a container, a unit
+    with `MemoryMax`). The tightest one counts.
+
+    Args:
+        root: where `/proc` and the control groups are found.
+
+    Returns:
+        Bytes, which may be below 0; None where the system does not say, as on anything
+        but Linux.
+    """
+    rooms = _machines_room(root) + _groups_rooms(root)
+    return min(rooms) if rooms else None
+
+
+def _machines_room(root: Path) -> list[int]:
+    with suppress(OSError):
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return [int(line.split()[1]) * 1024]
+    return []
+
+
+#: By version of the control groups' interface: the files with a group's limits, the file with its
+#: usage, and the keys in `memory.stat` of what the kernel can have back. These are pages of files,
+#: counted as `MemAvailable` counts them. (In version 1, `inactive_file` without `total_` leaves out
+#: the groups below.)
+_GROUP_FILES = {
+    2: (("memory.max", "memory.high"), "memory.current", ("inactive_file", "active_file")),
+    1: (
+        ("memory.limit_in_bytes",),
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+}
+
+#: Version 1 writes that there is no limit as a number near 2⁶³.
+_NO_LIMIT = 1 << 60
+
+#: In version 1, `memory.stat` has the smallest limit of all groups above, also of groups that a
+#: container cannot see.
+_HIERARCHY = "hierarchical_memory_limit"
+
+
+def _groups_rooms(root: Path) -> list[int]:
+    """What is left in each control group that this process is in and that has a limit."""
+    rooms = []
+    for version, group, top in _groups(root):
+        while True:
+            rooms += _groups_room(group, version)
+            if group == top:
+                break
+            group = group.parent
+    return rooms
+
+
+def _groups_room(group: Path, version: int) -> list[int]:
+    limits, usage, reclaimable = _GROUP_FILES[version]
+    try:
+        used = int((group / usage).read_text())
+        lines = (line.split() for line in (group / "memory.stat").read_text().splitlines())
+        statistics = {key: int(value) for key, value in lines}
+    except (OSError, ValueError):  # the topmost group has none of these files
+        return []
+    found = [statistics[_HIERARCHY]] if _HIERARCHY in statistics else []
+    for name in limits:
+        with suppress(OSError, ValueError):  # ValueError: "max", no limit
+            found.append(int((group / name).read_text()))
+    if not found or min(found) >= _NO_LIMIT:
+        return []
+    return [min(found) - used + sum(statistics.get(key, 0) for key in reclaimable)]
+
+
+def _groups(root: Path) -> Iterator[tuple[int, Path, Path]]:
+    """Version, folder and topmost folder of each control group here that may limit memory."""
+    try:
+        mounts = [line.split() for line in (root / "proc/self/mountinfo").read_text().splitlines()]
+        lines = [
+            line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()
+        ]
+    except OSError:
+        return
+    memberships = {
+        2 if number == "0" else 1: path
+        for number, controllers, path in lines
+        if number == "0" or "memory" in controllers.split(",")
+    }
+    for fields in mounts:
+        kind, _, options = fields[fields.index("-") + 1 :][:3]
+        if kind == "cgroup2":
+            version = 2
+        elif kind == "cgroup" and "memory" in options.split(","):
+            version = 1
+        else:
+            continue
+        if version not in memberships:
+            continue
+        # A container may see only a part of the hierarchy, and be told of its place in the whole.
+        top = root / fields[4].lstrip("/")
+        below = os.path.relpath(memberships[version], fields[3])
+        folder = top if below == "." or below.startswith("..") else top / below
+        yield version, folder if folder.is_dir() else top, top
+
+
+def private_bytes(root: Path = _ROOT) -> int | None:
+    """Bytes that only this process has and has written; None where the system does not say."""
+    for name in ("smaps_rollup", "smaps"):  # the sum, since Linux 4.14, and what it is the sum of
+        with suppress(OSError):
+            lines = (root / "proc/self" / name).read_text().splitlines()
+            sizes = [int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")]
+            if sizes:
+                return sum(sizes) * 1024
+    return None
+
+
+def unmap_libraries() -> None:
+    """Takes the code of all libraries out of this process' memory; what runs again is mapped again.
+
+    A library's first moments run through most of it. The pages stay in the system's cache, but no
+    process holds them there any more. Only Linux can.
+    """
+    with suppress(OSError, AttributeError):
+        text = Path("/proc/self/smaps").read_text()
+        madvise = ctypes.CDLL(None, use_errno=True).madvise
+        madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        # Each mapping is a line with its addresses, followed by lines with its figures.
+        for mapping in _MAPPING.finditer(text):
+            start, end = (int(mapping[key], 16) for key in ("start", "end"))
+            madvise(start, end - start, mmap.MADV_DONTNEED)
+
+
+#: A library's code in `/proc/self/smaps`, unchanged since it was mapped.
+_MAPPING = re.compile(
+    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) r-xp .*\.so\S*\n"
+    r"(?:[A-Z].*\n)*?Anonymous: +0 kB$",
+    re.MULTILINE,
+)
+
+
+def keep_large_blocks() -> None:
+    """Has this process keep memory that it frees, up to blocks of 32 MiB. Only glibc can.
+
+    It comes to that by itself, unless `MALLOC_MMAP_THRESHOLD_` was set when the process began.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+
+
+#: From glibc's malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+
+def forget_peak() -> None:
+    """Has `since_peak_bytes` look back no further than to this moment. Only Linux can."""
+    with suppress(OSError), open("/proc/self/clear_refs", "wb") as file:
+        file.write(b"5")
+
+
+def since_peak_bytes(root: Path = _ROOT) -> int:
+    """Bytes of RAM that this process took at its peak and no more; 0 where the system is silent."""
+    try:
+        lines = (line.split() for line in (root / "proc/self/status").read_text().splitlines())
+        sizes = {
+            fields[0]: int(fields[1])
+            for fields in lines
+            if fields and fields[0] in ("VmHWM:", "VmRSS:")
+        }
+        return max(0, sizes["VmHWM:"] - sizes["VmRSS:"]) * 1024
+    except (OSError, KeyError):
+        return 0

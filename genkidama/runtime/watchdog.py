@@ -1,0 +1,173 @@
+"""Looks after processes that may hang: whether they work, and what to do if not.
+
+Laws of this file:
+- `genkidama.runtime.watchdog` decides who hangs; this file brings it the signs of life and the
+  time.
+- A process that is silent may still work, in the middle of a batch. Then something changes in the
+  memory that it shares, and a look at that costs the process nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeAlias
+
+__all__ = ["LOOK_SECONDS", "HangDetector", "Trace", "Watchdog"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Detection of processes that hang. Pure.
+#
+# Laws of this file:
+# - Nobody is told the time. An age grows by ticks, and a tick never counts for much: a machine that
+#   was asleep, or a crew that was stopped, finds nobody old when it wakes.
+# - A process that waits for others has no age.
+# - What is too long follows from what it took before: the longest silence of any process of the
+# crew   counts, and is forgotten slowly. They all do the same.
+
+#: A tick makes nobody older than by so many seconds.
+_LONGEST_TICK = 2.0
+
+#: So many times as long as ever before is too long.
+_TIMES = 4.0
+
+#: A process that has not said anything yet builds its environment. That may take so many times as
+#: long.
+_BIRTH_TIMES = 10.0
+
+#: The longest silence counts for half as much after so many seconds.
+_HALF_LIFE = 600.0
+
+
+class HangDetector:
+    """For how long each process has done nothing.
+
+    Args:
+        patience: so many seconds are never too long; 0 means that none ever are.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        #: Seconds since the last sign of life, of those that should give one.
+        self._ages: dict[int, float] = {}
+        self._newborn: set[int] = set()
+        self._longest = 0.0
+
+    @property
+    def limit(self) -> float:
+        """From how many seconds on a process hangs."""
+        return max(self._patience, _TIMES * self._longest)
+
+    def born(self, index: int) -> None:
+        """The process has just been started."""
+        self._ages[index] = 0.0
+        self._newborn.add(index)
+
+    def sign(self, index: int) -> None:
+        """It has done something."""
+        if index in self._newborn:
+            self._newborn.discard(index)
+        else:
+            self._longest = max(self._longest, self._ages.get(index, 0.0))
+        self._ages[index] = 0.0
+
+    def rest(self, index: int) -> None:
+        """It waits for others from now on, until `wake`."""
+        self._newborn.discard(index)
+        self._ages.pop(index, None)
+
+    def wake(self, index: int) -> None:
+        """It need not wait any more."""
+        self._ages.setdefault(index, 0.0)
+
+    def gone(self, index: int) -> None:
+        """It is dead, or nobody cares for it any more."""
+        self.rest(index)
+
+    def tick(self, seconds: float) -> None:
+        """So many seconds have passed since the last tick."""
+        seconds = min(max(0.0, seconds), _LONGEST_TICK)
+        self._longest *= 0.5 ** (seconds / _HALF_LIFE)
+        for index in self._ages:
+            self._ages[index] += seconds
+
+    @property
+    def quiet(self) -> list[int]:
+        """Those that have been silent for so long that it is worth a look."""
+        return [index for index, age in self._ages.items() if age > self._patience / 4.0]
+
+    @property
+    def hung(self) -> list[tuple[int, float]]:
+        """Those that hang, and for how many seconds they have done nothing."""
+        if not self._patience:
+            return []
+        return [
+            (index, age)
+            for index, age in self._ages.items()
+            if age > self.limit * (_BIRTH_TIMES if index in self._newborn else 1.0)
+        ]
+
+
+#: How often it looks.
+LOOK_SECONDS = 1.0
+
+#: A number that changes when the process of an index does anything; None if it waits for others.
+Trace: TypeAlias = Callable[[int], int | None]
+
+
+class Watchdog:
+    """Looks after some processes. One asyncio loop makes all calls.
+
+    Args:
+        patience: seconds for which a process may do nothing, at least; 0 for ever.
+        trace: shows whether a silent process works; without it, only what it says counts.
+        hung: told of each process that hangs, with the seconds for which it has done nothing.
+    """
+
+    def __init__(
+        self, patience: float, trace: Trace | None, hung: Callable[[int, float], None]
+    ) -> None:
+        self.ages = HangDetector(patience)
+        self._trace = trace
+        self._hung = hung
+        self._traces: dict[int, int | None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Looks from now on, until `end`."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def end(self) -> None:
+        """Looks no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def heard(self, index: int, waits: bool) -> None:
+        """The process has said something, or that it waits."""
+        if waits:
+            self.ages.rest(index)
+        else:
+            self.ages.sign(index)
+
+    async def _run(self) -> None:
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = time.monotonic()
+            self.look(now - before)
+            before = now
+
+    def look(self, seconds: float) -> None:
+        """Finds out who works and who hangs, so many seconds after the last look."""
+        self.ages.tick(seconds)
+        quiet = self.ages.quiet if self._trace is not None else []
+        traces = {index: self._trace(index) for index in quiet} if self._trace else {}
+        for index, trace in traces.items():
+            if trace is None or trace != self._traces.get(index, trace):
+                self.ages.sign(index)
+        self._traces = traces
+        for index, age in self.ages.hung:
+            self.ages.gone(index)
+            self._hung(index, age)

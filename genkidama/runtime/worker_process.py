@@ -1,0 +1,291 @@
+"""Worker processes with a pipe: started, heard, found hanging or lost, and ended.
+
+Laws of this file:
+- A worker is forked by a forkserver, or is a program of its own. Its owner need not know which.
+- The pipe's end is the worker's end, on either side: a worker whose owner is gone ends by itself,
+  and the reader of its pipe notices its death.
+- Ctrl-C reaches a whole terminal from the first moment on, but the owner decides what ends when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any, Protocol, TypeAlias
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.runtime.machine import ONE_THREAD
+from genkidama.runtime.script import mark
+from genkidama.runtime.user_errors import describe_exit
+
+__all__ = ["Launch", "OwnedProcess", "WorkerOwner", "WorkerProcess", "end_all", "start_program"]
+
+#: How long a worker gets to end by itself before it is killed.
+GRACE_SECONDS = 1.0
+
+_Process: TypeAlias = subprocess.Popen[bytes] | ForkServerProcess
+
+#: Starts the process, given its end of the pipe. EOFError and OSError: not possible this time.
+Launch: TypeAlias = Callable[[Connection], _Process]
+
+
+class WorkerOwner(Protocol):
+    """Receives the messages of workers, and their deaths."""
+
+    def heard(self, worker: WorkerProcess, message: Any) -> None:
+        """The worker has sent a message."""
+
+    def lost(self, worker: WorkerProcess) -> None:
+        """The worker has ended without being asked to. Its pipe is closed."""
+
+
+class OwnedProcess:
+    """A process that this one has started: its number, its exit code, its end."""
+
+    _process: _Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process number; 0 before it is started."""
+        return (self._process is not None and self._process.pid) or 0
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit code when it has ended; None if it lives on after `seconds`.
+
+        255 if it was forked by a forkserver that is gone.
+        """
+        if self._process is None:
+            return None
+        seconds = None if seconds is None else max(0.0, seconds)
+        if isinstance(self._process, ForkServerProcess):
+            self._process.join(seconds)
+            return self._process.exitcode
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, below 0 if it was killed; None while it runs."""
+        return self.wait(0.0)
+
+    def terminate(self) -> None:
+        """Asks it to end, if it runs."""
+        if self._process is not None and self.code is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Ends it at once, if it runs."""
+        if self._process is not None and self.code is None:
+            self._process.kill()
+
+    def finish(self, seconds: float) -> None:
+        """Waits for its end, and kills it if it lives on after this time."""
+        if self.wait(seconds) is None:
+            self.kill()
+            self.wait()
+
+
+class WorkerProcess(OwnedProcess):
+    """One life of a worker.
+
+    Args:
+        owner: receives what it says. One asyncio loop makes all calls, but for `start`.
+        index: its number among the owner's workers.
+        receive: reads one message from the pipe.
+    """
+
+    def __init__(
+        self,
+        owner: WorkerOwner,
+        index: int = 0,
+        receive: Callable[[Connection], Any] = Connection.recv,
+    ) -> None:
+        self.index = index
+        #: The reason of its death, if it has said one, or was killed for one.
+        self.failure = ""
+        self._owner = owner
+        self._receive = receive
+        self._killed = False
+        self.pipe, self._theirs = Pipe()
+
+    def start(self, launch: Launch) -> None:
+        """Starts it. Blocks while a forkserver warms up, so it is often called in a thread.
+
+        Raises:
+            EOFError, OSError: not possible this time; the pipe is closed.
+        """
+        try:
+            with self._theirs:
+                self._process = launch(self._theirs)
+        except BaseException:
+            self.pipe.close()
+            raise
+        if self._killed:
+            self._process.kill()
+
+    @property
+    def reason(self) -> str:
+        """Why it has died, in words."""
+        code = self.wait()
+        return self.failure or describe_exit(code)
+
+    # What it says.
+
+    async def describe(
+        self, experiment: Experiment, launch: Launch | None = None
+    ) -> tuple[Any, ...]:
+        """Sends it the experiment, and returns its answer: what it has built.
+
+        If the caller is cancelled, the worker is killed: nobody waits until torch is imported.
+
+        Args:
+            launch: starts it before, unless it is started.
+
+        Raises:
+            ConfigurationError: it cannot build what the experiment names.
+            EOFError, OSError: it died on the way.
+        """
+        # In a thread: an event loop cannot wait for the rest of a message, and a vector is long.
+        answer = asyncio.ensure_future(asyncio.to_thread(self._answer, experiment, launch))
+        # Before this program ends, multiprocessing waits for a process that nobody has ended.
+        atexit.register(self.pipe.close)
+        try:
+            kind, *description = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            self.kill()
+            await asyncio.wait((answer,))
+            answer.exception()
+            raise
+        if kind == "error":
+            raise ConfigurationError(description[0])
+        return tuple(description)
+
+    def _answer(self, experiment: Experiment, launch: Launch | None) -> tuple[Any, ...]:
+        if launch is not None:
+            self.start(launch)
+        self.pipe.send(experiment.to_dict())
+        answer: tuple[Any, ...] = self.pipe.recv()
+        return answer
+
+    def listen(self) -> None:
+        """Hands all that it says to the owner from now on."""
+        asyncio.get_running_loop().add_reader(self.pipe.fileno(), self.read)
+
+    def read(self) -> None:
+        """Hands the messages that have come, and its end, to the owner."""
+        try:
+            while self.pipe.poll():
+                self._owner.heard(self, self._receive(self.pipe))
+        except (EOFError, OSError):
+            self.hang_up()
+            self._owner.lost(self)
+
+    def send(self, message: Any) -> None:
+        """Sends it a message. Its death is noticed by the reader."""
+        with suppress(OSError):
+            self.pipe.send(message)
+
+    def hand_over(self, layout: Any, descriptor: int) -> None:
+        """Sends it the layout and the descriptor of a shared memory."""
+        with suppress(OSError):
+            self.pipe.send(layout)
+            reduction.send_handle(self.pipe, descriptor, self.pid)
+
+    # Its end.
+
+    def hang_up(self) -> None:
+        """Closes the pipe. A worker that lives sees that and ends."""
+        atexit.unregister(self.pipe.close)
+        if not self.pipe.closed:
+            asyncio.get_running_loop().remove_reader(self.pipe.fileno())
+            self.pipe.close()
+
+    def kill(self) -> None:
+        """Ends it at once, also if it is just being started."""
+        self._killed = True
+        super().kill()
+
+    def hung(self, seconds: float) -> None:
+        """Kills it because it has done nothing for these seconds; the end of its pipe follows."""
+        way_out = "if it needs so long, raise child.hang_seconds"
+        self.failure = f"it hung: it did nothing for {seconds:.0f} s; {way_out}"
+        self.kill()
+
+    async def end(self) -> None:
+        """Ends it, by force if it does not end by itself within its grace."""
+        if self._process is not None and not self.pipe.closed:
+            asyncio.get_running_loop().remove_reader(self.pipe.fileno())
+            if await asyncio.to_thread(self._outlives_grace):
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+        self.hang_up()
+        await asyncio.to_thread(self.wait)
+
+    def _outlives_grace(self) -> bool:
+        """Shuts the pipe for writing; whether the other end is still open after the grace.
+
+        A process says most surely itself that it is gone: of one that was forked nothing is known
+        once the forkserver is gone.
+        """
+        with socket.socket(fileno=os.dup(self.pipe.fileno())) as line:
+            line.settimeout(GRACE_SECONDS)
+            try:
+                line.shutdown(socket.SHUT_WR)
+                while line.recv(65536):
+                    pass
+            except TimeoutError:
+                return True
+            except OSError:  # it is gone, and has left something unread
+                pass
+        return False
+
+
+def end_all(workers: Iterable[WorkerProcess], deadline: float) -> None:
+    """Waits for the ends of workers that were hung up; kills those that live at the deadline.
+
+    Args:
+        deadline: of `time.monotonic`, in seconds.
+    """
+    for worker in workers:
+        worker.finish(deadline - time.monotonic())
+        if isinstance(worker._process, ForkServerProcess):
+            worker._process.close()
+
+
+def start_program(module: str, numbers: Iterable[int], pipe: Connection, *more: int) -> _Process:
+    """Starts a module of ours as a program, with one thread for numerics.
+
+    Args:
+        numbers: arguments before the descriptors.
+        pipe: its end of the pipe.
+        more: other descriptors that it inherits.
+    """
+    inherited = [pipe.fileno(), *more]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, (*numbers, *inherited))],
+            stdin=subprocess.DEVNULL,
+            pass_fds=inherited,
+            env={
+                **os.environ,
+                **mark(),
+                **ONE_THREAD,
+                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            },
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -1,0 +1,1 @@
+"""The parent's decisions: parameter server, trials, validation, limits. Pure."""

@@ -1,0 +1,365 @@
+"""What happens in a run, as values: one struct for each kind of line in `history.jsonl`. Pure.
+
+Laws of this file:
+- The parent's mind and its shell make events; history, log and progress line read them.
+- A line has its time first and its kind second. Then come the fields in the order of this file.
+  A field that is `UNSET` is left out; one that is None is written as null.
+- A reader passes over unknown kinds and fields.
+
+`docs/history.md` has the tables, made from the lines below the fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+__all__ = [
+    "KINDS",
+    "CheckpointWritten",
+    "Event",
+    "Evaluated",
+    "Exchange",
+    "Joined",
+    "Left",
+    "Measures",
+    "PhaseReported",
+    "PushesRefused",
+    "Resumed",
+    "Started",
+    "Stopped",
+    "TrialAssigned",
+    "TrialEnded",
+    "TrialFailed",
+    "Warned",
+    "as_lines",
+    "decode_line",
+    "from_line",
+]
+
+
+class Event(msgspec.Struct, kw_only=True):
+    """The base of all events."""
+
+    time: float
+    """When, in Unix seconds; in one run it never goes back."""
+    event: str = ""
+    """The kind."""
+
+
+class Started(Event, kw_only=True):
+    """The parent begins a new run."""
+
+    event: Literal["start"] = "start"
+    run: str
+    """The run's name."""
+    software: str
+    """The version of the parent's software."""
+
+
+class Resumed(Event, kw_only=True):
+    """The parent goes on with a run that is there."""
+
+    event: Literal["resume"] = "resume"
+    run: str
+    """The run's name."""
+    software: str
+    """The version of the parent's software."""
+    file: str | UnsetType = UNSET
+    """Plain run: the checkpoint from which it goes on."""
+    version: int | UnsetType = UNSET
+    """Plain run: the version of θ_P there."""
+    update: float | UnsetType = UNSET
+    """Plain run: updates done."""
+    episodes: int | UnsetType = UNSET
+    """Plain run: episodes done."""
+    steps: int | UnsetType = UNSET
+    """Plain run: environment steps done."""
+    seconds: float | UnsetType = UNSET
+    """Plain run: seconds of training done."""
+    mean_return: float | UnsetType | None = UNSET
+    """Plain run: mean return of the last `stop.window` episodes."""
+    trials: int | UnsetType = UNSET
+    """Search: trials begun."""
+    reports: int | UnsetType = UNSET
+    """Search: reports made."""
+
+
+class Joined(Event, kw_only=True):
+    """A child has said what its network is, and takes part."""
+
+    event: Literal["join"] = "join"
+    child: str
+    """The child's name."""
+    version: int
+    """The version of θ_P that it was given."""
+    parameters: int
+    """Numbers of its network."""
+    trial: int | UnsetType = UNSET
+    """Search: the trial that it trains."""
+
+
+class Exchange(Event, kw_only=True):
+    """A push was applied. There is a line for every `parent.history_every`-th one."""
+
+    event: Literal["exchange"] = "exchange"
+    child: str
+    """The child that pushed."""
+    version: int
+    """The version of θ_P after it."""
+    update: float
+    """Updates done: exchanges a child."""
+    staleness: int
+    """Versions that other pushes had made since the child's last answer."""
+    episodes: int
+    """Episodes so far, of all children or, in a search, of the trial."""
+    steps: int
+    """Environment steps so far, of the same."""
+    mean_return: float | None
+    """Mean return of the last `stop.window` episodes; null before the first has ended."""
+    trial: int | UnsetType = UNSET
+    """Search: the trial that all this is about."""
+    left_out: str | UnsetType = UNSET
+    """Why the parent's rule left the push out, as `"stale"` (docs/rules.md), if it did."""
+    distance: float | UnsetType = UNSET
+    """How far the child's weights lay from θ_P, by the length of θ_P: at this push, or at the last
+    that was judged. One is judged a second, of 64 children at most."""
+
+
+class Measures(Event, kw_only=True):
+    """What a backend measures of itself. Its figures stand behind these fields, by their names."""
+
+    event: Literal["measures"] = "measures"
+    backend: str
+    """`child.backend`."""
+    child: str
+    """The child that measured."""
+    trial: int | UnsetType = UNSET
+    """Search: the trial that it trained then."""
+    figures: dict[str, float] = {}
+    """In a line they stand beside the other fields: name and value."""
+
+
+class PushesRefused(Event, kw_only=True):
+    """Something was said that is not allowed. It changed nothing."""
+
+    event: Literal["refused"] = "refused"
+    child: str
+    """The speaker's name, or its address before it has a name."""
+    code: str
+    """The refusal's code."""
+    reason: str
+    """The refusal's reason, shortened if it is long."""
+    count: int | UnsetType = UNSET
+    """How many with this code the line stands for, if it is more than this one."""
+
+    @property
+    def times(self) -> int:
+        """How many refusals the event stands for."""
+        return 1 if self.count is UNSET else self.count
+
+
+class Left(Event, kw_only=True):
+    """A child is gone. It may come back."""
+
+    event: Literal["leave"] = "leave"
+    child: str
+    """The child's name."""
+    reason: str
+    """Its own reason, or how its connection ended."""
+
+
+class CheckpointWritten(Event, kw_only=True):
+    """A checkpoint is on the disk."""
+
+    event: Literal["checkpoint"] = "checkpoint"
+    version: int
+    """The version of θ_P in it."""
+    update: float
+    """Updates done then."""
+    file: str
+    """Its name in `checkpoints/`."""
+
+
+class Stopped(Event, kw_only=True):
+    """The run is over, or its parent was told to stop."""
+
+    event: Literal["stop"] = "stop"
+    reason: str
+    """Why."""
+    version: int | UnsetType = UNSET
+    """Plain run: the version of θ_P."""
+
+
+class Warned(Event, kw_only=True):
+    """Something that a person should know."""
+
+    event: Literal["warning"] = "warning"
+    trial: int | UnsetType = UNSET
+    """Search: the trial that this is about."""
+    reason: str
+    """What."""
+
+
+class TrialAssigned(Event, kw_only=True):
+    """Search: a node is given a trial."""
+
+    event: Literal["trial"] = "trial"
+    trial: int
+    """The trial's number."""
+    child: str
+    """The node."""
+    phase: int
+    """The phase with which it begins, from 0."""
+    params: dict[str, Any]
+    """The settings that make the trial differ from the others."""
+
+
+class TrialFailed(Event, kw_only=True):
+    """Search: a node could not train its trial."""
+
+    event: Literal["trial_failed"] = "trial_failed"
+    trial: int
+    """The trial's number."""
+    child: str
+    """The node."""
+    reason: str
+    """What it said."""
+
+
+class PhaseReported(Event, kw_only=True):
+    """Search: a trial has ended a phase, and the rule has spoken."""
+
+    event: Literal["report"] = "report"
+    trial: int
+    """The trial's number."""
+    phase: int
+    """The phase, from 0."""
+    node: str
+    """The node that trained it."""
+    start: float
+    """When the phase began, in seconds of the search."""
+    end: float
+    """When it ended, in seconds of the search."""
+    metric: float | None
+    """Mean return of the last `stop.window` episodes; null counts as the worst."""
+    order: int
+    """This was the n-th report of its phase."""
+    worse: int
+    """How many earlier reports of the phase were worse."""
+    mode: str
+    """How the rule decided: `Mode`."""
+    verdict: str
+    """What follows: `Verdict`."""
+    steps: int
+    """Environment steps of the trial so far."""
+    episodes: int
+    """Episodes of the trial so far."""
+    report: int
+    """The running number of this report in the search."""
+
+
+class TrialEnded(Event, kw_only=True):
+    """Search: nobody trains this trial any more."""
+
+    event: Literal["trial_end"] = "trial_end"
+    trial: int
+    """The trial's number."""
+    state: str
+    """`"completed"`, `"stopped"` or `"failed"`."""
+    reason: str
+    """Why."""
+
+
+class Evaluated(Event, kw_only=True):
+    """Episodes were played with a checkpoint of the run."""
+
+    event: Literal["evaluation"] = "evaluation"
+    mean: float | None
+    """Mean return; null if one of the returns is NaN."""
+    std: float | None
+    """Standard deviation of the returns."""
+    minimum: float | None
+    """The smallest return."""
+    quantiles: dict[str, float | None]
+    """The 5 %, 25 %, 50 %, 75 % and 95 % quantiles of the returns."""
+    solved: bool | None
+    """Whether the mean reaches the threshold; null without one."""
+    threshold: float | None
+    """From which mean on the task counts as solved."""
+    episodes: int
+    """How many were played."""
+    greedy: bool
+    """Whether the most probable actions were taken."""
+    seed: int
+    """The seed that the episodes followed from."""
+    checkpoint: str
+    """The file that was played."""
+    environment: str | UnsetType = UNSET
+    """The id of the environment that was played."""
+    starts: str | UnsetType | None = UNSET
+    """How episodes began, as `--starts` says it; null if as the environment has it."""
+    mean_return: float | None
+    """The mean again, under the name that it has in the other lines."""
+
+
+def _kind(event: type[Event]) -> str:
+    return str(next(each.default for each in msgspec.structs.fields(event) if each.name == "event"))
+
+
+#: The struct of each kind.
+KINDS: dict[str, type[Event]] = {_kind(event): event for event in Event.__subclasses__()}
+
+_HEADS = frozenset(Measures.__struct_fields__) - {"figures"}
+_encoder = msgspec.json.Encoder()
+
+
+def as_lines(events: Sequence[Event]) -> bytes:
+    """Events as lines of the history. Encoding them together takes half the time."""
+    return _encoder.encode_lines(
+        [_flat(event) if type(event) is Measures else event for event in events]
+    )
+
+
+def _flat(event: Measures) -> dict[str, Any]:
+    """Puts the figures beside the other fields. A figure with the name of a field is dropped."""
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return dict(fields | fields.pop("figures") | fields)
+
+
+def decode_line(line: bytes | str) -> dict[str, Any]:
+    """The JSON object in a line of a history.
+
+    Raises:
+        msgspec.DecodeError: the line is none: text that is no UTF-8, or nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(line, type=dict[str, Any])
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def from_line(line: bytes | str | dict[str, Any]) -> Event | None:
+    """What a line of a history says; None if its kind is unknown here.
+
+    Args:
+        line: JSON, or what JSON has made of it.
+
+    Raises:
+        msgspec.MsgspecError: the line is no JSON, or lacks a field of its kind.
+    """
+    fields = line if isinstance(line, dict) else decode_line(line)
+    name = fields.get("event", "")
+    if name == "measures":
+        return _measures(fields)
+    if name in KINDS:
+        return msgspec.convert(fields, KINDS[name])
+    return None
+
+
+def _measures(fields: dict[str, Any]) -> Measures:
+    figures = {key: value for key, value in fields.items() if key not in _HEADS}
+    return msgspec.convert(fields | {"figures": figures}, Measures)

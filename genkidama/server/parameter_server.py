@@ -1,0 +1,516 @@
+"""Everything the parent decides, as one pure method: `ParameterServer.handle(child, message, now)`.
+
+Laws of this file:
+- No clock, no socket, no file. The shell passes `now` (seconds, never going back) and writes the
+  events that `take_events` gives it.
+- Nothing here waits, so each push is applied at once and whole, without a lock.
+- A refused message changes nothing but a counter: the weights and the run go on untouched.
+- A *trial* is one set of hyperparameters with its vector and history. A `Trials` says which child
+  trains it, how a push is used, and when all is over. Nothing here asks whether it is a search.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from collections.abc import Collection
+from copy import deepcopy
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import shortened
+from genkidama.errors import ConfigurationError, ProtocolError
+from genkidama.protocol.messages import (
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Pull,
+    Push,
+    Refusal,
+    Reply,
+    Request,
+    Weights,
+    Welcome,
+)
+from genkidama.protocol.shard import SECRET, Shard, end_proof
+from genkidama.protocol.vector import Signature, Vector, is_finite
+from genkidama.runtime.pacing import Throttle
+from genkidama.server.child_record import (
+    ChildRecord,
+    DivergenceSampling,
+    restore_children,
+    snapshot_children,
+)
+from genkidama.server.events import Event, Joined, Left, Measures, PushesRefused, Stopped
+from genkidama.server.rules.blend import Update
+from genkidama.server.trial import SingleTrialRun, Snapshot, Trial, Trials
+from genkidama.server.validation import (
+    check_hello,
+    check_push,
+    check_returns,
+    check_signature,
+    measure,
+)
+
+__all__ = [
+    "ChildRecord",
+    "ParameterServer",
+    "RoleAssignment",
+    "Snapshot",
+    "Trial",
+    "with_free_exchange",
+    "resolve_host",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What each child is told of the experiment beside the others: its role, and where the replay is.
+# Pure.
+#
+# Laws of this file:
+# - A child has the role that it asks for, as its machine's own settings say. Otherwise it gets the
+#   one that is furthest below its share of `child.roles` among the children that are connected.
+# - Whoever returns under the same name keeps its role. A parent that has started again hears it
+# from   the child.
+# - A child exchanges freely where `child.exchange` counts what it lacks: updates, or episodes.
+# - An engine's address is told to children, and stands in no file.
+
+#: Beyond so many, the names of children that are gone are forgotten.
+_MOST_NAMES = 4096
+
+
+class RoleAssignment:
+    """Who does what.
+
+    Args:
+        experiment: the settings of all.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._list = experiment.child.roles
+        self._of: dict[str, str] = {}
+        #: Where the replay is, as settings of `[replay]`; empty where children have their own.
+        self.replay: dict[str, Any] = {}
+
+    def told(
+        self, hello: Hello, experiment: dict[str, Any], connected: Collection[str]
+    ) -> dict[str, Any]:
+        """The experiment as this child has to know it.
+
+        Args:
+            hello: what the child has said.
+            experiment: that of its trial, which stays as it is.
+            connected: all children that are, this one included.
+
+        Raises:
+            ProtocolError: the child wants a role that the experiment has no room for.
+        """
+        name = hello.name
+        plain = set(self._list) == {"bundle"}
+        role = hello.role or self._of.get(name) or self._next(name, connected)
+        if plain and role == "bundle" and not self.replay:
+            self._of.pop(name, None)
+            return experiment
+        told = deepcopy(experiment)
+        told["replay"].update(self.replay)
+        told["child"]["roles"] = [role]
+        if role == hello.role:
+            try:
+                Experiment.from_dict(told, source=f"child {name!r} with role = {role!r}")
+            except ConfigurationError as error:
+                raise ProtocolError("role", str(error)) from None
+        if len(self._of) >= _MOST_NAMES:
+            self._of = {name: role for name, role in self._of.items() if name in connected}
+        self._of[name] = role
+        return told
+
+    def pushing(self, joined: Collection[str]) -> int:
+        """How many of these children bring something to learn from; at least 1."""
+        if not self._of:  # asked with each push, and roles are rare
+            return len(joined) or 1
+        return max(1, sum(self._of.get(name) != "act" for name in joined))
+
+    def _next(self, name: str, connected: Collection[str]) -> str:
+        there = [self._of[other] for other in connected if other != name and other in self._of]
+        return min(self._list, key=lambda role: there.count(role) / self._list.count(role))
+
+
+def resolve_host(experiment: Experiment, parent: str) -> Experiment:
+    """The same, its engine's host named: one without a name is on the parent's machine.
+
+    Args:
+        parent: `ws://HOST:PORT`.
+    """
+    scheme, found, rest = experiment.replay.url.partition("://")
+    user, at, place = rest.rpartition("@")
+    if not found or not (place.startswith((":", "/")) or not place):
+        return experiment
+    host = urlsplit(parent).hostname or "127.0.0.1"
+    named = f"[{host}]" if ":" in host else host
+    replay = msgspec.structs.replace(experiment.replay, url=f"{scheme}://{user}{at}{named}{place}")
+    return msgspec.structs.replace(experiment, replay=replay)
+
+
+def with_free_exchange(experiment: Experiment) -> Experiment:
+    """The same for a child whose role brings nothing that `child.exchange` counts: a free one."""
+    child = experiment.child
+    lacking = {"act": "update", "learn": "episode"}.get(experiment.role)
+    if child.exchange != lacking:
+        return experiment
+    seconds = child.exchange_seconds or (0.0 if child.exchange_steps else 1.0)
+    replace = msgspec.structs.replace
+    return replace(experiment, child=replace(child, exchange="free", exchange_seconds=seconds))
+
+
+class ParameterServer:
+    """The parent's mind: which children there are, what θ_P is, how each message is answered.
+
+    Args:
+        experiment: the settings.
+        run: the run's name, told to the children.
+        trials: which child trains what; None is a plain run with the documented rule.
+
+    It is not thread-safe, and need not be: one event loop calls `handle` for all children.
+    """
+
+    def __init__(self, experiment: Experiment, run: str = "", trials: Trials | None = None) -> None:
+        if trials is None and experiment.search is not None:
+            raise ValueError("this experiment is a search: give trials=Search(experiment)")
+        self.experiment = experiment
+        self.run = run
+        self.trials: Trials = SingleTrialRun(experiment) if trials is None else trials
+        #: The one trial of a plain run.
+        self.trial = self.trials.trial
+        self.roles = RoleAssignment(experiment)
+        self.children: dict[str, ChildRecord] = {}
+        #: The children that take part: they are connected and have joined.
+        self.joined: set[str] = set()
+        #: How many messages were refused, by code.
+        self.refusals: Counter[str] = Counter()
+        #: Why the run is over; empty while it goes on.
+        self.stop = ""
+        #: What all parts of a parent know, and no child; empty if they know nothing of each other.
+        self.secret = ""
+        self._events = self.trials.events
+        self._tally = self.trials.tally
+        #: Of refusals by code: a child gone mad must not fill a disk.
+        self._refused = Throttle[PushesRefused](1.0)
+        self._judging = DivergenceSampling()
+
+    # What the shell calls.
+
+    def handle(self, child: str, message: Request, now: float) -> Reply:
+        """Answers one message of `child`. The reply is a `Refusal` if the message is not allowed.
+
+        Args:
+            child: the name under which the connection said hello; for a `Hello` itself, any text.
+            message: as `decode_request` gives it.
+            now: seconds, never less than at the call before.
+        """
+        try:
+            match message:
+                case Push():
+                    return self._push(child, message, now)
+                case Hello():
+                    return self._hello(message, now)
+                case Pull():
+                    return self._pull(child, now)
+                case Join():
+                    return self._join(child, message, now)
+                case Leave():
+                    return self._leave(child, message, now)
+        except ProtocolError as error:
+            return self.refuse(child, error, now)
+
+    def refuse(self, child: str, error: ProtocolError, now: float) -> Refusal:
+        """Counts and notes a message that is not allowed, and words the reply."""
+        code, reason = error.code, shortened(error.reason)
+        event = PushesRefused(time=now, child=child, code=code, reason=reason)
+        self.refusals[code] += 1
+        self.trials.rule.refused(child)
+        if self._refused.add(code, event, now):
+            self._events.append(event)
+        return Refusal(code=code, reason=reason, final=error.final)
+
+    def disconnected(self, child: str, reason: str, now: float) -> None:
+        """The child's connection is gone. It may come back under the same name."""
+        self.trials.vanished(child, now)
+        record = self.children.get(child)
+        if record is None or not record.connected:
+            return
+        self.joined.discard(child)
+        self.trials.rule.forget(child)
+        trial = record.trial
+        record.leave()
+        if not record.exchanges:
+            del self.children[child]
+        alone = all(self.children[name].trial is not trial for name in self.joined)
+        if alone and trial is not None and trial.vector is None:
+            # Nobody has pushed: the next child may bring another network.
+            trial.signature = None
+        self._events.append(Left(time=now, child=child, reason=reason))
+
+    def tick(self, now: float) -> None:
+        """Lets time-bound stop conditions come true while nobody pushes."""
+        self._check_stop(now)
+        self.settle(now)
+
+    def settle(self, now: float, last: bool = False) -> None:
+        """Notes the refusals that have no event of their own: one event sums up those of a code."""
+        for event, count in self._refused.due(now, last):
+            event.time = now
+            if count > 1:
+                event.count = count
+            self._events.append(event)
+
+    def take_events(self) -> list[Event]:
+        """What happened since the last call, oldest first."""
+        events = self._events.copy()
+        self._events.clear()
+        return events
+
+    # What others may read.
+
+    @property
+    def exchanges(self) -> int:
+        """Pushes applied, of all children."""
+        return self._tally.exchanges
+
+    @property
+    def updates(self) -> float:
+        """Exchanges a child: the thesis' count of updates. `Tally` says how it counts."""
+        return self._tally.updates
+
+    def idle(self, child: str) -> bool:
+        """Whether a child has nothing to train: it waits for a trial, or its trial has ended."""
+        record = self.children.get(child)
+        return record is None or record.trial is None or bool(record.trial.stop)
+
+    @property
+    def connected(self) -> list[str]:
+        return [name for name, record in self.children.items() if record.connected]
+
+    def seconds(self, now: float) -> float:
+        """Seconds of training, from the first join on."""
+        return self._tally.seconds(now)
+
+    def progress(self, now: float) -> float:
+        """How much of a plain run is done, in [0, 1]; it never goes back."""
+        return self.trials.progress(self.trial, now)
+
+    def snapshot(self, now: float) -> Snapshot:
+        """What a checkpoint of a plain run says beside the vector."""
+        return self.trial.snapshot(
+            exchanges=self.exchanges,
+            updates=self.updates,
+            seconds=self.seconds(now),
+            **snapshot_children(self.children),
+        )
+
+    def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
+        """Goes on where a checkpoint left off. The vector is taken over, not copied."""
+        self.trial.restore(snapshot, signature, vector)
+        self._tally.restore(snapshot.exchanges, snapshot.updates, snapshot.seconds)
+        self.children.update(restore_children(snapshot))
+
+    # One method a message.
+
+    def _hello(self, message: Hello, now: float) -> Reply:
+        name = message.name
+        record = self.children.get(name)
+        session = record.session if record is not None and record.connected else ""
+        settings = self.experiment.parent
+        check_hello(message, session, len(self.connected), settings.max_children, self.trial.part)
+        trial = self.trial if self.stop else self.trials.assign(name, now, message.trial)
+        told = self.roles.told(message, trial.experiment, self.connected) if trial else {}
+        record = self.children.setdefault(name, ChildRecord())
+        record.enter(message, trial, settings.encoding if self.trials.shared else "float32")
+        record.parted = bool(self.stop)  # then this tells it
+        self.joined.discard(name)
+        return Welcome(
+            protocol=message.protocol,
+            experiment=told,
+            run=self.run,
+            stop=self.stop,
+            proof=self._proof(self.stop),
+            trial=trial.number if trial else None,
+            wait=0.0 if trial else self.trials.wait,
+            encoding=record.line.encoding if trial and record.line else "",
+            part=str(self.trial.part),
+        )
+
+    def _join(self, child: str, message: Join, now: float) -> Reply:
+        record, trial = self._record(child)
+        signature = message.as_signature()
+        check_signature(child, signature, trial, self.experiment.parent)
+        trial.signature = signature
+        self.joined.add(child)
+        self._tally.begin(now)
+        self.trials.joined(trial, now)
+        self._events.append(
+            Joined(
+                time=now,
+                child=child,
+                version=trial.version,
+                parameters=signature.size,
+                trial=trial.label,
+            )
+        )
+        self.trials.rule.forget(child)
+        record.join(trial.held, message.cores)
+        return self._pull(child, now)
+
+    def _pull(self, child: str, now: float) -> Reply:
+        record, trial = self._record(child)
+        if child not in self.joined:
+            raise ProtocolError("order", f"child {child!r} pulls before it has joined")
+        weights = self._weights(child, trial, now)
+        if trial.vector is not None and not self.trials.rule.pull(trial.vector, child):
+            weights.vector = None
+        return record.answer(weights)
+
+    def _push(self, child: str, message: Push, now: float) -> Reply:
+        record, trial = self._record(child)
+        if child not in self.joined or trial.signature is None:
+            raise ProtocolError("order", f"child {child!r} pushes before it has joined")
+        message = record.read(child, message)
+        vector = check_push(child, message, trial, self.trials.rule, self.trials.owns(child, trial))
+        statistics = trial.held.statistics
+        long = 0.0
+        if message.kind == "experience":
+            wrong = "" if is_finite(vector) else "NaN or infinity"
+        else:
+            long, wrong = measure(vector, statistics)
+        if wrong:
+            return self._diverged(child, trial, wrong, now)
+        check_returns(child, message.returns)
+        # A push whose reply got lost is answered again and counted once. The result of a run that
+        # is over stays as it is.
+        if message.sequence > record.sequence and not (self.stop or trial.stop):
+            children = self.roles.pushing(self.joined)
+            contribution = Update(
+                vector,
+                message.version,
+                trial.version - message.version,
+                message.steps,
+                child,
+                children,
+                now,
+                self.trials.progress(trial, now),
+                message.measures.get("loss"),
+                statistics,
+                long,
+            )
+            self._judging.take(record, message, now)
+            average = self.experiment.parent.average
+            left_out = trial.take(contribution, message.kind, self.trials.rule, average)
+            if left_out != "":
+                self._tally.count(children)
+            self._count(child, record, trial, message, left_out, now)
+            self.trials.pushed(trial, now, child, message.steps)
+            self._check_stop(now)
+        return record.answer(self._weights(child, trial, now, answer=True), message)
+
+    def _count(
+        self,
+        child: str,
+        record: ChildRecord,
+        trial: Trial,
+        message: Push,
+        left_out: str | None,
+        now: float,
+    ) -> None:
+        version = trial.version - (left_out is None)
+        trial.episodes += len(message.returns)
+        trial.steps += message.steps
+        trial.add_returns(message.returns)
+        record.count(message, left_out=bool(left_out))
+        every = self.experiment.parent.history_every
+        if left_out or not self._tally.exchanges % every:
+            staleness = version - message.version
+            event = trial.exchanged(child, self._tally.updates, staleness, left_out, now)
+            event.distance = record.tell()
+            self._events.append(event)
+        if message.measures and record.measured(every):
+            # Every n-th of each child: otherwise children that push in turns would be left out.
+            self._events.append(
+                Measures(
+                    time=now,
+                    backend=trial.experiment["child"]["backend"],
+                    child=child,
+                    trial=trial.label,
+                    figures=message.measures,
+                )
+            )
+
+    def _leave(self, child: str, message: Leave, now: float) -> Reply:
+        record, trial = self._record(child)
+        record.parted = True
+        self.trials.left(child, trial, message.failed, message.reason, now)
+        if message.over and not trial.part.is_first:
+            expected = self._proof(message.reason, check=True)
+            if expected and hmac.compare_digest(expected, message.proof):
+                self._end(message.reason, now)
+            else:
+                self.refuse(child, _unproven(child, trial.part), now)
+        self._check_stop(now)
+        self.disconnected(child, message.reason or "left", now)
+        return Goodbye()
+
+    def _record(self, child: str) -> tuple[ChildRecord, Trial]:
+        record = self.children.get(child)
+        if record is None or not record.connected or record.trial is None:
+            raise ProtocolError("order", "the first message of a connection is a hello")
+        return record, record.trial
+
+    def _weights(self, child: str, trial: Trial, now: float, answer: bool = False) -> Weights:
+        """θ_P. Without its vector if it answers the push of a trial that no other child shares."""
+        return Weights(
+            version=trial.version,
+            progress=self.trials.progress(trial, now),
+            stop=self.stop or trial.stop,
+            proof=self._proof(self.stop),
+            next=bool(trial.stop) and not self.stop,
+            steps=self.trials.share(child, len(self.joined)),
+            vector=trial.vector if self.trials.shared or not answer else None,
+        )
+
+    def _diverged(self, child: str, trial: Trial, wrong: str, now: float) -> Weights:
+        if self.trials.shared:
+            raise ProtocolError("finite", f"child {child!r} pushes {wrong}")
+        if not (self.stop or trial.stop):
+            self.trials.diverged(trial, now)
+            self._check_stop(now)
+        return self._weights(child, trial, now, answer=True)
+
+    def _proof(self, reason: str, *, check: bool = False) -> str:
+        """What proves the run's end to the other parts; empty before it, and on all but the first.
+
+        Args:
+            check: for a part that compares it.
+        """
+        part = self.trial.part
+        if not reason or part.count == 1 or not (part.is_first or check):
+            return ""
+        return end_proof(self.secret, self.experiment.to_dict()["stop"], reason)
+
+    def _check_stop(self, now: float) -> None:
+        if not self.stop and (reason := self.trials.over(now)):
+            self._end(reason, now)
+
+    def _end(self, reason: str, now: float) -> None:
+        if not self.stop:
+            self.stop = reason
+            self._events.append(Stopped(time=now, reason=reason, version=self.trials.version))
+
+
+def _unproven(child: str, part: Shard) -> ProtocolError:
+    return ProtocolError(
+        "part",
+        f"child {child!r} says that the run is over, and has no proof of the first part: part "
+        f"{part} goes on; parts that are started by hand need one {SECRET}, or are stopped by hand",
+    )

@@ -1,0 +1,1 @@
+"""Update rules: the ways in which a push changes the weights of the parent. Pure NumPy."""

@@ -1,0 +1,153 @@
+"""Steps along what children have learned: θ_P ← θ_P + α(θ_C − θ_base). Pure.
+
+θ_base is the θ_P from which the child started, so nothing is taken back of what others have learned
+meanwhile. Sources: Douillard et al. 2023, "DiLoCo" (Nesterov momentum over differences); Liu et al.
+2024, "Asynchronous Local-SGD Training for Language Modeling" (delayed Nesterov); Nguyen et al. 2022
+(buffered).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from genkidama.config.decoding import convert
+from genkidama.errors import ConfigurationError
+from genkidama.protocol.vector import Vector, length
+from genkidama.server.rules.blend import Rule, RuleState, Update, diagnose
+from genkidama.server.rules.buffer import Buffer
+from genkidama.server.rules.options import DifferenceOptions
+from genkidama.server.rules.trust_region import (
+    TrustRegion,
+    add_scaled,
+    blend_statistics,
+    shortening,
+)
+from genkidama.server.rules.weighted import PushWeights
+
+__all__ = ["Difference"]
+
+_VELOCITY = "velocity"
+_DELAYED, _WAITED = "delayed", "steps_waited"
+_LENGTH = "length_begun"
+
+
+class Difference(Rule):
+    """v ← μv + Δ, then θ_P ← θ_P + α_n·v or, with Nesterov, θ_P + α_n(Δ + μv).
+
+    Δ is the weighted sum of the differences that make a step, divided by their number. α_n is α
+    times the factor for n children. With `delay` = N the momentum takes part in each N-th step
+    only: v ← μv + ΣΔ/N and θ_P ← θ_P + α_n(Δ/N + μv) then, θ_P ← θ_P + α_nΔ/N before.
+
+    Args:
+        alpha: the rate, in [0, 1].
+        options: see `DifferenceOptions`.
+
+    Raises:
+        ConfigurationError: an option is unknown, out of its range, or lacks another one.
+    """
+
+    takes = "difference"
+
+    def __init__(self, alpha: float, **options: Any) -> None:
+        self._alpha = alpha
+        self._options = checked = convert(options, DifferenceOptions, "parent.rule_options")
+        if checked.nesterov and not checked.momentum:
+            raise ConfigurationError(
+                "parent.rule_options: nesterov = True: needs a momentum above 0"
+            )
+        if checked.delay > 1 and not checked.nesterov:
+            raise ConfigurationError(
+                f"parent.rule_options: delay = {checked.delay}: needs nesterov = true"
+            )
+        self._weigh = PushWeights(checked)
+        self._buffer = Buffer(checked)
+        self._pace = TrustRegion(checked)
+        self._velocity: Vector | None = None
+        #: The sum of the differences that the momentum has not taken in yet, and their steps.
+        self._delayed: Vector | None = None
+        self._waited = 0
+        #: How long θ_P was at the first difference; 0 before it.
+        self._length = 0.0
+
+    def apply(self, parent: Vector, push: Update) -> None:
+        size = len(parent) - push.statistics
+        blend_statistics(parent, push)
+        self._length = self._length or max(length(parent[:size]), math.sqrt(size))
+        part = shortening(push, size, self._options.max_difference * self._length)
+        batch = self._buffer.add(push.vector[:size], part * self._weigh(push), push)
+        if batch is None or not self._alpha:
+            return
+        factor = batch.factor / batch.count / self._options.delay
+        rate = self._alpha * self._pace.factor(push)
+        change = batch.total
+        if self._options.momentum:
+            change = self._accelerated(change, factor)
+            factor = 1.0
+        longest = self._pace.longest(push)
+        if longest < math.inf:
+            long = rate * factor * length(change)
+            rate *= min(1.0, longest / long) if long else 1.0
+        add_scaled(parent[:size], change, rate * factor)
+
+    def _accelerated(self, change: Vector, factor: float) -> Vector:
+        """The step that the momentum makes of a difference times a factor; a new vector."""
+        momentum = self._options.momentum
+        fresh: Vector = change * factor
+        if self._velocity is None:
+            self._velocity = np.zeros_like(fresh)
+        if self._options.delay > 1:
+            self._delayed = fresh.copy() if self._delayed is None else self._delayed + fresh
+            self._waited += 1
+            if self._waited < self._options.delay:
+                return fresh
+            taken = self._delayed
+            self._delayed = None
+            self._waited = 0
+        else:
+            taken = fresh
+        self._velocity *= momentum
+        self._velocity += taken
+        if not self._options.nesterov:
+            return self._velocity
+        return fresh + self._velocity * momentum
+
+    def state(self) -> RuleState:
+        own: RuleState = {_LENGTH: np.array([self._length])} if self._length else {}
+        if self._velocity is not None:
+            own[_VELOCITY] = self._velocity
+        if self._delayed is not None:
+            own[_DELAYED] = self._delayed
+            own[_WAITED] = np.array([float(self._waited)])
+        return {**own, **self._weigh.state(), **self._buffer.state(), **self._pace.state()}
+
+    def restore(self, state: RuleState) -> None:
+        self._velocity = state.get(_VELOCITY)
+        self._delayed = state.get(_DELAYED)
+        self._waited = int(state[_WAITED][0]) if _WAITED in state else 0
+        self._length = float(state[_LENGTH][0]) if _LENGTH in state else 0.0
+        self._weigh.restore(state)
+        self._buffer.restore(state)
+        self._pace.restore(state)
+
+    def diagnose(self, beta: float, children: int) -> list[str]:
+        if not self._alpha:
+            return diagnose(0.0, 1.0, 1)
+        options = self._options
+        children = max(1, children)
+        alone = options.buffer == 1 and not options.max_step
+        pace = self._alpha / (1.0 - options.momentum) * children**options.children_power
+        if alone and pace * math.sqrt(children) > _FASTEST:
+            fit = 1.0 / math.sqrt(children)
+            return [
+                f"alpha = {self._alpha:g}: {children} children's differences add up to "
+                f"{pace * math.sqrt(children):.1f} times one child's pace; about {fit:.2f} keeps "
+                "it, as children_power = -0.5 does for any number of children"
+            ]
+        return []
+
+
+#: A pace beyond so many times that of one child is mentioned.
+_FASTEST = 2.0

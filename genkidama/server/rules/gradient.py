@@ -1,0 +1,273 @@
+"""One optimizer at the parent, and gradients from its children. Pure.
+
+Sources: Nair et al. 2015, "Massively Parallel Methods for Deep Reinforcement Learning" (Gorila: its
+parameter server applies AdaGrad, and leaves out gradients that are too old or whose loss is too
+large); Mnih et al. 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from genkidama.config.decoding import convert
+from genkidama.config.schedules import learning_rate
+from genkidama.config.sections import Optimizer
+from genkidama.protocol.vector import DTYPE, Vector, length
+from genkidama.server.rules.blend import Rule, RuleState, Update
+from genkidama.server.rules.buffer import Buffer
+from genkidama.server.rules.options import GradientOptions
+from genkidama.server.rules.trust_region import BLOCK, TrustRegion, blend_statistics, shortening
+from genkidama.server.rules.weighted import PushWeights
+
+__all__ = ["OUTLIER", "STALE", "Gradient", "NumpyOptimizer"]
+
+
+# ------------------------------------------------------------------------------------------------
+# How a gradient becomes a step of θ_P: `[optimizer]` in NumPy. Pure.
+#
+# The cores' rules in `genkidama.learning.optimizers` do the same on tensors, which a parent does
+# not have; `tests/server/rules/test_steps.py` holds the two together.
+
+#: What each rule keeps, vectors of θ_P's length.
+_KEPT = {
+    "sgd": ("velocity",),
+    "rmsprop": ("squares",),
+    "adagrad": ("squares",),
+    "adam": ("first", "second"),
+}
+_CLOCK = "clock"
+
+#: What a step follows from, and a factor of it, by a block's gradient, a buffer of its length and
+#: what is kept of it.
+_Direction: TypeAlias = Callable[[Vector, Vector, list[Vector]], tuple[Vector, float]]
+
+#: Which numbers a block has, two buffers of its length, and what is kept of it.
+_Block: TypeAlias = tuple[slice, Vector, Vector, list[Vector]]
+
+
+class NumpyOptimizer:
+    """One optimizer over a vector whose length the first gradient tells."""
+
+    def __init__(self, settings: Optimizer) -> None:
+        self._settings = settings
+        self._kept: dict[str, Vector] = {}
+        self._made = 0
+        self._buffers = np.empty((2, BLOCK), DTYPE)
+        #: A small vector costs as much in views as in arithmetic, so they are made once.
+        self._blocks: list[_Block] = []
+        directions: dict[str, _Direction] = {
+            "sgd": self._sgd,
+            "rmsprop": self._rmsprop,
+            "adagrad": self._adagrad,
+            "adam": self._adam,
+        }
+        self._direct = directions[settings.name]
+
+    def apply(
+        self, weights: Vector, gradient: Vector, rate: float, factor: float, longest: float
+    ) -> None:
+        """A step down the gradient, in place.
+
+        Args:
+            weights: float32, shape (n,).
+            gradient: float32, shape (n,), only read.
+            rate: the learning rate.
+            factor: what the gradient is multiplied by before anything else.
+            longest: the longest step, by its Euclidean norm; infinite if there is no limit.
+        """
+        decay = self._settings.weight_decay
+        self._made += 1
+        whole = None if longest == np.inf else np.empty_like(weights)
+        for part, step, spare, kept in self._blocks or self._divide(len(weights)):
+            ours = weights[part]
+            slope = gradient[part]
+            if factor != 1.0:
+                slope = np.multiply(slope, factor, step)
+            if decay:
+                np.multiply(ours, decay, spare)
+                slope = np.add(slope, spare, step)
+            way, scale = self._direct(slope, spare, kept)
+            if whole is None:
+                np.multiply(way, rate * scale, step)
+                np.subtract(ours, step, ours)
+            else:
+                np.multiply(way, rate * scale, whole[part])
+        if whole is not None:
+            long = length(whole)
+            weights -= whole if long <= longest else whole * (longest / long)
+
+    def _divide(self, size: int) -> list[_Block]:
+        """The blocks of a vector of this length."""
+        names = _KEPT[self._settings.name]
+        self._kept = {name: self._kept.get(name, np.zeros(size, DTYPE)) for name in names}
+        for start in range(0, size, BLOCK):
+            part = slice(start, min(start + BLOCK, size))
+            step, spare = self._buffers[:, : part.stop - start]
+            kept = [vector[part] for vector in self._kept.values()]
+            self._blocks.append((part, step, spare, kept))
+        return self._blocks
+
+    def state(self) -> RuleState:
+        """Vectors of float32 by name, and how many steps were made."""
+        return {**self._kept, _CLOCK: np.array([float(self._made)])} if self._made else {}
+
+    def restore(self, state: RuleState) -> None:
+        """Takes its own arrays out of a rule's state.
+
+        Raises:
+            ValueError: there are those of another optimizer.
+        """
+        if _CLOCK not in state:
+            return
+        names = _KEPT[self._settings.name]
+        if missing := [name for name in names if name not in state]:
+            raise ValueError(f"optimizer.name = {self._settings.name!r} needs {missing[0]!r}")
+        self._kept = {name: state[name] for name in names}
+        self._made = int(state[_CLOCK][0])
+        self._blocks = []
+
+    def _sgd(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
+        if not self._settings.momentum:
+            return gradient, 1.0
+        (velocity,) = kept
+        np.multiply(velocity, self._settings.momentum, velocity)
+        return np.add(velocity, gradient, velocity), 1.0
+
+    def _adagrad(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
+        (squares,) = kept
+        np.add(squares, np.square(gradient, spare), squares)
+        np.sqrt(squares, spare)
+        np.add(spare, self._settings.epsilon, spare)
+        return np.divide(gradient, spare, spare), 1.0
+
+    # A mean that forgets is kept as a sum that forgets, which takes a pass less; the factor between
+    # the two goes into ε and into the step.
+
+    def _rmsprop(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
+        (squares,) = kept
+        new = 1.0 - self._settings.decay
+        np.multiply(squares, self._settings.decay, squares)
+        np.add(squares, np.square(gradient, spare), squares)
+        if self._settings.epsilon_inside:
+            np.add(squares, self._settings.epsilon / new, spare)
+            np.sqrt(spare, spare)
+        else:
+            np.sqrt(squares, spare)
+            np.add(spare, self._settings.epsilon / new**0.5, spare)
+        return np.divide(gradient, spare, spare), 1.0 / new**0.5
+
+    def _adam(self, gradient: Vector, spare: Vector, kept: list[Vector]) -> tuple[Vector, float]:
+        first, second = kept
+        beta_1, beta_2 = self._settings.betas
+        np.multiply(first, beta_1, first)
+        np.add(first, gradient, first)
+        np.multiply(second, beta_2, second)
+        np.add(second, np.square(gradient, spare), second)
+        # η·m̂/(√v̂ + ε), with its corrections in ε and in the factor.
+        unit = ((1.0 - beta_2**self._made) / (1.0 - beta_2)) ** 0.5
+        np.sqrt(second, spare)
+        np.add(spare, self._settings.epsilon * unit, spare)
+        np.divide(first, spare, spare)
+        return spare, unit * (1.0 - beta_1) / (1.0 - beta_1**self._made)
+
+
+#: Why a gradient is left out.
+STALE, OUTLIER = "stale", "outlier"
+
+#: So many losses are seen before one of them can be an outlier.
+_FIRST_LOSSES = 20
+
+#: How much of the running mean the newest loss is.
+_NEW = 0.01
+
+_LOSSES = "losses"
+
+
+class Gradient(Rule):
+    """θ_P ← θ_P − η·direction(ḡ), as `[optimizer]` says; ḡ is the weighted mean of the gradients.
+
+    Args:
+        alpha: not used; the learning rate is `optimizer.learning_rate`.
+        optimizer: the settings.
+        longest: `algorithm.max_gradient_norm`. Children keep to it, and a gradient that is longer
+            all the same is cut to it. 0 means no limit.
+        options: see `GradientOptions`.
+
+    Raises:
+        ConfigurationError: an option is unknown, or out of its range.
+    """
+
+    takes = "gradient"
+
+    def __init__(
+        self,
+        alpha: float,
+        optimizer: Optimizer | None = None,
+        longest: float = 0.0,
+        /,
+        **options: Any,
+    ) -> None:
+        self._longest = longest
+        self._settings = optimizer or Optimizer()
+        self._options = checked = convert(options, GradientOptions, "parent.rule_options")
+        self._weigh = PushWeights(checked)
+        self._buffer = Buffer(checked)
+        self._pace = TrustRegion(checked)
+        self._steps = NumpyOptimizer(self._settings)
+        #: Of absolute losses: their number, and their running mean and variance.
+        self._losses = np.zeros(3)
+
+    def apply(self, parent: Vector, push: Update) -> str | None:
+        limit = self._options.max_staleness
+        if limit is not None and push.staleness > limit:
+            return STALE
+        if self._is_outlier(push.loss):
+            return OUTLIER
+        size = len(parent) - push.statistics
+        blend_statistics(parent, push)
+        part = shortening(push, size, self._longest)
+        batch = self._buffer.add(push.vector[:size], part * self._weigh(push), push)
+        if batch is None:
+            return None
+        rate = learning_rate(self._settings, push.progress) * self._pace.factor(push)
+        mean = batch.factor / batch.count
+        longest = self._pace.longest(push)
+        self._steps.apply(parent[:size], batch.total, rate, mean, longest)
+        return None
+
+    def _is_outlier(self, loss: float | None) -> bool:
+        """Whether the loss is far above the others; it then counts as one at the border.
+
+        So a loss that has grown for good becomes usual after a while.
+        """
+        sigmas = self._options.outlier_sigmas
+        if not sigmas or loss is None:
+            return False
+        count, mean, variance = self._losses.tolist()
+        border = mean + sigmas * math.sqrt(variance)
+        far = count >= _FIRST_LOSSES and abs(loss) > border
+        value = border if far else abs(loss)
+        new = max(_NEW, 1.0 / (count + 1.0))
+        apart = value - mean
+        self._losses[:] = (
+            count + 1.0,
+            mean + new * apart,
+            (1.0 - new) * (variance + new * apart * apart),
+        )
+        return far
+
+    def state(self) -> RuleState:
+        own: RuleState = {_LOSSES: self._losses} if self._losses[0] else {}
+        parts = (self._weigh, self._buffer, self._pace, self._steps)
+        for part in parts:
+            own.update(part.state())
+        return own
+
+    def restore(self, state: RuleState) -> None:
+        self._losses = state.get(_LOSSES, np.zeros(3))
+        for part in (self._weigh, self._buffer, self._pace, self._steps):
+            part.restore(state)

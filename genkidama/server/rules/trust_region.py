@@ -1,0 +1,87 @@
+"""How long a step of θ_P is: a rate and a trust region that know how many children there are. Pure.
+
+n children make n steps where one would make one. What they learn is nearly uncorrelated, so their
+steps add up to √n steps of one. A rate divided by √n keeps the pace of one child. Averaged
+gradients are less noisy, and bear a larger rate (Goyal et al. 2017, with a gradual warm-up).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from genkidama.protocol.vector import Vector, length
+from genkidama.server.rules.blend import RuleState, Update
+from genkidama.server.rules.options import DifferenceOptions, GradientOptions
+
+__all__ = ["TrustRegion", "add_scaled", "blend_statistics", "shortening"]
+
+_STEPS = "steps_made"
+
+#: A child that shortens its gradient to a limit may be beyond it by a rounding error.
+_ROUNDING = 1.0001
+
+#: Numbers worked on at a time, so that intermediate results stay in a second-level cache.
+BLOCK = 16_384
+
+
+class TrustRegion:
+    """The factor of the rate, and the longest step, of one step after the other."""
+
+    def __init__(self, options: DifferenceOptions | GradientOptions) -> None:
+        self._power = options.children_power
+        self._warm_up = options.warm_up
+        self._max_step = options.max_step
+        self._made = 0
+
+    def factor(self, push: Update) -> float:
+        """What the rate of the next step is multiplied by. To be asked once a step."""
+        if not self._power:
+            return 1.0
+        self._made += 1
+        full = float(max(1, push.children) ** self._power)
+        share = min(1.0, self._made / self._warm_up) if self._warm_up else 1.0
+        return 1.0 + (full - 1.0) * share
+
+    def longest(self, push: Update) -> float:
+        """The longest step allowed, by its Euclidean norm; infinite if there is no limit."""
+        return self._max_step / math.sqrt(max(1, push.children)) if self._max_step else math.inf
+
+    def state(self) -> RuleState:
+        return {_STEPS: np.array([float(self._made)])} if self._made else {}
+
+    def restore(self, state: RuleState) -> None:
+        """Takes its own array out of a rule's state."""
+        self._made = int(state[_STEPS][0]) if _STEPS in state else 0
+
+
+def shortening(push: Update, size: int, longest: float) -> float:
+    """The factor that makes a push no longer than `longest`, by its Euclidean norm.
+
+    Args:
+        size: how many of the push's numbers are trained.
+        longest: 0 means no limit.
+    """
+    if not longest:
+        return 1.0
+    long = length(push.vector[:size]) if push.length is None else push.length
+    return 1.0 if long <= longest * _ROUNDING else longest / long
+
+
+def add_scaled(weights: Vector, change: Vector, rate: float) -> None:
+    """`weights ← weights + rate·change`, in place; `change` is only read."""
+    for start in range(0, len(weights), BLOCK):
+        part = slice(start, start + BLOCK)
+        weights[part] += change[part] * rate
+
+
+def blend_statistics(parent: Vector, push: Update) -> None:
+    """The push's running statistics, which are whole even behind a gradient: one part in n.
+
+    They are counts and sums, so the result is the statistics of a mixture of both samples.
+    """
+    if push.statistics:
+        theirs = push.vector[-push.statistics :]
+        ours = parent[-push.statistics :]
+        ours += (theirs - ours) * (1.0 / max(1, push.children))

@@ -1,0 +1,599 @@
+"""A trial: one set of hyperparameters with its weights, and how far it has come. Pure.
+
+A plain run has one trial, shared by all children. In a search each child trains a trial of its own.
+A `Trials` says which child trains which trial, and what follows from a push. It is a
+`SingleTrialRun`, or the `Search` of `genkidama.plugins.hypertrick.search`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import fsum, lcm
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from msgspec import UNSET, UnsetType
+
+from genkidama.config.experiment import Experiment, Stop
+from genkidama.config.formatting import plural
+from genkidama.errors import ProtocolError
+from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.protocol.vector import Signature, Vector, is_finite
+from genkidama.server.events import Event, Exchange
+from genkidama.server.rules.blend import Blend, Rule, RuleState, Update, blend
+from genkidama.server.rules.registry import RULES, make_rule, pushes
+
+__all__ = [
+    "STATE_PREFIX",
+    "ExchangePacing",
+    "SingleTrialRun",
+    "Snapshot",
+    "ProgressCounter",
+    "Trial",
+    "Trials",
+    "reached",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# How many steps each child should bring, so that all push equally often. Pure.
+#
+# A child that is told to push every so many steps pushes seldom where it is slow. What it does
+# while the others push many times is then old when it comes (Nguyen et al. 2022 call it a
+# straggler). So each child is told its own number, in proportion to its speed, which its pushes
+# tell.
+
+#: How much of a child's speed is that of its newest push.
+_NEW = 0.2
+
+
+class ExchangePacing:
+    """How fast the children are.
+
+    Args:
+        steps: that a child of mean speed should bring.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        #: By child: when its last push came, and its steps a second.
+        self._last: dict[str, float] = {}
+        self._speeds: dict[str, float] = {}
+
+    def note(self, child: str, steps: int, seconds: float) -> None:
+        """A push of so many steps has come, at this time."""
+        before = self._last.get(child, seconds)
+        self._last[child] = seconds
+        if steps and seconds > before:
+            speed = steps / (seconds - before)
+            known = self._speeds.get(child, speed)
+            self._speeds[child] = known + _NEW * (speed - known)
+
+    def forget(self, child: str) -> None:
+        """The child does not take part any more. It may come back."""
+        self._last.pop(child, None)
+        self._speeds.pop(child, None)
+
+    def share(self, child: str) -> int:
+        """How many steps its next push should bring; 0 leaves it to the child."""
+        speed = self._speeds.get(child)
+        if speed is None:
+            return 0
+        mean = sum(self._speeds.values()) / len(self._speeds)
+        return max(1, round(self._steps * speed / mean))
+
+
+#: The names of a rule's arrays begin with this, where they stand beside a network's parameters.
+STATE_PREFIX = "__rule__."
+
+#: A push longer than this (Euclidean norm) is used on trial, with a copy of what it changes.
+_SUSPECT = 1e6
+
+#: Why a push of weights is left out by a rule that takes something else: its child had no θ_P to
+#: start from, and has one with the answer.
+BASELESS = "baseless"
+
+
+@dataclass
+class Trial:
+    """θ_P of one set of hyperparameters, its signature, and how far it has come."""
+
+    #: `mean_return` covers so many of the last episodes.
+    window: int
+    #: In a search, its number in the order of starting; None in a plain run.
+    number: int | None = None
+    #: The experiment with this trial's settings, as a child receives it.
+    experiment: dict[str, Any] = field(default_factory=dict)
+    #: The whole network's, of which this parent may hold a part.
+    signature: Signature | None = None
+    part: Shard = WHOLE
+    #: The numbers that this parent holds: shape (held.size,).
+    vector: Vector | None = None
+    #: The running mean of θ_P, for evaluation and export; None unless `parent.average` is set.
+    average: Vector | None = None
+    #: A finite copy of θ_P and of the rule's state, and its version: the last checkpoint's, or that
+    #: of the run's beginning.
+    backup: tuple[Vector, RuleState, int] | None = None
+    #: How many pushes have been applied.
+    version: int = 0
+    episodes: int = 0
+    steps: int = 0
+    #: Why nobody trains it any more; empty while somebody may.
+    stop: str = ""
+    returns: deque[float] = field(default_factory=deque)
+    _sum: float = 0.0
+    _unchecked: int = 0
+
+    @property
+    def held(self) -> Signature:
+        """What the numbers that this parent holds mean; a child must have joined."""
+        assert self.signature is not None
+        return self.signature if self.part is WHOLE else self.part.of(self.signature)
+
+    def add_returns(self, returns: list[float]) -> None:
+        kept = self.returns
+        for value in returns:
+            kept.append(value)
+            self._sum += value
+            if len(kept) > self.window:
+                self._sum -= kept.popleft()
+        self._unchecked += len(returns)
+        if self._unchecked >= self.window:
+            # Now and then the running sum is computed anew, which drops its rounding errors.
+            self._sum = fsum(kept)
+            self._unchecked = 0
+
+    def take(self, push: Update, kind: str, rule: Rule, decay: float) -> str | None:
+        """θ_P by a push: a new version, unless the push is left out.
+
+        Args:
+            kind: what its vector is.
+            rule: how it is used.
+            decay: of the running mean of versions, `parent.average`.
+
+        Returns:
+            Why the push is left out; None if it is used, and an empty text if it brings nothing.
+
+        Raises:
+            ProtocolError: the push cannot be used, and nothing has changed.
+        """
+        if kind == "work":
+            return ""
+        left_out = None
+        if self.vector is None:
+            self.vector = rule.start(push) if kind == "weights" else None
+            if self.vector is None:
+                raise ProtocolError(
+                    "order",
+                    f"child {push.child!r} pushes before the parent has weights, "
+                    "and this push cannot become them",
+                )
+            if not rule.convex:
+                self.backup = (self.vector.copy(), {}, 1)
+        elif kind == rule.takes:
+            left_out = self._use(push, self.vector, rule)
+        elif kind == "weights" and rule.takes != "experience":
+            left_out = BASELESS
+        else:
+            raise ProtocolError(
+                "order",
+                f"child {push.child!r} pushes {kind!r}, the parent's rule takes {rule.takes!r}",
+            )
+        if left_out is None:
+            self.version += 1
+            if decay:
+                self._take_into_average(self.vector, decay)
+        return left_out
+
+    def _use(self, push: Update, vector: Vector, rule: Rule) -> str | None:
+        """As `Rule.apply`, but what makes NaN or infinity changes nothing and is refused.
+
+        What an honest push makes overflow, by a rule that is not `convex`, is found afterwards and
+        without a copy of it; θ_P then goes back to the `backup`.
+        """
+        if rule.convex:
+            return rule.apply(vector, push)
+        before = None
+        if push.length is None or push.length > _SUSPECT:
+            before = vector.copy(), _copied(rule.state())
+        left_out = _quietly(rule, vector, push)
+        if is_finite(vector) and (before is None or _all_finite(rule.state())):
+            return left_out
+        if before is not None:
+            vector[:] = before[0]
+            rule.restore(before[1])
+            what = "it is taken back"
+        else:
+            what = self.go_back(rule)
+        raise ProtocolError(
+            "finite", f"child {push.child!r}: its push makes NaN or infinity of θ_P; {what}"
+        )
+
+    def go_back(self, rule: Rule) -> str:
+        """Lets θ_P and the rule go on from the `backup`. The counts go on as they are.
+
+        Returns:
+            What has happened, for people.
+        """
+        assert self.vector is not None
+        assert self.backup is not None
+        vector, state, version = self.backup
+        self.vector[:] = vector
+        rule.restore(_copied(state))
+        if self.average is not None and not is_finite(self.average):
+            self.average = None
+        return f"θ_P goes back to what it was at version {version}"
+
+    def is_sound(self, rule: Rule) -> bool:
+        """Whether θ_P, its mean and all that the rule remembers are finite."""
+        vectors = [each for each in (self.vector, self.average) if each is not None]
+        return all(map(is_finite, vectors)) and _all_finite(rule.state())
+
+    def _take_into_average(self, vector: Vector, decay: float) -> None:
+        """Below decay 1 the mean is exponential, and plain while there are few versions.
+
+        At 1 it is the plain mean of all versions (Izmailov et al. 2018, SWA).
+        """
+        if self.average is None:
+            self.average = vector.copy()
+        else:
+            blend(self.average, vector, max(1.0 - decay, 1.0 / self.version))
+
+    @property
+    def label(self) -> int | UnsetType:
+        """Its number as an event holds it: absent in a plain run."""
+        return UNSET if self.number is None else self.number
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean return of the last `window` episodes, or of all so far; None before the first."""
+        return self._sum / len(self.returns) if self.returns else None
+
+    def exchanged(
+        self, child: str, update: float, staleness: int, left_out: str | None, now: float
+    ) -> Exchange:
+        """The event that a push was applied, or left out."""
+        return Exchange(
+            time=now,
+            child=child,
+            version=self.version,
+            update=update,
+            staleness=staleness,
+            episodes=self.episodes,
+            steps=self.steps,
+            mean_return=self.mean_return,
+            trial=self.label,
+            left_out=left_out or UNSET,
+        )
+
+    def snapshot(
+        self,
+        *,
+        exchanges: int,
+        updates: float,
+        seconds: float,
+        children: dict[str, dict[str, int]] | None = None,
+        sessions: dict[str, tuple[str, int]] | None = None,
+    ) -> Snapshot:
+        """What a checkpoint says beside the vector. A trial does not know the arguments itself."""
+        return Snapshot(
+            version=self.version,
+            exchanges=exchanges,
+            updates=updates,
+            episodes=self.episodes,
+            steps=self.steps,
+            seconds=seconds,
+            alpha=self.experiment["parent"]["alpha"],
+            beta=self.experiment["child"]["beta"],
+            mean_return=self.mean_return,
+            returns=list(self.returns),
+            children=children or {},
+            sessions=sessions or {},
+            experiment=self.experiment,
+            part=str(self.part),
+            whole=[] if self.part == WHOLE or not self.signature else [*self.signature.entries],
+        )
+
+    def restore(self, snapshot: Snapshot, signature: Signature, vector: Vector) -> None:
+        """Goes on where a checkpoint left off. The vector is taken over, not copied."""
+        self.signature = signature
+        self.vector = vector
+        self.version = snapshot.version
+        self.episodes = snapshot.episodes
+        self.steps = snapshot.steps
+        self.add_returns(snapshot.returns)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _quietly(rule: Rule, vector: Vector, push: Update) -> str | None:
+    return rule.apply(vector, push)
+
+
+def _copied(state: RuleState) -> RuleState:
+    return {name: array.copy() for name, array in state.items()}
+
+
+def _all_finite(state: RuleState) -> bool:
+    return all(is_finite(array.reshape(-1)) for array in state.values())
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """A trial's state as a checkpoint's metadata holds it, beside the vector and its signature."""
+
+    version: int
+    exchanges: int
+    updates: float
+    episodes: int
+    steps: int
+    #: Seconds of training so far.
+    seconds: float
+    alpha: float
+    beta: float
+    mean_return: float | None = None
+    returns: list[float] = []
+    #: Per child: `exchanges`, `episodes`, `steps`.
+    children: dict[str, dict[str, int]] = {}
+    #: Per child: its last session, and the number of the last push in it that was counted. The
+    #: vector has all pushes up to there, so a push that is sent again is not counted again.
+    sessions: dict[str, tuple[str, int]] = {}
+    experiment: dict[str, Any] = {}
+    #: `"2/3"`: the second of three parts, whose vector this is. Then `whole` is the signature of
+    #: the network.
+    part: str = "1/1"
+    whole: list[tuple[str, tuple[int, ...]]] = []
+
+
+#: The updates of a checkpoint are read as a fraction with at most this denominator, if they can be.
+_LARGEST_DENOMINATOR = 1_000_000
+
+
+class ProgressCounter:
+    """How far a run has come: exchanges, updates, and seconds of training.
+
+    An exchange is 1/n of an update while n children take part. As long as the same children take
+    part, updates are the thesis' count: exchanges divided by children. Updates never go back when
+    children come or go.
+    """
+
+    def __init__(self) -> None:
+        #: Pushes applied, of all children.
+        self.exchanges = 0
+        #: Exchanges a child.
+        self.updates = 0.0
+        # Updates are numerator/denominator, without a rounding error; 1/n is step/denominator.
+        self._numerator = 0
+        self._denominator = 1
+        self._step = 1
+        self._children = 1
+        self._seconds_before = 0.0
+        self._began: float | None = None
+
+    def count(self, children: int) -> None:
+        """Counts an exchange while so many children take part, including the one that pushes."""
+        if children != self._children:
+            self._divide_by(children)
+        self.exchanges += 1
+        self._numerator += self._step
+        self.updates = self._numerator / self._denominator
+
+    def begin(self, now: float) -> None:
+        """Training begins, if it has not begun yet."""
+        if self._began is None:
+            self._began = now
+
+    def seconds(self, now: float) -> float:
+        """Seconds of training, from the first join on, without downtime."""
+        return self._seconds_before + (now - self._began if self._began is not None else 0.0)
+
+    def restore(self, exchanges: int, updates: float, seconds: float) -> None:
+        """Goes on where a checkpoint left off."""
+        fraction = Fraction(updates).limit_denominator(_LARGEST_DENOMINATOR)
+        if fraction.numerator / fraction.denominator != updates:
+            fraction = Fraction(updates)
+        self.exchanges = exchanges
+        self.updates = updates
+        self._numerator = fraction.numerator
+        self._denominator = fraction.denominator
+        self._divide_by(self._children)
+        self._seconds_before = seconds
+
+    def _divide_by(self, children: int) -> None:
+        denominator = lcm(self._denominator, children)
+        self._numerator *= denominator // self._denominator
+        self._denominator = denominator
+        self._step = denominator // children
+        self._children = children
+
+
+class Trials(Protocol):
+    """Which child trains which trial, and what follows from a push.
+
+    A plain run has a trivial one, `SingleTrialRun`. A search has
+    `genkidama.plugins.hypertrick.search.Search`.
+    """
+
+    #: The trial of a plain run. In a search nobody trains it: it tells a child that all is over.
+    trial: Trial
+    #: Whether children share a trial. If not, a child that pushes knows θ_P without being told.
+    shared: bool
+    #: How a push is used.
+    rule: Rule
+    tally: ProgressCounter
+    #: What happened, oldest first. The `ParameterServer` adds its own events, and hands all out.
+    events: list[Event]
+
+    @property
+    def wait(self) -> float:
+        """How many seconds a child waits before it asks again, if `assign` gave it nothing."""
+
+    def assign(self, child: str, now: float, training: int | None) -> Trial | None:
+        """The trial that this child has to train; None if there is none at present.
+
+        Args:
+            training: the trial that the child says it is training already.
+        """
+
+    def owns(self, child: str, trial: Trial) -> bool:
+        """Whether this child may train and report that trial."""
+
+    def joined(self, trial: Trial, now: float) -> None:
+        """A child takes part in this trial from now on."""
+
+    def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
+        """A child's push to this trial, of so many steps, has been applied and counted."""
+
+    def share(self, child: str, children: int) -> int:
+        """How many steps the child's next push should bring, while so many take part; 0 leaves it
+        to the child."""
+
+    def diverged(self, trial: Trial, now: float) -> None:
+        """A push brings NaN or infinity. If trials are shared, the push is refused instead."""
+
+    def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
+        """The child goes for good; `failed` says that it could not train its trial."""
+
+    def vanished(self, child: str, now: float) -> None:
+        """The child's connection is gone. It may come back."""
+
+    def progress(self, trial: Trial, now: float) -> float:
+        """How much of the trial is done, in [0, 1]; it never goes back."""
+
+    def over(self, now: float) -> str:
+        """Why the run is over; empty while it goes on."""
+
+    @property
+    def version(self) -> int | UnsetType:
+        """The version of θ_P, if all children share one."""
+
+    def describe(self, connected: int, now: float) -> str:
+        """How the run goes with so many children connected, in a few words for people."""
+
+
+# ------------------------------------------------------------------------------------------------
+# A plain run: one trial, shared by all children, that ends with the run. Pure.
+
+
+class SingleTrialRun:
+    """The trivial `Trials`: all children train the same trial, until `[stop]` ends it.
+
+    Args:
+        rule: how a push is used. None takes the one that `parent.rule` names or, if that is an
+            import string, the documented one.
+        part: which part of the parent this is. Only the first ends the run.
+    """
+
+    shared = True
+    wait = 0.0
+
+    def __init__(
+        self, experiment: Experiment, rule: Rule | None = None, part: Shard = WHOLE
+    ) -> None:
+        self.rule: Rule = rule or _named(experiment)
+        settings = experiment.to_dict()
+        if self.rule.takes != pushes(experiment):
+            # The children do not know a rule of one's own.
+            settings["child"]["push"] = self.rule.takes
+        self.trial = Trial(window=experiment.stop.window, experiment=settings, part=part)
+        self.tally = ProgressCounter()
+        self.events: list[Event] = []
+        self._stop = experiment.stop
+        told = experiment.child
+        steps = told.exchange_steps if told.exchange == "free" else 0
+        self._arrivals = ExchangePacing(steps) if steps else None
+
+    @property
+    def version(self) -> int:
+        return self.trial.version
+
+    def assign(self, child: str, now: float, training: int | None) -> Trial:
+        return self.trial
+
+    def owns(self, child: str, trial: Trial) -> bool:
+        return True
+
+    def joined(self, trial: Trial, now: float) -> None:
+        pass
+
+    def pushed(self, trial: Trial, now: float, child: str, steps: int) -> None:
+        if self._arrivals is not None:
+            self._arrivals.note(child, steps, now)
+
+    def share(self, child: str, children: int) -> int:
+        told = self.rule.share(child, children)
+        return told if told or self._arrivals is None else self._arrivals.share(child)
+
+    def diverged(self, trial: Trial, now: float) -> None:
+        pass
+
+    def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
+        pass
+
+    def vanished(self, child: str, now: float) -> None:
+        if self._arrivals is not None:
+            self._arrivals.forget(child)
+
+    def progress(self, trial: Trial, now: float) -> float:
+        """How much of the strictest countable stop condition is used up."""
+        stop = self._stop
+        used = 0.0
+        if stop.updates:
+            used = self.tally.updates / stop.updates
+        if stop.episodes:
+            used = max(used, trial.episodes / stop.episodes)
+        if stop.steps:
+            used = max(used, trial.steps / stop.steps)
+        if stop.seconds:
+            used = max(used, self.tally.seconds(now) / stop.seconds)
+        return min(1.0, used)
+
+    def over(self, now: float) -> str:
+        trial, stop = self.trial, self._stop
+        wanted = stop.mean_return is not None and len(trial.returns) == stop.window
+        if not wanted and self.progress(trial, now) < 1.0:
+            return ""  # asked after each push
+        if not trial.part.is_first:
+            return ""
+        mean = trial.mean_return if wanted else None
+        tally = self.tally
+        return reached(stop, mean, tally.updates, trial.episodes, trial.steps, tally.seconds(now))
+
+    def describe(self, connected: int, now: float) -> str:
+        """As `3 children, version 1234, mean return 201.3, 41 %`."""
+        trial, stop = self.trial, self._stop
+        parts = [plural(connected, "child"), f"version {trial.version}"]
+        if trial.mean_return is not None:
+            parts.append(f"mean return {trial.mean_return:.1f}")
+        if stop.updates or stop.episodes or stop.steps or stop.seconds:
+            parts.append(f"{100 * self.progress(trial, now):.0f} %")
+        return ", ".join(parts)
+
+
+def reached(
+    stop: Stop, mean: float | None, updates: float, episodes: int, steps: int, seconds: float
+) -> str:
+    """Which stop condition a run has reached, in words; empty if none.
+
+    Args:
+        mean: mean return of the last `stop.window` episodes; None while there are fewer.
+        updates: how far the run has come, as `[stop]` counts it; so are those that follow.
+    """
+    if stop.mean_return is not None and mean is not None and mean >= stop.mean_return:
+        window = plural(stop.window, "episode")
+        return f"mean return {mean:.1f} over {window} reached {stop.mean_return:g}"
+    if stop.updates is not None and updates >= stop.updates:
+        return f"{plural(stop.updates, 'update')} done"
+    if stop.episodes is not None and episodes >= stop.episodes:
+        return f"{plural(stop.episodes, 'episode')} done"
+    if stop.steps is not None and steps >= stop.steps:
+        return f"{plural(stop.steps, 'step')} done"
+    if stop.seconds is not None and seconds >= stop.seconds:
+        return f"{stop.seconds:g} seconds are over"
+    return ""
+
+
+def _named(experiment: Experiment) -> Rule:
+    settings = experiment.parent
+    return make_rule(experiment) if settings.rule in RULES else Blend(settings.alpha)

@@ -1,0 +1,162 @@
+"""What a parent refuses. Each check raises a `ProtocolError` or finds no fault. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from genkidama.config.sections import ParentSettings
+from genkidama.errors import ProtocolError
+from genkidama.protocol.messages import LARGEST_RETURN, PROTOCOL, Hello, Push
+from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.protocol.vector import (
+    DTYPE,
+    LARGEST,
+    LARGEST_STATISTIC,
+    Signature,
+    Vector,
+    is_finite,
+    length,
+)
+from genkidama.server.rules.blend import Rule
+from genkidama.server.trial import STATE_PREFIX, Trial
+
+__all__ = ["check_hello", "check_push", "check_returns", "check_signature", "measure"]
+
+#: What a push that brings only news of work has for its vector.
+NOTHING: Vector = np.zeros(0, DTYPE)
+
+
+def check_hello(
+    message: Hello, session: str, connected: int, limit: int, part: Shard = WHOLE
+) -> None:
+    """Checks that this child may come in.
+
+    Args:
+        session: the session of the child connected under this name; empty if there is none.
+        connected: how many children are connected.
+        limit: `parent.max_children`.
+        part: which part of a parent this is.
+    """
+    if message.protocol != PROTOCOL:
+        raise ProtocolError(
+            "version",
+            f"child {message.name!r} speaks protocol {message.protocol}, "
+            f"this parent protocol {PROTOCOL}; install the same version on both",
+        )
+    if message.part != str(part):
+        raise ProtocolError(
+            "part",
+            f"child {message.name!r} comes for part {message.part} of a parent, this is part "
+            f"{part}; give it the addresses of all parts, in their order",
+        )
+    if session and session != message.session:
+        raise ProtocolError(
+            "name",
+            f"the name {message.name!r} is in use by another child; give this one another name",
+        )
+    if not session and connected >= limit:
+        raise ProtocolError("full", f"parent.max_children = {limit}: so many are connected already")
+
+
+def check_signature(
+    child: str, signature: Signature, trial: Trial, settings: ParentSettings
+) -> None:
+    """Checks that a child with this network may train the trial.
+
+    What another network than the run's is may change: the child that brought the run's may have
+    been the wrong one. All else is refused for good.
+    """
+    limit = settings.max_parameters
+    expected = settings.signature if trial.number is None else ""
+    names = [name for name, _ in signature.entries]
+    problem: str | None = None
+    if not 0 < signature.size <= limit:
+        problem = (
+            f"a network of {signature.size} numbers; "
+            f"1 to {limit} are accepted (parent.max_parameters)"
+        )
+    elif signature.size - signature.statistics < trial.part.count:
+        problem = f"{trial.part.count} parts share the child's {signature.size} numbers; use fewer"
+    elif taken := [name for name in names if _is_reserved(name)]:
+        problem = f"child {child!r} gives a parameter the name {taken[0]!r}"
+    elif len(set(names)) < len(names):
+        problem = f"child {child!r} gives two parameters the same name"
+    if problem is not None:
+        raise ProtocolError("signature", problem, final=True)
+    if expected not in ("", signature.digest):
+        problem = (
+            f"child {child!r} has another network than parent.signature says: "
+            f"{signature.digest}, expected {expected}"
+        )
+    elif trial.signature is not None and (difference := trial.signature.difference(signature)):
+        problem = f"child {child!r} has another network: {difference}"
+    if problem is not None:
+        raise ProtocolError("signature", problem)
+
+
+def _is_reserved(name: str) -> bool:
+    """Whether a checkpoint could not hold a parameter of this name: safetensors or we need it."""
+    return name == "__metadata__" or name.startswith(STATE_PREFIX)
+
+
+def check_push(child: str, message: Push, trial: Trial, rule: Rule, owned: bool) -> Vector:
+    """Checks that this push fits the trial.
+
+    Args:
+        rule: says how many numbers a push has, for the trial's signature.
+        owned: whether the child may train the trial.
+
+    Returns:
+        The push's vector, which may still hold NaN.
+    """
+    if not owned or message.trial != trial.number:
+        raise ProtocolError(
+            "trial",
+            f"child {child!r} pushes for trial {message.trial}, which it does not own; "
+            "it has to say hello again",
+        )
+    vector = NOTHING if message.kind == "work" else message.vector
+    length = 0 if vector is None else len(vector)
+    wanted = "" if vector is NOTHING else rule.fits(length, trial.held.size)
+    if vector is None or wanted:
+        raise ProtocolError("length", f"child {child!r} pushes {length} numbers, expected {wanted}")
+    if message.version > trial.version:
+        raise ProtocolError(
+            "order",
+            f"child {child!r} starts from version {message.version}, the newest is {trial.version}",
+        )
+    return vector
+
+
+def measure(vector: Vector, statistics: int) -> tuple[float, str]:
+    """The Euclidean norm of a vector's trained numbers, and what is wrong with its numbers.
+
+    Args:
+        vector: of weights, a difference or a gradient.
+        statistics: how many running statistics end it.
+    """
+    trained = vector[: len(vector) - statistics] if statistics else vector
+    found = length(trained)
+    if not statistics and found <= LARGEST:
+        return found, ""
+    tail = vector[len(trained) :]
+    if not (found < math.inf and is_finite(tail)):
+        return found, "NaN or infinity"
+    if found > LARGEST:
+        return found, f"numbers no network has: their norm is {found:.3g}, at most {LARGEST:g}"
+    if statistics and np.abs(tail).max() > LARGEST_STATISTIC:
+        return found, f"running statistics beyond ±{LARGEST_STATISTIC:g}"
+    return found, ""
+
+
+def check_returns(child: str, returns: list[float]) -> None:
+    """Checks that all returns are numbers that can be summed."""
+    for value in returns:
+        if not -LARGEST_RETURN <= value <= LARGEST_RETURN:
+            raise ProtocolError(
+                "finite",
+                f"child {child!r} reports a return that is NaN, infinite "
+                f"or beyond ±{LARGEST_RETURN:g}",
+            )

@@ -1,0 +1,474 @@
+"""A Child from its first word to its end, over real sockets.
+
+Most tests run in one event loop. Their backend learns nothing, so weights are compared by value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.child import child as child_module
+from genkidama.child import transport
+from genkidama.child.backend import make_backend
+from genkidama.child.child import Child
+from genkidama.config.role import Role
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights, Welcome
+from genkidama.protocol.vector import DTYPE, Signature
+from tests.child.talking import Said, Scripted, child_of
+from tests.helpers import PATIENCE, Serving, constant, eventually, history, running, url
+from tests.parent.fake_child import FakeChild
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "BACKOFF_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(transport, "REPLY_SECONDS", 0.3)
+
+
+async def test_a_child_starts_from_the_parents_weights(tmp_path: Path) -> None:
+    async with running(
+        constant(network={"options": {"gain": 0.0, "first": 3.0}}), tmp_path
+    ) as parent:
+        async with Serving(child_of(parent, "first")) as first:
+            await first.exchanged(2)
+        parent.server.trial.vector[:] = 7.0  # type: ignore[index]
+        async with Serving(child_of(parent, "second")) as second:
+            await second.exchanged(1)
+        assert second.backend.blends[0] == (7.0, 7.0, 7.0)
+
+
+# The end of a run.
+
+
+async def test_the_child_ends_when_the_run_is_over(tmp_path: Path) -> None:
+    async with running(constant(stop={"updates": 3}), tmp_path) as parent:
+        child = child_of(parent)
+        async with asyncio.timeout(10):
+            await child.serve()
+        assert isinstance(child.backend.progress, list)  # type: ignore[union-attr]
+        assert child.backend.progress == [0.0, pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0]  # type: ignore[union-attr]
+        assert child.backend.ended  # type: ignore[union-attr]
+    assert history(tmp_path, "leave")[0]["reason"] == "3 updates done"
+
+
+async def test_a_child_that_comes_too_late_builds_nothing(tmp_path: Path) -> None:
+    async with running(constant(stop={"updates": 3}), tmp_path) as parent:
+        await child_of(parent).serve()
+        late = child_of(parent, "late")
+        await late.serve()
+        assert late.backend is None
+        await eventually(lambda: not parent.server.connected)
+
+
+async def test_a_run_that_ends_between_hello_and_join_starts_nothing() -> None:
+    async with Scripted(
+        join=Weights(version=5, stop="10 seconds are over", vector=np.ones(4, DTYPE))
+    ) as parent:
+        child = Child(parent.url, name="pi")
+        await child.serve()
+        assert not child.backend.begun  # type: ignore[union-attr]
+        assert child.backend.ended  # type: ignore[union-attr]
+
+
+async def test_a_parent_that_is_lost_while_the_network_is_built_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building, built = asyncio.Event(), asyncio.Event()
+    backend = make_backend(constant(), 1, "pi")
+    at_once = backend.startup
+
+    async def startup() -> Signature:
+        building.set()
+        await built.wait()
+        return await at_once()
+
+    monkeypatch.setattr(backend, "startup", startup)
+    monkeypatch.setattr(child_module, "make_backend", lambda *_: backend)
+    async with running(constant(), tmp_path) as parent:
+        address = url(parent.address)
+        serving = Serving(Child(address, name="pi"))
+        await serving.__aenter__()
+        await building.wait()
+    built.set()
+    async with running(constant(), tmp_path, address.removeprefix("ws://")) as parent:
+        await eventually(lambda: parent.server.trial.version >= 2)
+        await serving.__aexit__(None, None, None)
+
+
+async def test_a_parent_that_is_lost_between_two_trials_is_found_again() -> None:
+    def trial(number: int) -> Welcome:
+        return Welcome(protocol=PROTOCOL, experiment=constant().to_dict(), trial=number)
+
+    async with Scripted(
+        hello=[trial(0), trial(1), trial(1)],
+        join=[Weights(version=0), None],  # the second trial's join has no answer
+        push=[
+            Weights(version=1, stop="all phases are done", next=True),
+            Weights(version=1, stop="all trials are done"),
+        ],
+    ) as parent:
+        async with asyncio.timeout(PATIENCE):
+            await Child(parent.url, name="pi").serve()
+    assert len(parent.connections) == 2
+    assert len(parent.of(Join)()) == 3
+
+
+# Refusals.
+
+
+async def test_a_child_that_no_protocol_helps_is_refused_with_the_parents_words() -> None:
+    reason = "child 'pi' speaks protocol 2, this parent protocol 9; install the same version"
+    async with Scripted(hello=Refusal(code="version", reason=reason)) as parent:
+        with pytest.raises(
+            GenkidamaError,
+            match=r"^the parent refuses this child: child 'pi' speaks protocol 2, this parent ",
+        ):
+            await Child(parent.url, name="pi").serve()
+        assert [hello.protocol for hello in parent.of(Hello)()] == [PROTOCOL]
+
+
+async def test_a_parent_that_welcomes_with_another_protocol_version_is_left() -> None:
+    async with Scripted(hello=Welcome(protocol=9, experiment={})) as parent:
+        with pytest.raises(EnvironmentFailure, match=f"speaks protocol 9, this child {PROTOCOL}"):
+            await Child(parent.url, name="pi").serve()
+
+
+async def test_an_experiment_of_a_newer_version_is_an_error_of_one_line() -> None:
+    async with Scripted(
+        hello=Welcome(protocol=PROTOCOL, experiment={"algorithm": {"newer": 1}})
+    ) as parent:
+        with pytest.raises(
+            ConfigurationError,
+            match=r"the experiment of ws://.*: algorithm.newer = 1: no such setting",
+        ):
+            await Child(parent.url, name="pi").serve()
+
+
+async def test_another_network_is_refused(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path) as parent:
+        async with Serving(child_of(parent)) as serving:
+            await serving.exchanged(1)
+        parent.server.experiment = constant(network={"options": {"size": 5}})
+        parent.server.trial.experiment = parent.server.experiment.to_dict()
+        async with Serving(child_of(parent, "other")) as other:
+            words = "another network: parameter 0 is 'constant' with shape [5], expected 'constant'"
+            await eventually(lambda: words in other.child.status)
+            assert parent.server.joined == set()
+
+
+async def test_the_honest_child_gets_in_when_the_wrong_one_goes(tmp_path: Path) -> None:
+    async with (
+        running(constant(), tmp_path) as parent,
+        FakeChild(parent.address, "wrong") as wrong,
+    ):
+        await wrong.enter()  # it has claimed the run, and pushes nothing
+        async with Serving(child_of(parent)) as honest:
+            await eventually(lambda: "another network" in honest.child.status)
+            await wrong.leave()
+            await honest.exchanged(2)
+            await eventually(lambda: parent.server.joined == {"pi"})
+    assert parent.server.trial.version >= 1
+
+
+async def test_the_network_that_is_expected_keeps_the_wrong_one_out(tmp_path: Path) -> None:
+    expected = Signature.of([("constant", (4,))]).digest
+    async with (
+        running(constant(parent={"signature": expected}), tmp_path) as parent,
+        FakeChild(parent.address, "wrong") as wrong,
+    ):
+        await wrong.hello()
+        refusal = await wrong.join()
+        assert isinstance(refusal, Refusal) and "than parent.signature says" in refusal.reason
+        async with Serving(child_of(parent)) as honest:
+            await honest.exchanged(2)
+            assert parent.server.joined == {"pi"}
+
+
+async def test_a_second_child_with_the_same_name_waits(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path) as parent, Serving(child_of(parent)) as first:
+        await first.exchanged(1)
+        async with Serving(child_of(parent)) as second:
+            await eventually(lambda: "'pi' is in use by another child" in second.child.status)
+            await first.exchanged(2)
+            assert parent.server.connected == ["pi"]
+
+
+async def test_children_without_a_name_are_called_after_their_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "büro_3.local")
+    async with (
+        running(constant(), tmp_path) as parent,
+        Serving(Child(url(parent.address))) as first,
+        Serving(Child(url(parent.address))) as second,
+    ):
+        await first.exchanged(1)
+        await second.exchanged(1)
+        assert sorted(parent.server.connected) == ["b-ro_3", "b-ro_3-2"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ws://127.0.0.1:99999",
+        "ws://[::1",
+        "ws://a..b:1",
+        "ws://127.0.0.1:port",
+        "ws://:80",
+        "ws://pi@pi:1",
+    ],
+)
+async def test_an_address_that_is_none_is_the_users_mistake(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected ws://HOST:PORT"):
+        await Child(address, name="pi").serve()
+
+
+# The end of a child, at any moment.
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """An address where connections are let in, and never a word is said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield url(listener.getsockname())
+
+
+async def seconds_to_stop(child: Child, moment: Callable[[], Any]) -> float:
+    task = asyncio.create_task(child.serve())
+    await eventually(moment)
+    began = time.monotonic()
+    child.stop()
+    async with asyncio.timeout(10):
+        await task
+    return time.monotonic() - began
+
+
+@pytest.mark.alone
+async def test_it_stops_while_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    child, said = Child("ws://127.0.0.1:9", name="pi"), []
+
+    def complained() -> bool:
+        said.append(capsys.readouterr().err)
+        return "not reachable, still trying" in "".join(said)
+
+    assert await seconds_to_stop(child, complained) < 1.0
+
+
+@pytest.mark.alone
+async def test_it_stops_while_the_other_end_says_nothing(mute: str) -> None:
+    child = Child(mute, name="pi")
+    assert await seconds_to_stop(child, lambda: True) < 1.0
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("silent", ["hello", "join", "push", "leave"])
+async def test_it_stops_while_it_waits_for_a_reply(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "REPLY_SECONDS", 30.0)
+    async with Scripted(**{silent: [None] * 99}) as parent:
+        kind = {"hello": Hello, "join": Join}.get(silent, Push)
+        child = Child(parent.url, name="pi")
+        assert await seconds_to_stop(child, parent.of(kind)) < 4.0
+        assert child.backend is None or child.backend.ended  # type: ignore[attr-defined]
+
+
+async def test_stopped_before_it_began_it_does_nothing() -> None:
+    child = Child("ws://127.0.0.1:9", name="pi")
+    child.stop()
+    await child.serve()
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_run_gives_the_signals_back(threaded: bool) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    child = Child("ws://127.0.0.1:9", name="pi")
+    child.stop()
+    if threaded:  # where signals are none of its business
+        thread = threading.Thread(target=child.run)
+        thread.start()
+        thread.join()
+    else:
+        child.run()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+async def test_a_backend_that_cannot_go_on_ends_the_child(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path) as parent:
+        serving = Serving(child_of(parent))
+        await serving.__aenter__()
+        await serving.exchanged(1)
+        serving.backend.failure = EnvironmentFailure("no cores left")
+        with pytest.raises(EnvironmentFailure, match="no cores left"):
+            await serving.task
+        assert serving.backend.ended
+        await eventually(lambda: not parent.server.connected)
+
+
+async def test_a_backend_that_cannot_be_built_ends_the_child(tmp_path: Path) -> None:
+    async with running(
+        constant(child={"backend": "tests.helpers:NoSuchBackend"}), tmp_path
+    ) as parent:
+        with pytest.raises(
+            ConfigurationError,
+            match=r"child.backend = 'tests.helpers:NoSuchBackend': .* has no 'NoSuchBackend'",
+        ):
+            await child_of(parent).serve()
+        await eventually(lambda: not parent.server.connected)
+
+
+# The child's own state.
+
+
+async def test_its_own_state_survives_a_restart(tmp_path: Path) -> None:
+    settings = constant(network={"options": {"gain": 0.0, "first": 5.0}})
+    async with (
+        running(settings, tmp_path / "first") as parent,
+        Serving(child_of(parent, state=tmp_path / "state")) as serving,
+    ):
+        await serving.exchanged(1)
+        serving.backend.weights[:] = 9.0
+    assert (tmp_path / "state" / "pi.safetensors").exists()
+    # The second parent has no weights, and so gets the child's.
+    async with (
+        running(settings, tmp_path / "second") as parent,
+        Serving(child_of(parent, state=tmp_path / "state")) as serving,
+    ):
+        await serving.exchanged(1)
+    assert serving.backend.blends[0][0] > 5.0
+
+
+@pytest.mark.parametrize("content", [b"", b"no state", b"\xff" * 100])
+async def test_a_state_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "pi.safetensors").write_bytes(content)
+    async with running(
+        constant(network={"options": {"gain": 0.0, "first": 5.0}}), tmp_path / "run"
+    ) as parent:
+        async with Serving(child_of(parent, state=tmp_path)) as serving:
+            await serving.exchanged(1)
+        assert serving.backend.blends[0][0] == 5.0
+
+
+async def test_a_state_of_another_network_is_left_alone(tmp_path: Path) -> None:
+    for size in (4, 5):
+        async with running(
+            constant(network={"options": {"size": size}}), tmp_path / f"run-{size}"
+        ) as parent:
+            async with Serving(child_of(parent, state=tmp_path)) as serving:
+                await serving.exchanged(1)
+            assert serving.backend.blends[0][0] == 1.0
+
+
+async def test_a_state_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with running(constant(), tmp_path / "run") as parent:
+        async with Serving(child_of(parent, state=tmp_path / "file" / "state")) as serving:
+            await serving.exchanged(2)
+        assert parent.server.trial.steps == 10 * serving.backend.exchanges
+
+
+# How many cores.
+
+
+@pytest.mark.parametrize(
+    ("own", "experiments", "expected"),
+    [(None, 3, 3), ("experiment", 3, 3), (2, 3, 2), (2, "auto", 2)],
+)
+async def test_how_many_cores_is_the_childs_choice_first(
+    tmp_path: Path, own: Any, experiments: Any, expected: int
+) -> None:
+    async with running(constant(child={"cores": experiments}), tmp_path) as parent:
+        async with Serving(child_of(parent, cores=own)) as serving:
+            await serving.exchanged(1)
+        assert serving.backend.cores == expected
+
+
+async def test_auto_takes_every_core_that_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_module, "available_cores", lambda: 6)
+    async with running(constant(), tmp_path) as parent:
+        role = {"parent": url(parent.address), "cores": "auto", "name": "pi", "allow": ["tests"]}
+        child = Child.from_role(Role.from_dict(role))
+        async with Serving(child) as serving:
+            await serving.exchanged(1)
+        assert serving.backend.cores == 6
+
+
+# What people are told.
+
+
+@pytest.mark.usefixtures("_patient")
+async def test_what_a_child_is_doing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said(capsys, "parent not reachable, still trying")
+    settings = constant()
+    async with running(settings, tmp_path / "run") as parent:
+        where = url(parent.address)
+        child = Child(where, name="pi")
+        assert child.status == f"waiting for {where}"
+        serving = Serving(child)
+        await serving.__aenter__()
+        await serving.exchanged(3)
+        await eventually(
+            lambda: (
+                child.status == "training CartPole-v1 on 1 core, "
+                f"version {parent.server.trial.version}, last exchange 0 s ago"
+            )
+        )
+        version = parent.server.trial.version
+    await eventually(lambda: "nobody listens" in child.status)
+    assert child.status.startswith("training CartPole-v1 on 1 core, version ")
+    assert f", waiting for {where}: nobody listens at {where}: " in child.status
+    assert int(child.status.split("version ")[1].split(",")[0]) >= version
+    async with running(settings, tmp_path / "run", where.removeprefix("ws://")):
+        await eventually(lambda: child.status.endswith("last exchange 0 s ago"))
+    await eventually(lambda: "nobody listens" in child.status)
+    await serving.__aexit__(None, None, None)
+    assert (
+        said.reasons()
+        == [f"nobody listens at {where}: is the parent started, and are host and port right?"] * 2
+    )
+
+
+# What it may be told to import.
+
+
+async def test_a_child_imports_nothing_that_its_owner_does_not_allow(tmp_path: Path) -> None:
+    """A parent that is taken over names `subprocess:Popen`, with any arguments."""
+    mark = tmp_path / "taken over"
+    hostile = constant(
+        child={"backend": "hogwild"},
+        environment={"id": "subprocess:Popen", "options": {"args": ["touch", str(mark)]}},
+    )
+    async with running(hostile, tmp_path / "run") as parent:
+        child = Child(url(parent.address), name="pi", allow=["my_module"])
+        async with asyncio.timeout(20):
+            with pytest.raises(ConfigurationError, match="this child may not import 'subprocess'"):
+                await child.serve()
+    assert child.backend is None and not mark.exists()
+
+
+async def test_a_child_imports_what_is_on_its_list(tmp_path: Path) -> None:
+    async with running(constant(stop={"updates": 2}), tmp_path) as parent:
+        async with asyncio.timeout(20):
+            await Child(url(parent.address), name="pi", allow=["tests"]).serve()
+        assert parent.server.exchanges >= 2
+
+
+async def test_a_child_whose_exchanges_are_due_at_once_can_be_stopped(tmp_path: Path) -> None:
+    async with running(constant(network={"options": {"seconds": 0}}), tmp_path) as parent:
+        serving = Serving(Child(url(parent.address), name="pi"))
+        async with serving:
+            await serving.exchanged(3)
+        assert serving.task.done() and not parent.server.connected

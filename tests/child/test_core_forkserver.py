@@ -1,0 +1,83 @@
+"""What the nursery finds out before anything is forked from it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from genkidama.child.core_forkserver import _built, _rehearse, survives_a_fork, warm_up
+from genkidama.config.sections import Algorithm
+from genkidama.errors import ConfigurationError
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Rollout
+from tests.helpers import small
+
+
+def test_what_can_be_done_again_after_a_fork_is_told_from_what_cannot() -> None:
+    done: list[int] = []
+
+    def threaded() -> None:  # as a torch whose threads no fork inherits
+        if done:
+            raise RuntimeError(f"cannot go on in {os.getpid()}")
+        done.append(os.getpid())
+
+    assert not survives_a_fork(threaded)
+    assert done == []  # this process has done nothing
+    assert survives_a_fork(os.getpid)
+
+
+def test_a_work_that_fails_at_once_survives_nothing() -> None:
+    assert not survives_a_fork(lambda: 1 / 0)
+
+
+class Asking:
+    """A learner that asks for all there is, and notes the shapes of what it gets."""
+
+    reads_replay = True
+    reads_log_mu = True
+    seen: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None:
+        self._model = model
+
+    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[torch.Tensor]:
+        assert rollout.log_mu is not None and rollout.replay is not None
+        drawn = rollout.replay.sample(30).log_mu
+        self.seen.append((len(rollout.rewards), rollout.log_mu.shape, drawn.shape))
+        yield self._model.network(rollout.observations)[1].sum()
+
+
+@pytest.mark.parametrize("url", ["local", "redis://127.0.0.1:1"])
+def test_warming_up_and_rehearsing_a_learner_gets_what_it_reads(url: str) -> None:
+    """Else it would fail there: nothing would be warm, and what a core takes would be unknown.
+
+    Of a replay for all children it gets one of its own, and no engine is asked.
+    """
+    settings = small(
+        algorithm={"name": f"{__name__}:Asking", "batch_size": 16},
+        replay={"steps": 40, "url": url},
+        child={"roles": ["bundle"] if url == "local" else ["learn"]},
+    )
+    Asking.seen.clear()
+    threads = torch.get_num_threads()
+    try:
+        warm_up(settings)
+        *_, layout, rehearsal = _built(settings)
+        _rehearse(*rehearsal)
+    finally:
+        torch.set_num_threads(threads)
+    assert Asking.seen == [(1, (1,), (30,)), (16, (16,), (30,))]
+    assert (layout.steps > 16) == (url == "local")
+
+
+def test_a_machine_without_an_engines_client_is_told_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = small(replay={"steps": 40, "url": "redis://far"})
+    monkeypatch.setitem(sys.modules, "valkey", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]'$"):
+        _built(settings)

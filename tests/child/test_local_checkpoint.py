@@ -1,0 +1,167 @@
+"""A child's own state: what is written comes back; whatever goes wrong, a whole file is there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.child import local_checkpoint
+from genkidama.child.local_checkpoint import LocalCheckpoint, load_state, save_state
+from genkidama.errors import EnvironmentFailure
+from genkidama.protocol.vector import DTYPE
+from tests.helpers import ConstantBackend, constant, eventually
+
+OLD = {"weights": np.arange(3, dtype=DTYPE), "clock": np.array([7])}
+NEW = {"weights": np.arange(3, dtype=DTYPE) + 1, "clock": np.array([8])}
+
+
+def backend(first: float) -> ConstantBackend:
+    experiment = constant(network={"options": {"first": first}})
+    return ConstantBackend(experiment, cores=1, name="pi")
+
+
+def assert_holds(path: Path, arrays: dict[str, Any]) -> None:
+    found = load_state(path, "key")
+    assert found is not None and found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+
+
+def test_what_is_saved_is_loaded_by_the_same_key_only(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "pi.safetensors"
+    assert load_state(path, "key") is None
+    for arrays in (OLD, NEW):
+        save_state(path, "key", arrays)
+        assert_holds(path, arrays)
+    assert load_state(path, "another key") is None
+    assert_holds(path, NEW)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_the_folder_is_flushed_after_the_file_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pi.safetensors"
+    flushed: list[tuple[str, bool]] = []
+    really = os.fsync
+
+    def fsync(file: int) -> None:
+        kind = "folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "file"
+        flushed.append((kind, path.exists()))
+        really(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    save_state(path, "key", OLD)
+    assert flushed == [("file", False), ("folder", True)]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fails_leaves_the_old_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "pi.safetensors"
+    save_state(path, "key", OLD)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, call, fail)
+        with pytest.raises(EnvironmentFailure) as caught:
+            save_state(path, "key", NEW)
+    assert str(caught.value) == (
+        f"{path}: cannot be written: No space left on device; free space on its disk"
+    )
+    assert_holds(path, OLD)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFailure) as caught:
+        save_state(tmp_path / "file" / "state" / "pi.safetensors", "key", OLD)
+    assert str(caught.value) == (
+        f"{tmp_path}/file/state: cannot be made: Not a directory; "
+        "move the file away that stands in a folder's place"
+    )
+
+
+async def test_each_name_and_each_key_has_a_state_of_its_own(tmp_path: Path) -> None:
+    own = LocalCheckpoint(tmp_path)
+    own.open("pi", "network")
+    assert not own.restore(backend(1.0))
+    await own.save(backend(2.0))
+    fresh = backend(1.0)
+    assert own.restore(fresh)
+    assert fresh.weights.tolist() == [2.0] * 4
+    for name, key in (("pi", "network/run/7"), ("pi-2", "network")):
+        own.open(name, key)
+        assert not own.restore(backend(1.0))
+
+
+async def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
+    own = LocalCheckpoint(None)
+    own.open("pi", "network")
+    await own.save(backend(2.0))
+    await own.keep(backend(2.0))
+    assert not own.restore(backend(1.0))
+
+
+async def test_it_is_saved_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_checkpoint, "_EVERY_SECONDS", 0.01)
+    own = LocalCheckpoint(tmp_path)
+    own.open("pi", "key")
+    learning = backend(2.0)
+    task = asyncio.create_task(own.keep(learning))
+
+    def saved() -> float | None:
+        found = load_state(tmp_path / "pi.safetensors", "key")
+        return None if found is None else float(found["weights"][0])
+
+    await eventually(lambda: saved() == 2.0)
+    learning.weights[:] = 3.0
+    await eventually(lambda: saved() == 3.0)
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def test_a_save_that_is_cut_off_ends_before_the_next_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    slow = threading.Event()
+    writing = threading.Event()
+    really: Callable[..., None] = save_state
+
+    def save(path: Path, key: str, arrays: dict[str, Any]) -> None:
+        order.append("begin")
+        writing.set()
+        slow.wait()
+        really(path, key, arrays)
+        order.append("end")
+
+    monkeypatch.setattr(local_checkpoint, "save_state", save)
+    own = LocalCheckpoint(tmp_path)
+    own.open("pi", "key")
+    first = asyncio.create_task(own.save(backend(2.0)))
+    await eventually(writing.is_set)
+    first.cancel()
+    await asyncio.wait((first,))
+    second = asyncio.create_task(own.save(backend(3.0)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    slow.set()
+    await second
+    assert order == ["begin", "end"] * 2
+    fresh = backend(1.0)
+    assert own.restore(fresh)
+    assert fresh.weights[0] == 3.0

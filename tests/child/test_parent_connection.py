@@ -1,0 +1,508 @@
+"""What a child and its parent say to each other: a real Parent, or one that talks nonsense.
+
+The backend learns nothing, so weights are compared by value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.child import transport
+from genkidama.child.backend import Work
+from genkidama.child.child import Child
+from genkidama.child.parent_connection import ParentConnection
+from genkidama.child.transport import Transport
+from genkidama.cli.progress import Progress
+from genkidama.config.experiment import Experiment
+from genkidama.errors import EnvironmentFailure, GenkidamaError
+from genkidama.parent import Parent
+from genkidama.protocol.messages import (
+    Goodbye,
+    Push,
+    Weights,
+)
+from genkidama.protocol.session import Session
+from genkidama.protocol.vector import DTYPE
+from genkidama.runs import checkpoint as checkpoints
+from tests.certificates import Authority, Signed, needs_openssl
+from tests.child.talking import OTHER, TOKEN, Said, Scripted, child_of
+from tests.helpers import (
+    PATIENCE,
+    Answer,
+    ConstantBackend,
+    Serving,
+    constant,
+    eventually,
+    history,
+    running,
+    url,
+)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "BACKOFF_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(transport, "REPLY_SECONDS", 0.3)
+
+
+def blended(ours: float, theirs: float, share: float) -> float:
+    return (1.0 - share) * ours + share * theirs
+
+
+# The exchange, by value.
+
+
+async def test_after_each_push_both_hold_what_alpha_and_beta_say(tmp_path: Path) -> None:
+    alpha, beta = 0.25, 0.5
+    async with running(constant(parent={"alpha": alpha}, child={"beta": beta}), tmp_path) as parent:
+        async with Serving(child_of(parent)) as serving:
+            await serving.exchanged(5)
+        blends = serving.backend.blends
+    sent, answered, after = blends[0]
+    assert (sent, answered, after) == (
+        1.0,
+        1.0,
+        1.0,
+    )  # the parent had no weights and took the child's
+    for sent, new, mine in blends[1:]:
+        assert sent == (
+            after if (sent, new, mine) == blends[-1] else after + 1.0
+        )  # nothing is learned before the farewell's push
+        assert new == pytest.approx(blended(answered, sent, alpha))
+        assert mine == pytest.approx(blended(sent, new, beta))
+        answered, after = new, mine
+    np.testing.assert_allclose(
+        checkpoints.load(max((tmp_path / "checkpoints").glob("version*"))).vector, answered
+    )
+
+
+async def test_two_children_blend_into_one_parent_in_the_order_of_its_history(
+    tmp_path: Path,
+) -> None:
+    alpha, beta = 0.5, 0.25
+    async with running(constant(parent={"alpha": alpha}, child={"beta": beta}), tmp_path) as parent:
+        async with Serving(child_of(parent, "a")) as a, Serving(child_of(parent, "b")) as b:
+            await a.exchanged(5)
+            await b.exchanged(5)
+        blends = {"a": iter(a.backend.blends), "b": iter(b.backend.blends)}
+    theta: float | None = None
+    lines = history(tmp_path, "exchange")
+    assert {line["child"] for line in lines} == {"a", "b"}
+    for version, line in enumerate(lines, start=1):
+        assert line["version"] == version
+        sent, answered, after = next(blends[line["child"]])
+        theta = sent if theta is None else blended(theta, sent, alpha)
+        assert answered == pytest.approx(theta)
+        assert after == pytest.approx(blended(sent, answered, beta))
+    assert all(next(rest, None) is None for rest in blends.values())
+
+
+async def test_all_work_is_counted_once(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path) as parent:
+        async with Serving(child_of(parent)) as serving:
+            await serving.exchanged(5)
+        assert parent.server.trial.steps == 10 * serving.backend.exchanges
+        assert parent.server.trial.episodes == serving.backend.exchanges
+        assert list(parent.server.trial.returns) == [
+            float(n) for n in range(serving.backend.exchanges)
+        ]
+    assert [line["reason"] for line in history(tmp_path, "leave")] == ["stopped"]
+
+
+async def test_a_large_network_fits_through(tmp_path: Path) -> None:
+    size = 1 << 20  # 4 MiB, four times what a handshake may hold
+    async with running(constant(network={"options": {"size": size}}), tmp_path) as parent:
+        async with Serving(child_of(parent)) as serving:
+            await serving.exchanged(3)
+        assert parent.server.trial.vector is not None
+        assert parent.server.trial.vector.shape == (size,)
+        assert parent.server.trial.version >= 2
+
+
+# A parent that does not let it in is tried again.
+
+
+@pytest.mark.usefixtures("_patient")
+async def test_a_child_whose_token_is_not_known_yet_is_let_in_when_it_is(
+    tmp_path: Path, tokens: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens.write_text(f"another {OTHER}\n")
+    said = Said(capsys, "parent not reachable, still trying")
+    async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
+        child = Child(url(parent.address), name="pi", token=TOKEN)
+        async with Serving(child) as serving:
+            await eventually(lambda: parent.server.refusals["token"] >= 3)
+            reason = (
+                "the parent does not know this child's token: "
+                "compare the child's token_file with the parent's tokens_file"
+            )
+            assert said.reasons() == [reason]
+            assert child.status == f"waiting for {child.parent}: {reason}"
+            tokens.write_text(f"another {OTHER}\npi {TOKEN}\n")
+            await serving.exchanged(2)
+            assert parent.server.connected == ["pi"]
+    assert said.reasons() == [reason]
+
+
+@pytest.mark.usefixtures("_patient")
+@needs_openssl
+async def test_a_child_is_let_in_when_the_certificate_is_right_and_says_what_is_wrong_until_then(
+    tmp_path: Path, authority: Authority, signed: Signed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = Said(capsys, "parent not reachable, still trying")
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    reasons = [
+        "the parent's certificate has expired: "
+        f"renew it, if this machine's clock, which says {today}, is right",
+        "the parent's certificate is for other names than 127.0.0.1: "
+        "use one of those names, or make a certificate for 127.0.0.1",
+    ]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    child = Child(f"wss://{listen}", name="pi", ca_file=authority.file)
+    serving = Serving(child)
+    wrong = authority.sign("IP:127.0.0.1", begins=-2, ends=-1), authority.sign("DNS:elsewhere")
+    for certificate, reason in zip(wrong, reasons, strict=True):
+        async with running(constant(parent=certificate.settings()), tmp_path / "run", listen):
+            if certificate is wrong[0]:
+                await serving.__aenter__()
+            await eventually(lambda reason=reason: child.status.endswith(reason))
+    async with running(constant(parent=signed.settings()), tmp_path / "run", listen):
+        await serving.exchanged(2)
+        await serving.__aexit__(None, None, None)
+    found = said.reasons()
+    assert [reason for reason in found if reason in reasons] == reasons
+    nobody = (
+        f"nobody listens at wss://{listen}: is the parent started, and are host and port right?"
+    )
+    assert set(found) <= {
+        nobody,
+        *reasons,
+        f"wss://{listen} ends the connection: if that parent has no certificate, use ws://",
+        # A busy machine takes longer for a handshake than the parent waits, or the child.
+        f"wss://{listen} does not answer: does that machine run, is the address right, "
+        "and does a firewall let this child through?",
+    }
+
+
+# A token that anybody on the way can read.
+
+
+@pytest.mark.usefixtures("_patient")
+@pytest.mark.parametrize(
+    ("host", "token", "warned"),
+    [("0.0.0.0", TOKEN, True), ("0.0.0.0", "", False), ("127.0.0.1", TOKEN, False)],
+)
+async def test_a_token_that_leaves_the_machine_unencrypted_is_spoken_of_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str, token: str, warned: bool
+) -> None:
+    said = Said(capsys, "the token travels readable; use wss://")
+    async with running(constant(), tmp_path / "run") as parent:
+        # A connection to 0.0.0.0 is one to this machine.
+        there = Transport(f"ws://{host}:{parent.address[1]}", token=token)
+        talk = ParentConnection(there, Session("pi", "word", parent=there.parent), lambda: None)
+        for _ in range(2):
+            async with asyncio.timeout(PATIENCE):
+                await talk.begin()
+            await talk.close()
+            await eventually(lambda: not parent.server.connected)
+    assert len(said.reasons()) == warned
+
+
+# A parent that goes away.
+
+
+async def test_cut_off_it_trains_on_and_then_brings_its_weights_back(tmp_path: Path) -> None:
+    settings = constant()
+    async with running(settings, tmp_path) as parent:
+        address = url(parent.address)
+        serving = Serving(Child(address, name="pi"))
+        await serving.__aenter__()
+        await serving.exchanged(3)
+    version = history(tmp_path, "checkpoint")[-1]["version"]
+    before, blends = serving.backend.exchanges, len(serving.backend.blends)
+    await serving.exchanged(5)
+    assert serving.backend.exchanges >= before + 5
+    assert len(serving.backend.blends) == blends  # nobody answered, and it went on all the same
+    async with running(settings, tmp_path, address.removeprefix("ws://")) as parent:
+        assert parent.server.trial.version == version
+        await eventually(lambda: parent.server.trial.version >= version + 3)
+        sent = serving.backend.blends[blends][0]
+        assert (
+            sent > serving.backend.blends[blends - 1][2] + 5.0
+        )  # it pushed its own weights, which had moved on
+        await serving.__aexit__(None, None, None)
+        # A push that the first parent took but could not answer is counted by the second one, too.
+        assert parent.server.trial.steps - 10 * serving.backend.exchanges in (0, 10)
+    assert [line["version"] for line in history(tmp_path, "resume")] == [version]
+
+
+async def test_a_parent_that_has_lost_everything_takes_the_childs_weights(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path / "before") as parent:
+        address = url(parent.address)
+        serving = Serving(Child(address, name="pi"))
+        await serving.__aenter__()
+        await serving.exchanged(5)
+    kept = serving.backend.blends[-1][2]
+    count = len(serving.backend.blends)
+    async with running(constant(), tmp_path / "after", address.removeprefix("ws://")):
+        await eventually(lambda: len(serving.backend.blends) > count)
+        sent, answered, after = serving.backend.blends[count]
+        assert sent == answered == after
+        assert sent > kept
+        await serving.__aexit__(None, None, None)
+
+
+async def test_a_parent_that_now_runs_another_experiment_is_left(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path / "before") as parent:
+        address = url(parent.address)
+        serving = Serving(Child(address, name="pi"))
+        await serving.__aenter__()
+        await serving.exchanged(2)
+    async with running(
+        constant(algorithm={"gamma": 0.5}), tmp_path / "after", address.removeprefix("ws://")
+    ):
+        with pytest.raises(GenkidamaError, match=r"another experiment \(\[algorithm\] differs\)"):
+            await serving.task
+    assert serving.backend.ended
+
+
+async def test_the_close_code_1000_ends_a_child_whose_next_exchange_is_far_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("genkidama.parent.parent.LEAVE_SECONDS", 0.1)
+    settings = constant(stop={"seconds": 0.2}, network={"options": {"seconds": 3600.0}})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    task = asyncio.create_task(child_of(parent).serve())
+    await parent.serve()
+    await parent.shutdown()
+    async with asyncio.timeout(10):
+        await task
+
+
+async def test_a_push_whose_reply_got_lost_is_sent_again_under_its_number() -> None:
+    async with Scripted(push=[None, None]) as parent, Serving(Child(parent.url, name="pi")):
+        pushes = parent.of(Push)
+        await eventually(lambda: len(pushes()) >= 4)
+    first, second, third, fourth = pushes()[:4]
+    assert (
+        (first.sequence, first.steps, first.returns)
+        == (second.sequence, second.steps, second.returns)
+        == (1, 10, [0.0])
+    )
+    assert (third.sequence, third.steps) == (1, 10)
+    assert fourth.sequence == 2
+    assert fourth.steps >= 10  # everything since, the time without an answer included
+    assert len(parent.connections) == 3
+
+
+# The measures of a backend.
+
+
+class MeasuringBackend(ConstantBackend):
+    """Reports `number`, how often it was asked, `pps`, `lag`, and what `network.options.strange`
+    says."""
+
+    asked = 0
+
+    def take_work(self) -> Work:
+        work = super().take_work()
+        self.asked += 1
+        strange = self.experiment.network.options.get("strange", {})
+        work.measures = {
+            "number": self.asked,
+            "pps": np.float32(250.0),
+            "lag": float("nan"),
+            **strange,
+        }
+        return work
+
+
+def measuring(**sections: dict[str, Any]) -> Experiment:
+    return constant(**sections, child={"backend": f"{__name__}:MeasuringBackend"})
+
+
+async def test_measures_end_up_in_the_history_and_in_the_progress_line(tmp_path: Path) -> None:
+    settings = measuring()
+    async with running(settings, tmp_path) as parent:
+        async with Serving(child_of(parent, "a")) as a, Serving(child_of(parent, "b")) as b:
+            await a.exchanged(5)
+            await b.exchanged(5)
+        assert not parent.server.refusals
+    lines = history(tmp_path, "measures")
+    for child in "ab":
+        exchanges = [line for line in history(tmp_path, "exchange") if line["child"] == child]
+        assert [line for line in lines if line["child"] == child] == [
+            {
+                "time": exchange["time"],
+                "event": "measures",
+                "backend": settings.child.backend,
+                "child": child,
+                "number": number,
+                "pps": 250.0,
+            }
+            for number, exchange in enumerate(exchanges, start=1)
+        ]
+        assert len(exchanges) >= 5
+    progress = Progress(settings, io.StringIO())
+    shown = set()
+    for line in history(tmp_path):
+        progress(line)
+        if line["event"] == "measures":
+            shown.add(progress.line().partition(" · PPS ")[2].partition(" · ")[0])
+    assert "500" in shown and "PPS" not in progress.line()  # both have left
+
+
+async def test_a_run_goes_on_in_a_history_that_holds_measures(tmp_path: Path) -> None:
+    settings = measuring()
+    for _ in range(2):
+        async with running(settings, tmp_path) as parent, Serving(child_of(parent)) as serving:
+            await serving.exchanged(2)
+    assert len(history(tmp_path, "resume")) == 1
+    assert len(history(tmp_path, "measures")) == len(history(tmp_path, "exchange")) >= 4
+
+
+async def test_a_push_that_is_sent_again_carries_its_measures_and_the_next_the_newest() -> None:
+    async with (
+        Scripted(measuring(), push=[None, None]) as parent,
+        Serving(Child(parent.url, name="pi")),
+    ):
+        pushes = parent.of(Push)
+        await eventually(lambda: len(pushes()) >= 4)
+    first, second, third, fourth = pushes()[:4]
+    assert first.measures == second.measures == third.measures == {"number": 1.0, "pps": 250.0}
+    assert fourth.measures["number"] == 1 + fourth.steps / 10 >= 4
+
+
+async def test_measures_wait_for_the_next_push_if_there_are_no_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def take_work(backend: MeasuringBackend) -> Work:
+        backend.asked += 1
+        return Work(steps=1, measures={"number": 2.0} if backend.asked == 2 else {})
+
+    monkeypatch.setattr(MeasuringBackend, "take_work", take_work)
+    async with (
+        Scripted(measuring(), push=[None, None]) as parent,
+        Serving(Child(parent.url, name="pi")),
+    ):
+        pushes = parent.of(Push)
+        await eventually(lambda: len(pushes()) >= 5)
+    assert [push.measures for push in pushes()[:5]] == [{}, {}, {}, {"number": 2.0}, {}]
+
+
+async def test_measures_that_are_not_permitted_are_left_out_and_spoken_of_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strange = {"time": 1.0, "PPS": 1.0, "large": 1e31, "infinite": float("inf")}
+    async with running(measuring(network={"options": {"strange": strange}}), tmp_path) as parent:
+        async with Serving(child_of(parent)) as serving:
+            await serving.exchanged(4)
+        assert not parent.server.refusals
+    assert all(
+        line.keys() == {"time", "event", "child", "number", "pps"}
+        for line in history(tmp_path, measuring().child.backend)
+    )
+    said = [
+        json.loads(line) for line in capsys.readouterr().err.splitlines() if "not permit" in line
+    ]
+    assert [line["measures"] for line in said] == [["time", "PPS", "large"]]
+
+
+# A parent that talks nonsense.
+
+
+NONSENSE: dict[str, Answer] = {
+    "garbage": b"\x07\x00\x00\x00garbage",
+    "nothing": b"",
+    "a text": "hello",
+    "the wrong reply": Goodbye(),
+    "too many numbers": Weights(version=1, vector=np.zeros(5, DTYPE)),
+    "too few numbers": Weights(version=1, vector=np.zeros(3, DTYPE)),
+    "NaN": Weights(version=1, vector=np.full(4, np.nan, DTYPE)),
+    "infinity": Weights(version=1, vector=np.full(4, np.inf, DTYPE)),
+    "silence": None,
+    "more than was agreed on": bytes(1 << 20),
+}
+
+
+@pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE.keys())
+@pytest.mark.parametrize("to", ["hello", "join", "push"])
+async def test_it_trains_on_whatever_the_parent_answers(to: str, answer: Answer) -> None:
+    async with (
+        Scripted(**{to: [answer]}) as parent,
+        Serving(Child(parent.url, name="pi")) as serving,
+    ):
+        await eventually(lambda: len(parent.connections) == 2 and len(parent.of(Push)()) >= 3)
+        assert not serving.task.done()
+        assert all(np.isfinite(blend).all() for blend in serving.backend.blends)
+
+
+async def test_a_child_blends_what_a_difference_says(tmp_path: Path) -> None:
+    settings = constant(parent={"alpha": 0.5, "encoding": "int8"}, child={"beta": 0.5})
+    async with running(settings, tmp_path) as parent:
+        async with Serving(child_of(parent)) as serving:
+            await serving.exchanged(5)
+        line = [blend for blend in serving.backend.blends if blend[0] != blend[1]]
+        for sent, new, mine in line:
+            assert mine == pytest.approx(blended(sent, new, 0.5))
+        assert parent.server.refusals == {}
+        theta = parent.server.trial.vector
+        assert theta is not None and theta[0] == pytest.approx(serving.backend.blends[-1][1])
+
+
+async def test_a_parent_that_never_answers_is_left_alone_and_tried_again() -> None:
+    async with (
+        Scripted(push=[None] * 3) as parent,
+        Serving(Child(parent.url, name="pi")) as serving,
+    ):
+        await eventually(lambda: len(parent.connections) >= 4)
+        assert serving.backend.exchanges >= 3
+
+
+# Weights that are no numbers any more.
+
+
+async def test_weights_that_are_not_finite_are_replaced_by_the_parents(tmp_path: Path) -> None:
+    async with running(
+        constant(network={"options": {"gain": 0.0, "first": 2.0}}), tmp_path
+    ) as parent:
+        async with Serving(child_of(parent)) as serving:
+            await serving.exchanged(2)
+            serving.backend.weights[1] = np.nan
+            await eventually(lambda: serving.backend.resets)
+            await serving.exchanged(2)
+        assert serving.backend.resets == [2.0]
+        assert parent.server.refusals == {"finite": 1}
+        np.testing.assert_array_equal(parent.server.trial.vector, np.full(4, 2.0, DTYPE))
+        assert parent.server.trial.steps == 10 * serving.backend.exchanges
+
+
+async def test_weights_that_are_not_finite_from_the_start_end_the_child(tmp_path: Path) -> None:
+    async with running(constant(network={"options": {"first": float("inf")}}), tmp_path) as parent:
+        with pytest.raises(
+            EnvironmentFailure,
+            match="pushes NaN or infinity, and the parent has no weights to fall back to",
+        ):
+            await child_of(parent).serve()
+
+
+async def test_returns_that_are_not_finite_are_left_out(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path) as parent, Serving(child_of(parent)) as serving:
+        await serving.exchanged(1)
+        serving.backend.work.returns += [float("nan"), float("inf"), 1e31, -7.0]
+        await eventually(lambda: -7.0 in parent.server.trial.returns)
+        await serving.exchanged(2)
+        assert np.isfinite(list(parent.server.trial.returns)).all()
+        assert not parent.server.refusals
+        assert not serving.backend.resets

@@ -1,0 +1,116 @@
+"""Two commands on two machines: `genkidama parent` prints what `genkidama join` takes."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from genkidama.__main__ import main
+from genkidama.protocol.join_string import Invitation
+from genkidama.protocol.tokens import find_entry, parse_tokens
+from genkidama.runtime.certificate import make_certificate
+from tests.certificates import needs_openssl
+from tests.helpers import constant, history, small, starting, until
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@needs_openssl
+def test_two_commands_and_another_token_without_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "e.toml").write_text(constant().to_toml())
+    place = ["--credentials", str(tmp_path / "keys"), "--listen", f"127.0.0.1:{free_port()}"]
+    with starting(tmp_path) as start:
+        parent = start("genkidama", "parent", "e.toml", *place, "--out", "run")
+        printed = until(lambda: re.search(r"join '(\S+)'", parent.out), "a join string")[1]
+        invitation = Invitation.parse(printed)
+        assert invitation.token not in (tmp_path / "keys" / "tokens").read_text()
+        # The parent runs. The first token is taken out, and another one is made.
+        assert run(monkeypatch, "token", *place, "--revoke") == 0
+        assert run(monkeypatch, "token", "pi-3", *place, "--days", "30") == 0
+        mine = ["--allow", "tests.helpers"]
+        renewed = start("genkidama", "join", capsys.readouterr().out.strip(), *mine)
+        late = start("genkidama", "join", printed, "--name", "pi-4")
+        # To another certificate than the string says, the token is not even sent.
+        other = str(invitation._replace(fingerprint="0" * 64))
+        wrong = start("genkidama", "join", other, "--name", "pi-2")
+        until(lambda: history(tmp_path / "run", "exchange"), "an exchange")
+        until(lambda: "certificate is another one: its fingerprint is" in wrong.err)
+        until(lambda: "the parent does not know this child's token" in late.err)
+        until(lambda: history(tmp_path / "run", "refused"))
+        assert {line["child"] for line in history(tmp_path / "run", "join")} == {"pi-3"}
+        assert {line["code"] for line in history(tmp_path / "run", "refused")} == {"token"}
+        for process in (parent, renewed, late, wrong):
+            assert "Traceback" not in process.err and invitation.token not in process.err
+
+
+@pytest.mark.parametrize("words", [["mine.toml"], ["cartpole", "--set", "seed=-1"]])
+def test_a_wrong_experiment_makes_no_token(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+) -> None:
+    assert run(monkeypatch, "parent", *words, "--credentials", str(tmp_path / "keys")) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("error: ") and said.err.count("\n") == 1
+    assert not (tmp_path / "keys").exists()
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["genkidama", *words])
+    return main(words)
+
+
+@needs_openssl
+def test_tokens_end_and_are_listed_and_nothing_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_certificate(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    tokens = tmp_path / "tokens"
+    tokens.write_text("pi an-old-token-of-16  # by hand")
+    tokens.chmod(0o640)
+    place = ["--credentials", str(tmp_path), "--host", "parent.local"]
+    assert run(monkeypatch, "token", "pi", *place, "--rotate", "3", "--days", "90") == 0
+    made = Invitation.parse(capsys.readouterr().out)
+    assert (made.parent, made.name) == ("wss://parent.local:8765", "pi")
+    old, new = parse_tokens(tokens.read_text(), "tokens")
+    assert find_entry(made.token, [new]) and find_entry("an-old-token-of-16", [old])
+    assert 86_400 * 86 < new.until - old.until < 86_400 * 88
+    assert tokens.stat().st_mode & 0o777 == 0o640 and "an-old" not in tokens.read_text()
+    assert run(monkeypatch, "token", *place, "--list") == 0
+    said = capsys.readouterr().out
+    assert said.count("\n") == 2 and "until 20" in said and made.token not in said
+    for words, problem in (
+        (["no name"], "error: NAME = 'no name': expected"),
+        (["other", "--revoke"], f"error: {tokens}: has no token for 'other'"),
+        (["--listen", "0.0.0.0:0"], "error: --listen 0.0.0.0:0: children need to know the port"),
+        (["--days", "-1"], "error: -1 days: 0 to 36500 are allowed"),
+    ):
+        assert run(monkeypatch, "token", *words, *place) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(problem) and said.count("\n") == 1
+    assert len(parse_tokens(tokens.read_text(), "tokens")) == 2
+    monkeypatch.delenv("GENKIDAMA_JOIN", raising=False)
+    assert run(monkeypatch, "join") == 2 and run(monkeypatch, "join", "nonsense") == 2
+    assert capsys.readouterr().err.count("error: ") == 2
+
+
+def test_the_signature_is_that_of_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "e.toml").write_text(small().to_toml())
+    assert run(monkeypatch, "signature", "cartpole", "--set", "network.hidden=[8]") == 0
+    assert "[8, 4]" in capsys.readouterr().err
+    assert run(monkeypatch, "signature", str(tmp_path / "e.toml")) == 0
+    said = capsys.readouterr()
+    assert re.fullmatch(r"[0-9a-f]{64}\n", said.out)
+    assert "# policy_body.0.weight [8, 4]" in said.err or "[8, 4]" in said.err

@@ -1,0 +1,87 @@
+"""A first experiment of one's own, the examples, completion in a shell."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from genkidama.__main__ import main
+from genkidama.cli.parser import VERBS
+from genkidama.config.experiment import Experiment
+from tests.helpers import ROOT
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_init_writes_an_experiment_that_can_be_trained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--environment", "CartPole-v1"]) == 0
+    assert capsys.readouterr().out == (
+        "experiment.toml: written; train it: genkidama train experiment.toml\n"
+    )
+    text = Path("experiment.toml").read_text()
+    assert "#   genkidama train experiment.toml" in text
+    assert Experiment.load("experiment.toml").environment.id == "CartPole-v1"
+    # Each line that is commented out is a setting, too.
+    told = [line.removeprefix("# ") if " = " in line else line for line in text.split("\n")]
+    Path("all.toml").write_text("\n".join(told))
+    everything = Experiment.load("all.toml")
+    assert (everything.stop.seconds, everything.environment.options) == (600, {"continuous": True})
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_init_never_writes_over_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text("mine")
+    assert main(["init", "mine.toml"]) == 2
+    assert Path("mine.toml").read_text() == "mine"
+    assert capsys.readouterr().err == "error: mine.toml: is there already; name another file\n"
+    assert main(["init", "nowhere/mine.toml"]) == 1
+
+
+def test_init_copies_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "mine.toml", "--example", "lunarlander/search"]) == 0
+    assert capsys.readouterr().out.endswith("train it: genkidama search mine.toml\n")
+    example = ROOT / "examples" / "lunarlander" / "search.toml"
+    assert Path("mine.toml").read_text() == example.read_text()
+
+
+def test_examples_are_listed_and_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["examples"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split(maxsplit=1) == [
+        "cartpole",
+        "CartPole-v1: the smallest example, solved in seconds",
+    ]
+    assert max(map(len, lines)) <= 100
+    assert main(["examples", "cartpole"]) == 0
+    example = ROOT / "examples" / "cartpole" / "cartpole.toml"
+    assert capsys.readouterr().out == example.read_text()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_takes_the_script_that_completes(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(verb in script for verb in VERBS) and "--children" in script
+    if shutil.which(shell) is not None:
+        checked = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True)
+        assert (checked.returncode, checked.stderr) == (0, "")
+    if shell == "bash":
+        ask = "COMP_WORDS=(genkidama ev); COMP_CWORD=1; _shtab_genkidama; echo $COMPREPLY"
+        told = subprocess.run(["bash", "-c", f"{script}\n{ask}"], text=True, capture_output=True)
+        assert told.stdout.strip() == "evaluate", told.stderr

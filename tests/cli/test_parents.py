@@ -1,0 +1,115 @@
+"""The process of one part of a parent, as a cluster looks after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from genkidama.cli.parents import ParentProcess, end_all, finish
+from genkidama.errors import ConfigurationError
+from genkidama.protocol.messages import PROTOCOL, Hello, Leave, Welcome
+from genkidama.protocol.shard import WHOLE, Shard, end_proof
+from genkidama.runs.resume import prepare_directory
+from tests.helpers import constant, history, until
+from tests.parent.fake_child import FakeChild
+
+
+def test_a_part_that_is_killed_or_told_to_stop_returns_to_its_address(tmp_path: Path) -> None:
+    prepare_directory(constant(), tmp_path / "run", None)
+    own = tmp_path / "run" / "parts" / "2-of-2"
+    part = ParentProcess(tmp_path / "run", Shard(2, 2), "127.0.0.1:0")
+    address = part.address
+    said: list[str] = []
+
+    def looked(count: int) -> bool:
+        part.read()
+        assert not part.over
+        part.look(said.append)
+        return len(said) == count
+
+    try:
+        part.start([])
+        for count, number in enumerate((signal.SIGTERM, signal.SIGKILL), start=1):
+            until(lambda wanted=count: len(history(own, "start")) == wanted, "a part that listens")
+            os.kill(part.process.pid, number)
+            until(lambda wanted=count: looked(wanted), "what is said of it")
+        until(lambda: len(history(own, "start")) == 3, "a part that listens")
+        assert said == [
+            "the parent, part 2/2, was stopped by SIGTERM, and is started again",
+            "the parent, part 2/2, was killed, and is started again",
+        ]
+        assert part.address == address
+        finish([part], 10.0)
+        assert part.process.code == 0
+        assert [line["reason"] for line in history(own, "stop")] == ["SIGTERM", "SIGTERM"]
+    finally:
+        end_all([part], 2.0, None)
+
+
+async def test_a_part_ends_by_the_firsts_word_and_it_is_said(tmp_path: Path) -> None:
+    experiment = constant(stop={"updates": 2})
+    prepare_directory(experiment, tmp_path / "run", None)
+    secret = "of all parts"
+    part = ParentProcess(tmp_path / "run", Shard(2, 2), "127.0.0.1:0", secret)
+    proof = end_proof(secret, experiment.to_dict()["stop"], "2 updates done")
+    said: list[str] = []
+    try:
+        part.start(["--own-children"])
+        host, port = part.address.split(":")
+        for reason, shown in (("evil", proof), ("2 updates done", proof)):
+            async with FakeChild((host, int(port))) as child:
+                hello = Hello(protocol=PROTOCOL, name="pi", session="1", part="2/2")
+                assert isinstance(await child.ask(hello), Welcome)
+                await child.join()
+                await child.ask(Leave(reason=reason, over=True, proof=shown))
+            part.read()
+            part.look(said.append)
+            assert not said
+        await asyncio.to_thread(part.wait, 10.0)
+        part.read()
+        for _ in range(2):
+            part.look(said.append)
+        assert said == ["the parent, part 2/2, has ended: 2 updates done"]
+    finally:
+        end_all([part], 2.0, None)
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_only_a_parent_that_has_taken_a_child_can_have_lost_something(
+    tmp_path: Path, joins: bool
+) -> None:
+    """One that is stopped while it starts had nothing to write."""
+    prepare_directory(constant(), tmp_path / "run", None)
+    parent = ParentProcess(tmp_path / "run", WHOLE, "127.0.0.1:0")
+    error = KeyboardInterrupt()
+    try:
+        parent.start(["--own-children"])
+        if joins:
+            host, port = parent.address.split(":")
+            async with FakeChild((host, int(port))) as child:
+                await child.enter()
+            until(lambda: any(line["event"] == "join" for line in parent.read()), "a join")
+            parent.process.kill()
+        parent.terminate()
+        parent.wait(10.0)
+        assert (parent.process.code or 0) < 0
+    finally:
+        end_all([parent], 2.0, error)
+    assert bool(getattr(error, "__notes__", [])) == joins
+
+
+def test_a_part_that_ends_with_an_error_ends_the_cluster(tmp_path: Path) -> None:
+    prepare_directory(constant(), tmp_path / "run", None)
+    part = ParentProcess(tmp_path / "run", Shard(2, 2), "127.0.0.1:0")
+    try:
+        part.start(["--tokens-file", str(tmp_path / "none")])
+        part.wait(20.0)
+        part.read()
+        with pytest.raises(ConfigurationError, match="none"):
+            part.look(lambda line: None)
+    finally:
+        end_all([part], 2.0, None)

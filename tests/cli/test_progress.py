@@ -1,0 +1,147 @@
+"""Following a run: what is said in a log, and beside a display."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+
+from genkidama.cli import progress as module
+from genkidama.cli.progress import EvaluationProgress, Progress, following
+from genkidama.server.events import Event, PushesRefused, Resumed, Started, TrialFailed, Warned
+from tests.helpers import small
+from tests.stories import PLAN, assigned, exchange, join, lines, measures, report
+
+
+def told(*events: Event | dict[str, Any], **stop: Any) -> tuple[Progress, io.StringIO]:
+    file = io.StringIO()
+    progress = Progress(small(stop=stop), file)
+    for line in lines(*events):
+        progress(line)
+    return progress, file
+
+
+def test_the_start_and_refusals_are_lines_of_their_own() -> None:
+    _, file = told(
+        Started(time=0.0, run="first", software="1"),
+        Resumed(time=1.0, run="first", software="1", version=7),
+        PushesRefused(time=2.0, child="", code="silent", reason="no hello"),
+        PushesRefused(time=2.0, child="vm", code="name", reason="in use"),  # the next is vm-2
+        {"time": 3.0, "event": "something new"},
+    )
+    assert file.getvalue().splitlines() == [
+        "training CartPole-v1 with a3c: run first",
+        "training CartPole-v1 with a3c: run first goes on from version 7",
+        "refused a connection: no hello",
+    ]
+
+
+def test_in_a_log_lines_are_rare_and_the_last_one_is_there() -> None:
+    progress, file = told(
+        join(0.0), *(exchange(float(t), update=t) for t in range(1, 50)), updates=100
+    )
+    progress.close()
+    progress.close()
+    found = file.getvalue().splitlines()
+    assert len(found) == 2
+    assert "update 49" in found[-1]
+
+
+def test_a_log_has_no_sign_that_moves_a_cursor() -> None:
+    progress, file = told(join(0.0), exchange(1.0), measures(1.0, pps=5.0))
+    progress.say("by the way")
+    progress.close()
+    assert file.getvalue().isprintable() or set(file.getvalue()) - {"\n"} <= set(
+        filter(str.isprintable, file.getvalue())
+    )
+    assert "by the way\n" in file.getvalue()
+
+
+def test_a_run_without_an_exchange_leaves_nothing() -> None:
+    progress, file = told(join(0.0))
+    progress.close()
+    assert file.getvalue() == ""
+
+
+def test_what_a_person_should_know_of_a_search_is_a_line_of_its_own() -> None:
+    file = io.StringIO()
+    progress = Progress(small(search=PLAN), file)
+    for line in lines(
+        Started(time=0.0, run="first", software="1"),
+        Resumed(time=1.0, run="first", software="1", trials=3, reports=1),
+        PushesRefused(time=2.0, child="pi", code="order", reason="too early"),
+        Warned(time=3.0, reason="the disk is full"),
+        TrialFailed(time=4.0, trial=1, child="pi", reason="no memory"),
+        join(4.5),
+        assigned(5.0, 0),
+        report(6.0, 0, 1.0),
+    ):
+        progress(line)
+    progress.close()
+    said = file.getvalue().splitlines()
+    assert [line for line in said if not line.startswith("CartPole-v1 ")] == [
+        "searching CartPole-v1 with hypertrick: run first",
+        "searching CartPole-v1 with hypertrick: run first goes on after 1 report",
+        "refused pi: too early",
+        "warning: the disk is full",
+        "trial 1 failed on pi: no memory",
+    ]
+    assert said[-1].startswith("CartPole-v1 29% · 1 of 4 trials · 1 running · best 1.0 (trial 0)")
+
+
+def test_a_short_evaluation_says_nothing_in_a_log_and_a_long_one_how_far_it_is() -> None:
+    file = io.StringIO()
+    with EvaluationProgress(2, file) as progress:
+        progress(1.0)
+    assert file.getvalue() == ""
+    with EvaluationProgress(2, file, first=0.0) as progress:
+        progress(1.0)
+    assert "evaluating 1 of 2 episodes · mean return 1.0 ± 0.0 · 0:00\n" in file.getvalue()
+
+
+def test_an_evaluation_knows_its_mean_its_spread_and_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter((100.0, 105.0))
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock, 107.0))
+    progress = EvaluationProgress(4, io.StringIO(), first=1e9)
+    progress._began = 100.0
+    for value in (10.0, 20.0, math.inf):
+        progress(value)
+        if value == 10.0:
+            # It took 5 s to start, and how long an episode takes is unknown.
+            assert progress.document(106.0)["run"]["left"] is None
+        if value == 20.0:
+            assert progress.line() == (
+                "evaluating 2 of 4 episodes · mean return 15.0 ± 5.0 · 0:07 · about 0:04 left"
+            )
+    assert progress.document(108.0)["mean"] == math.inf
+
+
+def test_progress_and_watch_both_get_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[dict[str, Any]] = []
+    story = lines(join(0.0), exchange(1.0))
+    with following(small(), True, seen.append) as watch:
+        for line in story:
+            assert watch is not None
+            watch(line)
+    assert seen == story
+    assert "update 1 · " in capsys.readouterr().err
+    with following(small(), False, None) as nothing:
+        assert nothing is None
+
+
+def test_a_file_that_is_no_terminal_or_a_dumb_one_gets_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert module._kind_of(Terminal()) == "terminal"
+    assert module._kind_of(io.StringIO()) == "lines"
+    monkeypatch.setenv("TERM", "dumb")
+    assert module._kind_of(Terminal()) == "lines"

@@ -1,0 +1,67 @@
+"""`genkidama top`: a real parent, seen from a process of its own; what can never work is said."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from genkidama.__main__ import main
+from genkidama.protocol.tokens import link_cookie, link_token, written
+from tests.helpers import constant, eventually, running, starting
+from tests.parent.fake_child import FakeChild
+from tests.parent.test_authentication import Bearer
+
+SALT = "0123456789abcdef" * 2
+VIEWER = link_token("key", SALT)
+
+
+async def test_it_shows_a_run_and_ends_with_it(tmp_path: Path) -> None:
+    with starting(tmp_path) as start:
+        async with (
+            running(constant(), tmp_path / "run") as parent,
+            FakeChild(parent.address, "pi") as child,
+        ):
+            await child.enter()
+            await child.pushed(2.0)
+            host, port = parent.address
+            top = start("genkidama", "top", f"http://{host}:{port}/")
+            once = start("genkidama", "top", f"ws://{host}:{port}", "--once")
+            await eventually(lambda: once.popen.poll() is not None and "CartPole-v1" in top.out)
+            assert "pi" in once.out and "run run" in once.out
+        await eventually(lambda: top.popen.poll() is not None)
+        assert top.out.splitlines()[-1].startswith("CartPole-v1 · over")
+        assert (top.popen.returncode, once.popen.returncode, top.err) == (0, 0, "")
+
+
+async def test_a_viewers_token_and_no_other(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(
+        "* token-of-the-pi-01\n" + written("anna", VIEWER, None, SALT, link_cookie("key", SALT))
+    )
+    tokens.chmod(0o600)
+    settings = constant(parent={"tokens_file": str(tokens)})
+    with starting(tmp_path) as start:
+        async with (
+            running(settings, tmp_path / "run") as parent,
+            Bearer(parent.address, "token-of-the-pi-01"),
+        ):
+            place = f"{parent.address[0]}:{parent.address[1]}"
+            shown = start("genkidama", "top", f"http://viewer:{VIEWER}@{place}", "--once")
+            childs = start("genkidama", "top", f"http://v:token-of-the-pi-01@{place}", "--once")
+            await eventually(lambda: None not in (shown.popen.poll(), childs.popen.poll()))
+    assert shown.popen.returncode == 0 and "waiting" in shown.out
+    assert childs.popen.returncode == 2
+    assert childs.err.startswith("error: this token is a child's, and admits no viewer; on the")
+    assert "Traceback" not in childs.err and "token-of-the-pi" not in childs.err
+
+
+@pytest.mark.parametrize("url", ["", "ftp://pi:1", "pi:8765", "http://a:b@c@d:1"])
+def test_an_address_that_is_none(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["genkidama", "top", url])
+    monkeypatch.delenv("GENKIDAMA_VIEW", raising=False)
+    assert main(["top", url]) == 2
+    assert "expected http://HOST:PORT" in capsys.readouterr().err

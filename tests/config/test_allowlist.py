@@ -1,0 +1,109 @@
+"""What a child may be told to import."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.config.allowlist import check_imports, import_string, imports
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+
+#: Everything that a parent can have a child import.
+HOSTILE = {
+    "environment": {
+        "id": "subprocess:Popen",
+        "options": {"args": ["sh"]},
+        "wrappers": [{"name": "TimeLimit"}, {"name": "shutil:rmtree", "options": {"path": "/"}}],
+    },
+    "network": {"name": "my.net:Net"},
+    "algorithm": {"name": "my.learner:Learner"},
+    "child": {"backend": "my:Backend"},
+    "parent": {"rule": "theirs:Rule", "listen": "127.0.0.1:8765"},
+    "ga3c": {"device": "cuda:1"},
+}
+
+
+def test_each_setting_that_names_a_module_is_found_and_no_other() -> None:
+    assert imports(Experiment.from_dict(HOSTILE).to_dict()) == {
+        "environment.id": ("subprocess:Popen", "subprocess"),
+        "environment.wrappers[1].name": ("shutil:rmtree", "shutil"),
+        "network.name": ("my.net:Net", "my.net"),
+        "algorithm.name": ("my.learner:Learner", "my.learner"),
+        "child.backend": ("my:Backend", "my"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("LunarLander-v3", ""),
+        ("ALE/Pong-v5", ""),
+        ("envpool:LunarLander-v3", ""),
+        ("my_games:Chess-v0", "my_games"),
+        ("my_games:Board/Chess-v0", "my_games"),
+        ("my.games:make", "my.games"),
+        ("größe:Übung", "größe"),
+        ("GymV26Environment-v0", "shimmy"),  # its option env_id is imported as Gym does
+        ("GymV21Environment", "shimmy"),
+    ],
+)
+def test_ids_of_environments(name: str, module: str) -> None:
+    found = imports({"environment": {"id": name}})
+    assert found == ({"environment.id": (name, module)} if module else {})
+    check_imports({"environment": {"id": name}}, ["*"])
+    if module:
+        with pytest.raises(
+            ConfigurationError, match=f"may not import '{module}'.* --allow {module}"
+        ):
+            check_imports({"environment": {"id": name}}, [])
+    else:
+        check_imports({"environment": {"id": name}}, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "module: X",
+        "module:\tX",
+        "module:X\n",
+        " module:X",
+        "module :X",
+        "module:\u00a0X",
+        "a:b:C",
+        "a/b:C",
+        "a-b:C",
+        ".a:C",
+        "a.:C",
+        "a..b:C",
+        "1a:C",
+        ":C",
+        "a:",
+        "a:b/c/D",
+        "module",
+    ],
+)
+def test_what_is_no_import_string_has_no_module_and_is_no_setting(text: str) -> None:
+    assert import_string(text) is None
+    if ":" in text:
+        for settings in (
+            {"environment": {"id": text}},
+            {"environment": {"wrappers": [{"name": text}]}},
+            {"network": {"name": text}},
+            {"algorithm": {"name": text}},
+            {"child": {"backend": text}},
+            {"parent": {"rule": text}},
+        ):
+            with pytest.raises(ConfigurationError, match=r"expected .*'module:"):
+                Experiment.from_dict(settings)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "ab"]), min_size=1, max_size=4))
+def test_a_module_allows_those_below_it_and_no_other_of_a_similar_name(parts: list[str]) -> None:
+    settings = {"network": {"name": ".".join(parts) + ":Net"}}
+    check_imports(settings, [parts[0]])
+    check_imports(settings, ["x", ".".join(parts)])
+    for other in (parts[0] + "c", ".".join([*parts, "a"]), "", parts[0] + "."):
+        with pytest.raises(ConfigurationError):
+            check_imports(settings, [other])

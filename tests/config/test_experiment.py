@@ -1,0 +1,675 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import (
+    Algorithm,
+    ChildSettings,
+    Environment,
+    Network,
+    ParentSettings,
+    Stop,
+)
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+
+SECTIONS = (
+    "algorithm, child, environment, ga3c, name, network, optimizer, parent, replay, search, seed, "
+    "solved, stop"
+)
+
+fractions = st.floats(0.0, 1.0)
+positive = st.floats(0.0, 1e30, exclude_min=True)
+not_negative = st.floats(0.0, 1e30)
+finite = st.floats(-1e30, 1e30)
+naturals = st.integers(1, 10**6)
+plain = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=8)
+)
+options = st.dictionaries(
+    st.text(max_size=8),
+    plain | st.lists(plain, max_size=3) | st.dictionaries(st.text(max_size=4), plain, max_size=2),
+    max_size=2,
+)
+
+#: Every setting, with values that are allowed whatever the others are.
+CHANGES: dict[str, st.SearchStrategy[Any]] = {
+    "name": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]*", fullmatch=True),
+    "seed": st.integers(0, 2**31 - 1),
+    "solved": finite,
+    "environment.id": st.sampled_from(["A", "a_b/C-v1", "mine:Mine", "mine:a/B-v0", "größe:Ü"]),
+    "environment.options": options,
+    "environment.wrappers": st.lists(
+        st.fixed_dictionaries(
+            {"name": st.sampled_from(["FrameStackObservation", "mine:Wrapper"]), "options": options}
+        ),
+        max_size=2,
+    ),
+    "environment.vectorized": st.just(False),
+    "environment.normalize_observations": st.booleans(),
+    "environment.normalize_rewards": st.booleans(),
+    "environment.reward_scale": positive,
+    "environment.clip_rewards": not_negative,
+    "network.name": st.sampled_from(["actor-critic", "convolutional", "mine:Net", "a.b_c:_D1"]),
+    "network.convolutions": st.lists(
+        st.lists(naturals, min_size=3, max_size=3), min_size=1, max_size=3
+    ),
+    "network.channels": st.sampled_from(["first", "last"]),
+    "network.hidden": st.lists(naturals, min_size=1, max_size=3),
+    "network.activation": st.sampled_from(["tanh", "relu", "elu", "silu"]),
+    "network.shared": st.booleans(),
+    "network.initialization": st.sampled_from(["orthogonal", "normal", "uniform"]),
+    "network.initial_deviation": positive,
+    "network.options": options,
+    "algorithm.name": st.sampled_from(["a3c", "ppo", "mine:Algorithm"]),
+    "algorithm.gamma": fractions,
+    "algorithm.gae_lambda": fractions,
+    "algorithm.batch_size": st.integers(64, 10**6),
+    "algorithm.across_episodes": st.booleans(),
+    "algorithm.pull_steps": st.integers(0, 10**6),
+    "algorithm.epsilon": fractions,
+    "algorithm.epsilon_schedule": st.sampled_from(["constant", "linear"]),
+    "algorithm.final_epsilon": fractions,
+    "algorithm.epsilon_fraction": st.floats(0.01, 1.0),
+    "algorithm.epsilon_spread": not_negative,
+    "algorithm.value_coefficient": not_negative,
+    "algorithm.entropy_coefficient": not_negative,
+    "algorithm.entropy_schedule": st.sampled_from(["constant", "linear"]),
+    "algorithm.final_entropy_coefficient": not_negative,
+    "algorithm.entropy_fraction": st.floats(0.01, 1.0),
+    "algorithm.reduction": st.sampled_from(["mean", "sum"]),
+    "algorithm.normalize_advantages": st.booleans(),
+    "algorithm.max_gradient_norm": not_negative,
+    "algorithm.vtrace": st.just(False),
+    "algorithm.vtrace_rho": positive,
+    "algorithm.vtrace_c": positive,
+    "algorithm.options": options,
+    "environment.lanes": st.just(1),
+    "replay.steps": st.just(0),
+    "replay.priority_exponent": st.just(0.0),
+    "replay.correction": fractions,
+    "replay.url": st.just("local"),
+    "replay.name": st.text("aZ9._-", max_size=8).map(lambda text: f"n{text}"),
+    "replay.port": st.integers(0, 65535),
+    "optimizer.name": st.sampled_from(["sgd", "rmsprop", "adagrad", "adam"]),
+    "optimizer.learning_rate": positive,
+    "optimizer.schedule": st.sampled_from(["constant", "linear"]),
+    "optimizer.final_learning_rate": not_negative,
+    "optimizer.schedule_fraction": st.floats(0.01, 1.0),
+    "optimizer.momentum": st.floats(0.0, 1.0, exclude_max=True),
+    "optimizer.weight_decay": not_negative,
+    "optimizer.decay": st.floats(0.0, 1.0, exclude_max=True),
+    "optimizer.betas": st.lists(st.floats(0.0, 1.0, exclude_max=True), min_size=2, max_size=2),
+    "optimizer.epsilon": positive,
+    "optimizer.epsilon_inside": st.booleans(),
+    "optimizer.shared": st.booleans(),
+    "parent.alpha": fractions,
+    "parent.rule": st.just("my.package:Rule"),
+    "parent.rule_options": st.just({}),  # what a rule takes: tests/server/rules/test_registry.py
+    "parent.average": fractions,
+    "parent.encoding": st.sampled_from(["float32", "float16", "int8", "int4"]),
+    "parent.push_limit": not_negative,
+    "parent.push_window": st.integers(0, 10**6),
+    "parent.push_trim": st.floats(0.0, 0.5),
+    "parent.quarantine_after": st.integers(0, 10**6),
+    "parent.quarantine_seconds": not_negative,
+    "parent.signature": st.text("0123456789abcdef", min_size=64, max_size=64),
+    "parent.listen": st.text(min_size=1, max_size=20),
+    "parent.open": st.booleans(),
+    "parent.checkpoint_updates": st.integers(0, 10**6),
+    "parent.checkpoint_seconds": positive,
+    "parent.checkpoint_keep": naturals,
+    "parent.history_every": naturals,
+    "parent.silence_seconds": positive,
+    "parent.max_children": naturals,
+    "parent.max_per_address": naturals,
+    "parent.max_pushes_per_second": positive,
+    "parent.max_bytes_per_second": positive,
+    "parent.linger_seconds": positive,
+    "parent.max_parameters": naturals,
+    "parent.tokens_file": st.text(max_size=20),
+    "parent.certificate_file": st.text(max_size=20),
+    "parent.key_file": st.text(max_size=20),
+    "child.beta": fractions,
+    "child.roles": st.just(["bundle"]),
+    "child.push": st.sampled_from(["auto", "weights"]),
+    "child.backend": st.sampled_from(["hogwild", "ga3c", "mine:Backend"]),
+    "child.exchange": st.sampled_from(["episode", "free"]),
+    "child.exchange_seconds": positive,
+    "child.exchange_steps": st.integers(0, 10**6),
+    "child.hang_seconds": not_negative,
+    "child.cores": naturals | st.just("auto"),
+    "ga3c.device": st.sampled_from(["auto", "cpu", "cuda", "cuda:1"]),
+    "ga3c.agents": st.integers(1, 64) | st.just("auto"),
+    "ga3c.environments": st.integers(1, 1024),
+    "ga3c.predictors": st.integers(1, 4),
+    "ga3c.trainers": st.integers(1, 4),
+    "ga3c.prediction_batch": naturals,
+    "ga3c.training_batch": st.integers(0, 10**6),
+    "ga3c.rollouts": st.integers(2, 10**6),
+    "ga3c.dynamic": st.booleans(),
+    "ga3c.window_seconds": positive,
+    "ga3c.max_predictors": st.integers(4, 10**6),
+    "ga3c.max_trainers": st.integers(4, 10**6),
+    "ga3c.max_agents": st.integers(64, 10**6),
+    "stop.updates": naturals,
+    "stop.episodes": naturals,
+    "stop.steps": naturals,
+    "stop.seconds": positive,
+    "stop.mean_return": finite,
+    "stop.window": naturals,
+}
+PPO_ONLY = {
+    "algorithm.epochs": naturals,
+    "algorithm.minibatch_size": st.integers(1, 64),
+    "algorithm.clip": positive,
+}
+DQN_ONLY = {
+    "algorithm.start_steps": st.integers(0, 10**6),
+    "algorithm.batch_updates": naturals,
+    "algorithm.n_steps": naturals,
+    "algorithm.double": st.booleans(),
+    "algorithm.dueling": st.booleans(),
+    "algorithm.huber": not_negative,
+    "algorithm.target_updates": st.integers(0, 10**6),
+    "algorithm.target_versions": st.integers(0, 10**6),
+}
+
+changes = st.fixed_dictionaries({}, optional=CHANGES)
+experiments = changes.map(lambda chosen: Experiment().with_settings(chosen))
+
+
+def wrong(settings: dict[str, Any]) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.from_dict(settings, source="lander.toml")
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def value_of(experiment: Experiment, key: str) -> Any:
+    value: Any = experiment
+    for part in key.split("."):
+        value = getattr(value, part)
+    return as_given(value)
+
+
+def as_given(value: Any) -> Any:
+    """A setting as TOML has it: lists and tables."""
+    if isinstance(value, tuple):
+        return [as_given(part) for part in value]
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
+
+
+def test_every_setting_is_tried_here() -> None:
+    found = set()
+    for field in msgspec.structs.fields(Experiment):
+        section = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+        found |= (
+            {f"{field.name}.{inner.name}" for inner in msgspec.structs.fields(field.type)}
+            if section
+            else {field.name}
+        )
+    assert found == {
+        *CHANGES,
+        *PPO_ONLY,
+        *DQN_ONLY,
+        "search",
+    }  # whose settings tests/plugins/hypertrick/test_settings.py tries
+
+
+# What is right.
+
+
+def test_an_empty_file_is_an_experiment() -> None:
+    assert Experiment.from_dict({}) == Experiment()
+
+
+def test_a_file_by_values(tmp_path: Path) -> None:
+    path = tmp_path / "lander.toml"
+    path.write_text(
+        """
+        seed = 3
+        [environment]
+        id = "LunarLander-v3"
+        options = { gravity = -9.0 }
+        [network]
+        hidden = [64, 64]
+        [algorithm]
+        name = "a3c"
+        gamma = 1
+        [parent]
+        alpha = 0.9
+        [child]
+        beta = 0
+        cores = 4
+        [stop]
+        updates = 2000
+        """
+    )
+    assert Experiment.load(path) == Experiment(
+        name="lander",
+        seed=3,
+        environment=Environment(id="LunarLander-v3", options={"gravity": -9.0}),
+        network=Network(hidden=(64, 64)),
+        algorithm=Algorithm(name="a3c", gamma=1.0),
+        parent=ParentSettings(alpha=0.9),
+        child=ChildSettings(beta=0.0, cores=4),
+        stop=Stop(updates=2000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("thesis.toml", "thesis"),
+        ("my run!.toml", "my-run-"),
+        ("_try.toml", "try"),
+        ("§.toml", "experiment"),
+        ("v1.2", "v1"),
+    ],
+)
+def test_the_name_is_the_files_unless_it_says_one(tmp_path: Path, file: str, name: str) -> None:
+    (tmp_path / file).write_text("")
+    assert Experiment.load(tmp_path / file).name == name
+    (tmp_path / file).write_text("name = 'other'")
+    assert Experiment.load(str(tmp_path / file)).name == "other"
+
+
+@given(changes)
+def test_every_allowed_value_arrives_and_the_original_stays(chosen: dict[str, Any]) -> None:
+    original = Experiment()
+    experiment = original.with_settings(chosen)
+    assert {key: value_of(experiment, key) for key in chosen} == chosen
+    assert {key: value_of(experiment, key) for key in CHANGES if key not in chosen} == {
+        key: value_of(original, key) for key in CHANGES if key not in chosen
+    }
+    assert original == Experiment()
+
+
+@given(experiments)
+def test_an_experiment_survives_a_dictionary_a_toml_file_and_the_wire(
+    experiment: Experiment,
+) -> None:
+    settings = experiment.to_dict()
+    assert Experiment.from_dict(settings) == experiment
+    assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
+    assert (
+        Experiment.from_dict(msgspec.msgpack.decode(msgspec.msgpack.encode(settings))) == experiment
+    )
+
+
+@given(st.fixed_dictionaries({}, optional=PPO_ONLY), st.sampled_from(["ppo", "mine:Algorithm"]))
+def test_ppos_own_settings_survive_too(chosen: dict[str, Any], name: str) -> None:
+    experiment = Experiment().with_settings({"algorithm.name": name, **chosen})
+    assert {key: value_of(experiment, key) for key in chosen} == chosen
+    assert Experiment.from_dict(tomllib.loads(experiment.to_toml())) == experiment
+
+
+@given(st.fixed_dictionaries({}, optional=DQN_ONLY))
+def test_so_do_those_of_learners_that_sample(chosen: dict[str, Any]) -> None:
+    experiment = Experiment().with_settings({"algorithm.name": "mine:Algorithm", **chosen})
+    assert Experiment.from_dict(experiment.to_dict()) == experiment
+    for key, value in chosen.items():
+        assert value_of(experiment, key) == value
+
+
+def test_settings_that_are_absent_are_left_out() -> None:
+    settings = Experiment(algorithm=Algorithm(name="a3c")).to_dict()
+    assert "solved" not in settings
+    assert settings["stop"] == {"window": 100}
+    assert not {"epochs", "minibatch_size", "clip"} & set(settings["algorithm"])
+
+
+def test_the_algorithm_can_be_changed_to_and_fro() -> None:
+    tuned = Experiment(algorithm=Algorithm(clip=0.3, gamma=0.9))
+    a3c = tuned.with_settings({"algorithm.name": "a3c"})
+    assert a3c.algorithm == Algorithm(name="a3c", gamma=0.9)
+    assert a3c.with_settings(
+        {"algorithm.name": "ppo", "algorithm.clip": 0.1}
+    ).algorithm == Algorithm(clip=0.1, gamma=0.9)
+
+
+def test_a_single_option_of_a_plug_can_be_set() -> None:
+    experiment = Experiment(environment=Environment(options={"wind": {"power": 1.0}}))
+    windy = experiment.with_settings(
+        {"environment.options.wind.power": 2.0, "environment.options.gravity": -5}
+    )
+    assert windy.environment.options == {"wind": {"power": 2.0}, "gravity": -5}
+    assert experiment.environment.options == {"wind": {"power": 1.0}}
+
+
+def test_an_experiment_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Experiment().seed = 1  # type: ignore[misc]
+
+
+# What is wrong, and the one line that says so.
+
+CHILD = (
+    "backend, beta, cores, exchange, exchange_seconds, exchange_steps, hang_seconds, push, roles"
+)
+PLUG = "or an import string 'module:Name'"
+NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        # keys
+        (
+            {"algorithm": {"gama": 0.9}},
+            "algorithm.gama = 0.9: no such setting; did you mean 'gamma'?",
+        ),
+        ({"child": {"zzz": True}}, f"child.zzz = True: no such setting; known here: {CHILD}"),
+        (
+            {"enviroment": {"id": "x"}},
+            "enviroment = {'id': 'x'}: no such setting; did you mean 'environment'?",
+        ),
+        ({"a\nb": 1}, f"'a\\nb' = 1: no such setting; known here: {SECTIONS}"),
+        ({"alpha": 0.5}, f"alpha = 0.5: no such setting; known here: {SECTIONS}"),
+        # types
+        ({"seed": "3"}, "seed = '3': expected int, got str"),
+        ({"seed": "1\n2"}, "seed = '1\\n2': expected int, got str"),
+        (
+            {"algorithm": {"batch_size": 64.0}},
+            "algorithm.batch_size = 64.0: expected int, got float",
+        ),
+        (
+            {"algorithm": {"batch_size": True}},
+            "algorithm.batch_size = True: expected int, got bool",
+        ),
+        ({"algorithm": {"gamma": "high"}}, "algorithm.gamma = 'high': expected float, got str"),
+        ({"network": {"shared": 1}}, "network.shared = 1: expected bool, got int"),
+        ({"network": {"hidden": 64}}, "network.hidden = 64: expected array, got int"),
+        (
+            {"network": {"hidden": [64, "wide"]}},
+            "network.hidden[1] = 'wide': expected int, got str",
+        ),
+        ({"environment": {"id": 5}}, "environment.id = 5: expected str, got int"),
+        ({"environment": {"options": 3}}, "environment.options = 3: expected a table, got int"),
+        (
+            {"environment": "LunarLander-v3"},
+            "environment = 'LunarLander-v3': expected a table, got str",
+        ),
+        ({"stop": {"updates": "many"}}, "stop.updates = 'many': expected int, got str"),
+        ({"solved": [200]}, "solved = [200]: expected float, got array"),
+        # ranges
+        ({"seed": -1}, "seed = -1: expected int >= 0"),
+        ({"seed": 2**31}, "seed = 2147483648: expected int <= 2147483647"),
+        ({"parent": {"alpha": 1.5}}, "parent.alpha = 1.5: expected float <= 1.0"),
+        ({"parent": {"alpha": -0.1}}, "parent.alpha = -0.1: expected float >= 0.0"),
+        ({"child": {"beta": float("nan")}}, "child.beta = nan: expected float >= 0.0"),
+        ({"child": {"beta": float("inf")}}, "child.beta = inf: expected float <= 1.0"),
+        ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate = 0: expected float > 0.0"),
+        (
+            {"optimizer": {"learning_rate": float("nan")}},
+            "optimizer.learning_rate = nan: expected float > 0.0",
+        ),
+        (
+            {"optimizer": {"learning_rate": float("inf")}},
+            "optimizer.learning_rate = inf: expected float <= 1e+30",
+        ),
+        ({"optimizer": {"momentum": 1.0}}, "optimizer.momentum = 1.0: expected float < 1.0"),
+        ({"optimizer": {"betas": [0.9, 1.0]}}, "optimizer.betas[1] = 1.0: expected float < 1.0"),
+        (
+            {"optimizer": {"betas": [0.9]}},
+            "optimizer.betas = [0.9]: expected array of length 2, got 1",
+        ),
+        ({"network": {"hidden": []}}, "network.hidden = []: expected array of length >= 1"),
+        ({"network": {"hidden": [64, 0]}}, "network.hidden[1] = 0: expected int >= 1"),
+        (
+            {"environment": {"id": ""}},
+            "environment.id = '': expected an id of Gymnasium's or EnvPool's, or 'module:Name'",
+        ),
+        ({"stop": {"updates": 0}}, "stop.updates = 0: expected int >= 1"),
+        (
+            {"stop": {"mean_return": float("nan")}},
+            "stop.mean_return = nan: expected float >= -1e+30",
+        ),
+        # words
+        (
+            {"child": {"exchange": "never"}},
+            "child.exchange = 'never': expected one of 'episode', 'update', 'free'",
+        ),
+        (
+            {"network": {"activation": "gelu"}},
+            "network.activation = 'gelu': expected one of 'tanh', 'relu', 'elu', 'silu'",
+        ),
+        ({"child": {"cores": "all"}}, "child.cores = 'all': expected one of 'auto', or int >= 1"),
+        ({"child": {"cores": 1.5}}, "child.cores = 1.5: expected one of 'auto', or int >= 1"),
+        ({"child": {"cores": 0}}, "child.cores = 0: expected int >= 1"),
+        (
+            {"algorithm": {"name": "a2c"}},
+            f"algorithm.name = 'a2c': expected one of 'a3c', 'ppo', 'dqn', 'vtrace', {PLUG}",
+        ),
+        (
+            {"algorithm": {"name": "a3c\n"}},
+            f"algorithm.name = 'a3c\\n': expected one of 'a3c', 'ppo', 'dqn', 'vtrace', {PLUG}",
+        ),
+        (
+            {"network": {"name": "my/net:Net"}},
+            f"network.name = 'my/net:Net': expected one of 'actor-critic', 'convolutional', {PLUG}",
+        ),
+        ({"name": "../up"}, f"name = '../up': {NAME}"),
+        ({"name": ""}, f"name = '': {NAME}"),
+        # combinations
+        (
+            {"algorithm": {"name": "a3c", "clip": 0.2}},
+            "algorithm.clip = 0.2: only algorithm.name = 'ppo' has this setting",
+        ),
+        (
+            {"algorithm": {"name": "a3c", "epochs": 4}},
+            "algorithm.epochs = 4: only algorithm.name = 'ppo' has this setting",
+        ),
+        (
+            {"replay": {"steps": 119}},
+            "replay.steps = 119: at least algorithm.batch_size = 120 is needed; "
+            "0 keeps the newest batch alone",
+        ),
+        (
+            {"replay": {"steps": 120}, "child": {"backend": "ga3c"}},
+            "replay.steps = 120: the backend ga3c has no replay tensor; "
+            "set it to 0, or child.backend to 'hogwild'",
+        ),
+        ({"environment": {"lanes": 0}}, "environment.lanes = 0: expected int >= 1"),
+        ({"environment": {"lanes": 1025}}, "environment.lanes = 1025: expected int <= 1024"),
+        (
+            {"environment": {"lanes": 4}, "child": {"backend": "ga3c"}},
+            "environment.lanes = 4: the backend ga3c has ga3c.environments instead; "
+            "take environment.lanes out",
+        ),
+        (
+            {"environment": {"lanes": 4}, "algorithm": {"across_episodes": False}},
+            "environment.lanes = 4: episodes in several lanes do not end together, but "
+            "algorithm.across_episodes = False ends a batch with its episode; set it to true",
+        ),
+        (
+            {"environment": {"lanes": 16}},
+            "environment.lanes = 16: does not divide algorithm.batch_size = 120; "
+            "set that to 112, for instance",
+        ),
+        (
+            {"environment": {"lanes": 240}},
+            "environment.lanes = 240: does not divide algorithm.batch_size = 120; "
+            "set that to 240, for instance",
+        ),
+        (
+            {"algorithm": {"batch_size": 63}},
+            "algorithm.minibatch_size = 64: at most algorithm.batch_size = 63 is allowed",
+        ),
+        (
+            {"child": {"exchange": "free", "exchange_seconds": 0}},
+            "child.exchange_seconds = 0: with exchange_steps = 0 too, "
+            "a free child would never exchange; set one of them",
+        ),
+        (
+            {"algorithm": {"name": "a3c", "vtrace": True}},
+            "algorithm.vtrace = True: is for a3c with the backend ga3c or with "
+            "parent.rule = 'experience', "
+            "but child.backend = 'hogwild'",
+        ),
+        (
+            {"algorithm": {"vtrace": True}, "child": {"backend": "ga3c"}},
+            "algorithm.vtrace = True: is for a3c with the backend ga3c or with "
+            "parent.rule = 'experience', but algorithm.name = 'ppo'",
+        ),
+        (
+            {
+                "algorithm": {"name": "a3c", "vtrace": True, "epsilon": 0.1},
+                "child": {"backend": "ga3c"},
+            },
+            "algorithm.vtrace = True: knows the policy's own actions only; "
+            "set algorithm.epsilon to 0",
+        ),
+        *(
+            (
+                {"parent": {"rule": "experience"}, section: {key: value}},
+                f"{section}.{key} = {value!r}: with parent.rule = 'experience' "
+                f"only {wanted!r} is possible",
+            )
+            for section, key, value, wanted in (
+                ("child", "backend", "ga3c", "hogwild"),
+                ("algorithm", "epsilon", 0.1, 0.0),
+                ("algorithm", "across_episodes", False, True),
+                ("replay", "steps", 500, 0),
+            )
+        ),
+        (
+            {
+                "parent": {"rule": "experience"},
+                "search": {"trials": 2, "phases": 1, "phase_steps": 9},
+            },
+            "parent.rule = 'experience': in a search each child has a trial of its own, and no "
+            "rule; leave parent.rule out",
+        ),
+        (
+            {"environment": {"vectorized": True, "wrappers": [{"name": "ClipReward"}]}},
+            "environment.wrappers: 'ClipReward' cannot be put around a vectorized environment; "
+            "take out environment.vectorized or the wrappers",
+        ),
+        (
+            {"environment": {"id": "envpool:Pong-v5", "wrappers": [{"name": "ClipReward"}]}},
+            "environment.wrappers: 'ClipReward' cannot be put around an environment of EnvPool's; "
+            "take out 'envpool:' of environment.id or the wrappers",
+        ),
+        ({"ga3c": {"agents": 65}}, "ga3c.agents = 65: at most ga3c.max_agents = 64 is allowed"),
+        ({"ga3c": {"trainers": 5}}, "ga3c.trainers = 5: at most ga3c.max_trainers = 4 is allowed"),
+        (
+            {"ga3c": {"device": "gpu"}},
+            "ga3c.device = 'gpu': expected 'auto', 'cpu', 'cuda' or 'cuda:N'",
+        ),
+        (
+            {"parent": {"checkpoint_seconds": 0}},
+            "parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
+            "nothing would be saved on the way; set one of them",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(settings: dict[str, Any], line: str) -> None:
+    assert wrong(settings) == f"lander.toml: {line}"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": {"name": "a3c", "batch_size": 5}},
+        {"algorithm": {"batch_size": 64, "minibatch_size": 64}},
+        {"child": {"exchange": "free", "exchange_seconds": 0, "exchange_steps": 1}},
+        {"child": {"exchange": "episode", "exchange_seconds": 0}},
+        {"parent": {"checkpoint_seconds": 0, "checkpoint_updates": 1}},
+    ],
+)
+def test_combinations_that_make_sense_are_allowed(settings: dict[str, Any]) -> None:
+    Experiment.from_dict(settings)
+
+
+@given(
+    st.sampled_from(sorted(CHANGES)),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.lists(st.integers(), max_size=2),
+)
+def test_any_value_is_taken_or_told_in_one_line(key: str, value: Any) -> None:
+    try:
+        Experiment().with_settings({key: value}, source="lander.toml")
+    except ConfigurationError as error:
+        assert str(error).startswith(f"lander.toml: {key}")
+        assert repr(value) in str(error) or isinstance(
+            value, list
+        )  # of a list, the element that is wrong
+        assert len(str(error).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "line"),
+    [
+        (
+            "child.exchnge",
+            "child.exchnge = 1: no such setting; did you mean 'exchange'?",
+        ),
+        ("nope", f"nope = 1: no such setting; known here: {SECTIONS}"),
+        ("nope.deeper", f"nope = {{'deeper': 1}}: no such setting; known here: {SECTIONS}"),
+        ("child", "child = 1: expected a table, got int"),
+        ("seed.deeper", "seed.deeper: 'seed' is no section"),
+        ("child.exchange.deeper", "child.exchange.deeper: 'exchange' is no section"),
+    ],
+)
+def test_a_single_setting_that_is_wrong_is_told_too(key: str, line: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment().with_settings({key: 1})
+    assert str(caught.value) == f"--set: {line}"
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    def error(path: Path, kind: type[Exception]) -> str:
+        with pytest.raises(kind) as caught:
+            Experiment.load(path)
+        return str(caught.value)
+
+    absent, broken, binary = (
+        tmp_path / "absent.toml",
+        tmp_path / "broken.toml",
+        tmp_path / "binary.toml",
+    )
+    broken.write_text("seed = \n")
+    binary.write_bytes(b"\xff\xfe")
+    assert error(absent, ConfigurationError) == f"{absent}: no such file"
+    assert (
+        error(tmp_path, ConfigurationError) == f"{tmp_path}: is a directory, expected a TOML file"
+    )
+    assert (
+        error(broken, ConfigurationError)
+        == f"{broken}: not valid TOML: Invalid value (at line 1, column 8)"
+    )
+    assert error(binary, ConfigurationError).startswith(
+        f"{binary}: not valid TOML: 'utf-8' codec can't decode byte 0xff"
+    )
+    assert (
+        error(broken / "below.toml", EnvironmentFailure)
+        == f"{broken / 'below.toml'}: cannot be read: Not a directory"
+    )
+
+
+def test_the_file_is_named_where_a_value_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "lander.toml"
+    path.write_text("[parent]\nalpha = 2\n")
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.load(path)
+    assert str(caught.value) == f"{path}: parent.alpha = 2: expected float <= 1.0"
+
+
+def test_the_names_of_the_sections_stay() -> None:
+    assert {field.name for field in msgspec.structs.fields(Experiment)} == set(SECTIONS.split(", "))

@@ -1,0 +1,105 @@
+"""How numbers and errors read in a line for people."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.config.formatting import (
+    bar,
+    clock,
+    duration,
+    megabytes,
+    one_line,
+    rate,
+    short_names,
+    shortened,
+    show,
+)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.0, "░░░░"), (0.5, "██░░"), (1.0, "████"), (-1.0, "░░░░"), (7.0, "████")],
+)
+def test_a_bar_has_its_width(share: float, expected: str) -> None:
+    assert bar(share, 4) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0.0, "0:00"), (42.4, "0:42"), (59.6, "1:00"), (725.0, "12:05"), (11220.0, "3:07:00")],
+)
+def test_durations_read_like_a_clock(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.0, "0.0"), (4.25, "4.2"), (10.0, "10"), (2950.4, "2,950")]
+)
+def test_a_small_rate_has_a_decimal(value: float, expected: str) -> None:
+    assert rate(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 MB"), (31_499_999, "31 MB"), (31_500_001, "32 MB"), (2_000_000_000, "2000 MB")],
+)
+def test_sizes_are_said_in_megabytes(size: int, words: str) -> None:
+    assert megabytes(size) == words
+
+
+def test_an_error_that_says_nothing_is_named_by_its_kind() -> None:
+    assert one_line(TimeoutError()) == "TimeoutError"
+    assert one_line(ValueError("the cable\n  is loose")) == "the cable is loose"
+
+
+@given(st.text(min_size=1, max_size=100), st.integers(1, 50))
+def test_an_error_is_one_line_of_bounded_length(text: str, length: int) -> None:
+    found = one_line(ValueError(text), length)
+    assert len(found.splitlines()) == 1 and len(found) <= max(length, len("ValueError")) + 2
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
+    assert shortened("short") == "short"
+    long = shortened("begin" + "x" * 100_000 + "end")
+    assert long.startswith("begin") and long.endswith("end")
+    assert len(long) <= 403
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (8521.4, "8,521"),
+        (231.44, "231.4"),
+        (0.00033, "0.00033"),
+        (3, "3"),
+        (12345, "12,345"),
+        (True, "True"),
+        ("sgd", "sgd"),
+        (math.nan, "–"),
+    ],
+)
+def test_numbers_for_people(value: Any, expected: str) -> None:
+    assert show(value) == expected
+
+
+def test_names_are_as_short_as_they_can_be() -> None:
+    assert short_names(["a.rate", "b.rate", "c.gamma", "optimizer.name"]) == {
+        "a.rate": "a.rate",
+        "b.rate": "b.rate",
+        "c.gamma": "gamma",
+        "optimizer.name": "optimizer.name",
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0, "0 s"), (42.54, "42.5 s"), (59.99, "60 s"), (725, "12:05"), (11220, "3:07:00")],
+)
+def test_times_read_like_a_clock(seconds: float, expected: str) -> None:
+    assert clock(seconds) == expected

@@ -1,0 +1,216 @@
+"""A Parent's life: where it listens, how a run begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.parent import Parent
+from genkidama.parent import parent as parent_module
+from genkidama.parent.log import describe
+from genkidama.protocol.messages import Weights, Welcome
+from genkidama.runs.checkpoint import CheckpointFolder
+from tests.parent.fake_child import FakeChild, vector
+from tests.parent.parents import events, experiment, history, running
+
+# How a run begins and ends.
+
+
+async def test_the_run_ends_when_all_have_left(tmp_path: Path) -> None:
+    parent = Parent(experiment(stop={"updates": 2}), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        reply = await child.push(2.0)
+        assert isinstance(reply, Weights)
+        assert reply.stop == "2 updates done"
+        await child.leave()
+    await asyncio.wait_for(serving, parent_module.LEAVE_SECONDS / 2)
+    await parent.shutdown()
+    assert [event["event"] for event in history(tmp_path)] == [
+        "start",
+        "join",
+        "exchange",
+        "exchange",
+        "stop",
+        "leave",
+        "checkpoint",
+    ]
+    checkpoint = CheckpointFolder(tmp_path / "checkpoints").latest()
+    assert checkpoint is not None
+    assert checkpoint.snapshot.version == 2
+    np.testing.assert_array_equal(checkpoint.vector, vector(1.5))
+    assert Experiment.load(tmp_path / "experiment.toml") == parent.experiment
+
+
+async def test_a_child_that_does_not_leave_is_told_that_the_run_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_module, "LEAVE_SECONDS", 0.1)
+    parent = Parent(experiment(stop={"updates": 1}), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        await serving
+        await parent.shutdown()
+        assert await child.closed() == (1000, "the run is over")
+
+
+async def test_time_ends_a_run_in_which_nobody_pushes(tmp_path: Path) -> None:
+    parent = Parent(experiment(stop={"seconds": 0.2}), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    async with FakeChild(parent.address) as child:
+        await child.enter()
+        serving = asyncio.create_task(parent.serve())
+        while not (reply := await child.join()).stop:  # type: ignore[union-attr]
+            assert isinstance(reply, Weights)
+        await child.leave()
+    await serving
+    await parent.shutdown()
+    assert events(tmp_path, "stop")[0]["reason"] == "0.2 seconds are over"
+
+
+async def test_a_stopped_parent_says_that_it_may_come_back(tmp_path: Path) -> None:
+    async with running(experiment(), tmp_path) as parent:
+        child = await FakeChild(parent.address).__aenter__()
+        await child.enter()
+        await child.pushed(1.0)
+        parent.stop("tired")
+    assert await child.closed() == (1001, "the parent goes away")
+    assert events(tmp_path, "stop")[0]["reason"] == "tired"
+    assert CheckpointFolder(tmp_path / "checkpoints").versions() == [1]
+
+
+async def test_a_silent_opening_does_not_hold_up_the_shutdown(parent: Parent) -> None:
+    _, writer = await asyncio.open_connection(*parent.address)
+    async with FakeChild(parent.address) as child:  # the parent has accepted the one before, too
+        await child.enter()
+    parent.stop()
+    async with asyncio.timeout(parent_module.CLOSE_SECONDS):
+        await parent.shutdown()
+    writer.close()
+
+
+# Where a parent cannot live.
+
+
+async def start(out: Path, listen: str) -> None:
+    await Parent(experiment(), out=out, listen=listen).startup()
+
+
+async def test_a_port_in_use(parent: Parent, tmp_path: Path) -> None:
+    host, port = parent.address
+    with pytest.raises(
+        EnvironmentFailure,
+        match=f"cannot listen on {host}:{port}: Address already in use; choose another port",
+    ):
+        await start(tmp_path / "other", f"{host}:{port}")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("listen", ["8.8.8.8:0", "nosuchhost.invalid:0", "a..b:0", "fd://7777"])
+async def test_an_address_of_another_machine(tmp_path: Path, listen: str) -> None:
+    with pytest.raises(EnvironmentFailure, match="cannot listen on"):
+        await start(tmp_path, listen)
+
+
+@pytest.mark.parametrize(
+    "listen",
+    ["", "8765", ":8765", "host:", "host:70000", "::1:80", "[::1]", "fd://x", "ws://host:1"],
+)
+async def test_what_is_no_address(tmp_path: Path, listen: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"parent\.listen = .*expected HOST:PORT"):
+        await start(tmp_path, listen)
+
+
+async def test_listening_on_ipv6(tmp_path: Path) -> None:
+    parent = Parent(experiment(), out=tmp_path, listen="[::1]:0")
+    await parent.startup()
+    assert parent.address[0] == "::1"
+    await parent.shutdown()
+
+
+async def test_an_inherited_socket(tmp_path: Path) -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = listening.getsockname()
+    parent = Parent(experiment(), out=tmp_path, listen=f"fd://{listening.detach()}")
+    await parent.startup()
+    assert parent.address == address
+    async with FakeChild(address) as child:
+        await child.enter()
+    await parent.shutdown()
+
+
+async def test_an_inherited_socket_of_another_kind(tmp_path: Path) -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        pytest.raises(EnvironmentFailure, match="no stream socket"),
+    ):
+        await start(tmp_path, f"fd://{datagrams.fileno()}")
+
+
+# Children that are away when the run ends.
+
+
+async def test_a_child_that_was_cut_off_is_told_when_it_returns_that_the_run_is_over(
+    tmp_path: Path,
+) -> None:
+    settings = experiment(stop={"updates": 2}, parent={"linger_seconds": 30})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address, "away") as away:
+        await away.enter()
+        await away.pushed(1.0)
+        away.connection.transport.abort()
+    async with FakeChild(parent.address, "here") as here:
+        await here.enter()
+        await here.push(2.0)
+        await here.leave()
+    await asyncio.sleep(2 * parent_module.HOUSEKEEPING_SECONDS)
+    assert not serving.done()
+    async with FakeChild(parent.address, "away") as away:
+        welcome = await away.hello()
+        assert isinstance(welcome, Welcome)
+        assert welcome.stop == "2 updates done"
+    async with asyncio.timeout(parent_module.LEAVE_SECONDS / 2):
+        await serving
+    await parent.shutdown()
+    # Who comes even later is told by a parent that is started again.
+    async with (
+        running(settings, tmp_path) as again,
+        FakeChild(again.address, "away", session="2") as away,
+    ):
+        await asyncio.sleep(2 * parent_module.HOUSEKEEPING_SECONDS)
+        assert describe(again.server, again.now()).endswith("over, waits for 2 cut off")
+        welcome = await away.hello()
+        assert isinstance(welcome, Welcome)
+        assert welcome.stop == "2 updates done"
+
+
+async def test_a_parent_stays_no_longer_for_a_child_that_was_cut_off_than_it_was_told(
+    tmp_path: Path,
+) -> None:
+    settings = experiment(stop={"updates": 1}, parent={"linger_seconds": 0.5})
+    parent = Parent(settings, out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    loop = asyncio.get_running_loop()
+    begun, serving = loop.time(), asyncio.create_task(parent.serve())
+    async with FakeChild(parent.address, "away") as away:
+        await away.enter()
+        await away.push(1.0)
+        away.connection.transport.abort()
+    async with asyncio.timeout(parent_module.LEAVE_SECONDS / 2):
+        await serving
+    assert loop.time() - begun >= 0.5
+    await parent.shutdown()

@@ -1,0 +1,226 @@
+"""A run's directory: its history, and whose it may be."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import structlog
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolError
+from genkidama.parent import Parent
+from genkidama.parent import parent as parent_module
+from genkidama.parent import run_writer as records_module
+from genkidama.parent.run_writer import RunWriter
+from genkidama.plugins.hypertrick.search import Search
+from genkidama.runs.directory import Run
+from genkidama.runs.history import Follower
+from genkidama.server.events import CheckpointWritten, Stopped, from_line
+from genkidama.server.parameter_server import ParameterServer
+from genkidama.server.trial import SingleTrialRun
+from tests.parent.fake_child import FakeChild
+from tests.parent.parents import events, experiment, history, running, until
+
+
+async def start(out: Path, listen: str = "127.0.0.1:0") -> None:
+    await Parent(experiment(), out=out, listen=listen).startup()
+
+
+async def test_a_history_that_cannot_be_written_is_reported_once_and_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parent_module, "HOUSEKEEPING_SECONDS", 0.01)
+    tries = asyncio.Semaphore(0)
+    write = os.write
+
+    def full(*arguments: object) -> int:
+        tries.release()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        monkeypatch.setattr(os, "write", full)
+        await child.pushed(1.0)
+        for _ in range(5):
+            await tries.acquire()
+        monkeypatch.setattr(os, "write", write)
+        await child.pushed(2.0)
+    assert [event["version"] for event in events(tmp_path, "exchange")] == [1, 2]
+    assert capfd.readouterr().err.count("No space left") == 1
+
+
+async def test_a_torn_last_line_of_the_history_is_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text('{"event":"exchange"}\n{"event":"exch')
+    async with running(experiment(), tmp_path):
+        pass
+    assert [event["event"] for event in history(tmp_path)][:2] == ["exchange", "start"]
+
+
+async def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailure, match="Not a directory; move the file away"):
+        await start(tmp_path / "file" / "run", "127.0.0.1:0")
+
+
+async def test_a_directory_that_another_parent_uses(parent: Parent) -> None:
+    assert parent.out is not None
+    with pytest.raises(EnvironmentFailure, match="another parent is writing this run"):
+        await start(parent.out, "127.0.0.1:0")
+
+
+async def test_a_new_directory_for_every_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(2):
+        parent = Parent(experiment(), listen="127.0.0.1:0")
+        await parent.startup()
+        await parent.shutdown()
+        assert parent.out is not None
+        names.append(parent.out)
+    assert len(set(names)) == 2
+    assert all(str(name).startswith("runs/test-20") for name in names)
+
+
+# By value: the test is the clock.
+
+
+SEARCH = {
+    "trials": 2,
+    "phases": 2,
+    "phase_steps": 10,
+    "space": {"algorithm.gamma": [0.9, 0.99]},
+}
+
+
+def searching() -> Experiment:
+    return experiment(search=SEARCH)
+
+
+def records(
+    settings: Experiment,
+    out: Path,
+    now: Callable[[], float] = lambda: 5.0,
+    aside: Callable[[bytes], None] = lambda _: None,
+) -> RunWriter:
+    trials = Search(settings) if settings.search is not None else SingleTrialRun(settings)
+    server = ParameterServer(settings, out.name, trials)
+    return RunWriter(server, out, now, structlog.get_logger(), aside)
+
+
+@pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
+async def test_a_new_run_begins_its_history_and_writes_its_settings(
+    settings: Experiment, tmp_path: Path
+) -> None:
+    opened = records(settings, tmp_path)
+    await opened.finish()
+    (start,) = history(tmp_path)
+    assert (start["time"], start["event"], start["run"]) == (5.0, "start", tmp_path.name)
+    assert Experiment.load(tmp_path / "experiment.toml") == settings
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (experiment(), searching(), "holds a plain run, and this is a search"),
+        (searching(), experiment(), "holds a search, and this is a plain run"),
+    ],
+)
+async def test_a_run_of_the_other_kind_is_refused_and_nothing_stays_open(
+    before: Experiment, after: Experiment, words: str, tmp_path: Path
+) -> None:
+    await records(before, tmp_path).finish()
+    with pytest.raises(ConfigurationError, match=words):
+        records(after, tmp_path)
+    await records(before, tmp_path).finish()  # the history is free again
+
+
+@pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
+async def test_the_history_tells_a_problem_once_and_again_when_it_returns(
+    settings: Experiment, tmp_path: Path
+) -> None:
+    opened = records(settings, tmp_path)
+    for problem in ("no space", "no space", "", "no space"):
+        if problem:
+            opened._keeper._complain(problem)  # type: ignore[attr-defined]
+        else:
+            opened.note(CheckpointWritten(time=5.0, version=1, update=1.0, file="…"))
+    await opened.finish()
+    assert [event["reason"] for event in events(tmp_path, "warning")] == ["no space"] * 2
+
+
+async def test_a_search_tells_later_that_its_history_could_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    aside: list[bytes] = []
+    opened = records(searching(), tmp_path, aside=aside.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for _ in range(2):
+            await opened.keep()
+    (told,) = aside  # at once, past the disk
+    await opened.finish()
+    (warning,) = events(tmp_path, "warning")
+    assert "history.jsonl: cannot be written: No space left on device" in warning["reason"]
+    assert warning["reason"].endswith("the run goes on, free space on its disk")
+    assert from_line(told) == from_line(warning)
+
+
+async def test_a_directory_that_was_deleted_is_made_again_with_all_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent_module, "HOUSEKEEPING_SECONDS", 0.02)
+    monkeypatch.setattr(records_module, "_LOOK_SECONDS", 0.02)
+    out, settings = tmp_path / "run", experiment(parent={"checkpoint_seconds": 0.05})
+    async with running(settings, out) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        await until(lambda: bool(Run(out).checkpoints))
+        follower = Follower(out / "history.jsonl")
+        assert follower.read() == []
+        shutil.rmtree(out / "checkpoints")
+        await until(lambda: bool(Run(out).checkpoints))
+        shutil.rmtree(out)
+        await until(lambda: bool(Run(out).checkpoints))
+        await child.pushed(2.0)
+    assert Run(out).experiment == settings and Run(out).snapshot.version == 2
+    warnings = [warning["reason"] for warning in events(out, "warning")]
+    assert "run: was deleted or moved while the run goes on" in warnings[-1]
+    assert b"was deleted" in follower.read()[0]  # whoever follows the history goes on
+    assert events(out, "exchange")[-1]["version"] == 2
+
+
+async def test_an_event_of_its_own_stands_behind_what_happened_before(tmp_path: Path) -> None:
+    opened = records(experiment(), tmp_path)
+    opened._server.refuse("pi", ProtocolError("malformed", "noise"), 6.0)
+    opened.note(Stopped(time=7.0, reason="SIGTERM", version=0))
+    await opened.finish()
+    assert [event["event"] for event in history(tmp_path)] == ["start", "refused", "stop"]
+
+
+async def test_times_never_go_back_in_a_history(tmp_path: Path) -> None:
+    clock = itertools.count()
+    opened = records(searching(), tmp_path, lambda: float(next(clock)))
+    noise = ProtocolError("malformed", "noise")
+    written = CheckpointWritten(time=opened._now(), version=1, update=1.0, file="…")
+    opened._server.refuse("pi", noise, opened._now())
+    opened.note(written)
+    opened._server.refuse("pi", noise, opened._now())
+    opened._keeper._complain("no space")  # type: ignore[attr-defined]
+    await opened.finish()
+    told = history(tmp_path)
+    kinds = ["start", "refused", "checkpoint", "refused", "warning"]
+    assert [event["event"] for event in told] == kinds
+    times = [event["time"] for event in told]
+    assert times == sorted(times)

@@ -1,0 +1,178 @@
+"""Rows become a rollout, and a learner learns from nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from genkidama.config.experiment import Experiment
+from genkidama.learning.model import Model
+from genkidama.plugins.actors.learner import RowLearner, columns_of, rollout_of
+from genkidama.plugins.actors.rule import Columns
+from tests.learning.blocks import (
+    COLUMNS,
+    GOES_ON,
+    TERMINATED,
+    TRUNCATED,
+    Step,
+    block,
+    blocks,
+)
+
+
+class Spaces:
+    """Two numbers are seen, and one of two actions taken."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
+def experiment(**sections: dict[str, Any]) -> Experiment:
+    given = {"network": {"hidden": [4]}, "algorithm": {"minibatch_size": 8}}
+    return Experiment.from_dict({**given, "parent": {"rule": "experience"}, **sections})
+
+
+MODEL = Model(experiment(environment={"reward_scale": 0.5}), Spaces())
+
+
+@settings(deadline=None)
+@given(blocks())
+def test_a_rollout_tells_what_was_noted(found: list[list[list[Step]]]) -> None:
+    rows = np.concatenate([block(lanes) for lanes in found])
+    rollout = rollout_of(rows, COLUMNS, MODEL, 0.25)
+
+    t = 0
+    cuts = []
+    following = []
+    for lane in (lane for lanes in found for lane in lanes):
+        for number, end in lane:
+            assert rollout.observations[t].tolist() == [number, -number]
+            assert rollout.actions[t].tolist() == [number % 2]
+            assert rollout.rewards[t] == 5.0 * number
+            assert rollout.log_mu is not None
+            assert rollout.log_mu[t] == -0.5 - number % 3
+            last = number == lane[-1][0]
+            assert rollout.ends[t] == (last or end != GOES_ON)
+            if end == TRUNCATED or (last and end == GOES_ON):
+                cuts.append(t)
+                following.append([number + 0.5, 0.0])
+            t += 1
+    assert len(rollout.rewards) == len(rollout.observations) == t
+    assert rollout.cuts.tolist() == cuts
+    assert rollout.cut_observations.tolist() == following
+    assert rollout.progress == 0.25
+
+
+def test_a_step_is_never_taken_for_the_one_that_followed_by_chance() -> None:
+    rows = block([[(1, GOES_ON)], [(2, TERMINATED)]])
+    # The first lane's step is cut, and another lane's step stands in the next row.
+    rollout = rollout_of(rows, COLUMNS, MODEL, 0.0)
+    assert rollout.ends.tolist() == [True, True]
+    assert rollout.cuts.tolist() == [0]
+    assert rollout.cut_observations.tolist() == [[1.5, 0.0]]
+
+
+def many(count: int = 64) -> np.ndarray:
+    return block(
+        [[(number % 5, TERMINATED if number % 9 == 8 else GOES_ON)] for number in range(count)]
+    )
+
+
+def learn(learner: RowLearner, rows: np.ndarray, progress: float = 0.0) -> int:
+    return sum(1 for _ in learner.learn(rows, progress))
+
+
+def test_it_learns_what_pays() -> None:
+    learner = RowLearner(experiment(optimizer={"learning_rate": 0.01}), Spaces())
+    # Action 1 pays 1, action 0 nothing, and each step is an episode.
+    rows = block([[(number % 2, TERMINATED)] for number in range(64)])
+    rows[:, 0] = rows[:, 1] = 1.0
+    rows[:, COLUMNS.reward] = rows[:, COLUMNS.actions][:, 0]
+    rows[:, COLUMNS.log_mu] = np.log(0.5)
+    before = learner.model.numbers.copy()
+    for _ in range(20):
+        assert learn(learner, rows) == 4 * 8
+    assert learner.clock[0] == 20 * 32
+    assert not np.array_equal(learner.model.numbers, before)
+    with torch.no_grad():
+        outputs, values = learner.model.network(torch.ones(1, 2))
+    assert torch.softmax(outputs, 1)[0, 1] > 0.6, "the ratio to μ stays within the clip"
+    assert 0.2 < float(values[0]) < 0.8
+    assert learner.figures["steps"] == 64.0
+    assert learner.figures["updates"] == 32.0
+
+
+def test_the_rate_follows_the_schedule() -> None:
+    learner = RowLearner(
+        experiment(optimizer={"learning_rate": 0.5, "schedule": "linear"}), Spaces()
+    )
+    before = learner.model.numbers.copy()
+    learn(learner, many(), 1.0)
+    np.testing.assert_array_equal(learner.model.numbers, before)
+    assert learner.figures["learning_rate"] == 0.0
+
+
+def test_the_divergence_is_that_of_the_policy_from_the_one_that_acted() -> None:
+    learner = RowLearner(experiment(), Spaces())
+    rows = many()
+    learner.figures.clear()
+    steps = rows[rows[:, COLUMNS.following] > 0]
+    with torch.no_grad():
+        outputs, _ = learner.model.network(torch.from_numpy(steps[:, :2].copy()))
+        log_pi = learner.model.head.log_probability(
+            outputs, torch.from_numpy(steps[:, COLUMNS.actions].astype(np.int64))
+        )
+    learn(learner, rows)
+    expected = float(np.mean(steps[:, COLUMNS.log_mu] - log_pi.numpy()))
+    assert learner.figures["kl"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_batch_that_lets_training_diverge_is_forgotten() -> None:
+    learner = RowLearner(experiment(optimizer={"learning_rate": 1e30}), Spaces())
+    before = learner.model.numbers.copy()
+    rows = many()
+    rows[:, COLUMNS.reward] = 1e30
+    with np.errstate(all="ignore"):
+        learn(learner, rows)
+    assert learner.figures["diverged"] == 1.0
+    np.testing.assert_array_equal(learner.model.numbers, before)
+    assert not learner.state.any()
+    assert learner.clock[0] == 0.0
+
+
+def test_statistics_are_of_what_the_environment_gave_and_of_steps_alone() -> None:
+    normalized = {"normalize_observations": True, "normalize_rewards": True, "reward_scale": 2.0}
+    learner = RowLearner(experiment(environment=normalized), Spaces())
+    assert columns_of(learner.model) == Columns(2, 1, discounted=True)
+    rows = block([[(3, GOES_ON), (5, GOES_ON)], [(7, TERMINATED)]], learner.columns)
+    rows[:, -1] = [10.0, 20.0, 60.0, 1e6]
+    learn(learner, rows)
+    observations = learner.model.moments("observations")
+    returns = learner.model.moments("returns")
+    assert observations is not None and returns is not None
+    assert observations.mean_and_deviation()[0].tolist() == [5.0, -5.0]
+    assert returns.mean_and_deviation()[0].tolist() == [30.0]
+    # What comes next is learned from as these say.
+    rollout = rollout_of(rows, learner.columns, learner.model, 0.0)
+    np.testing.assert_allclose(rollout.observations.mean(0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(
+        rollout.rewards, rows[:3, 3] * 2.0 / returns.mean_and_deviation()[1][0], rtol=1e-6
+    )
+
+
+def test_one_that_takes_over_anothers_state_goes_on_as_that_would() -> None:
+    first, second = (RowLearner(experiment(seed=seed), Spaces()) for seed in (1, 2))  # type: ignore[arg-type]
+    learn(first, many())
+    second.model.numbers[:] = first.model.numbers
+    second.state[:] = first.state
+    second.clock[:] = first.clock
+    second._rng.set_state(first._rng.get_state())
+    for learner in (first, second):
+        learn(learner, many(32))
+    assert first.model.numbers.tobytes() == second.model.numbers.tobytes()
+    assert first.clock[0] == second.clock[0]

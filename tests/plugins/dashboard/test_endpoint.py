@@ -1,0 +1,361 @@
+"""What a real parent shows, over real HTTP and a real websocket, with children that push."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from genkidama.parent import Parent
+from genkidama.parent.connection import PIECE_BYTES
+from genkidama.plugins.dashboard import endpoint
+from genkidama.protocol.messages import Push
+from genkidama.protocol.tokens import link_cookie, link_token, written
+from genkidama.runs.status import RunStatus, fold
+from genkidama.server.events import from_line
+from genkidama.server.limits import ANSWERS_OF_ONE, VIEWERS_OF_ONE
+from tests.helpers import constant, eventually, history, running
+from tests.parent.fake_child import FakeChild, vector
+from tests.parent.test_authentication import Bearer, bearer
+from tests.plugins.dashboard.test_run_browser import fetch
+
+PI, KEY, SALT = "token-of-the-pi-01", "key-of-a-viewers-link", "0123456789abcdef" * 2
+VIEWER = link_token(KEY, SALT)
+COOKIE = link_cookie(KEY, SALT)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(f"pi {PI}\n" + written("anna", VIEWER, viewer=SALT, cookie=COOKIE))
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+async def parent(tmp_path: Path) -> AsyncIterator[Parent]:
+    async with running(constant(), tmp_path / "run") as parent:
+        yield parent
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path, tokens: Path) -> AsyncIterator[Parent]:
+    async with running(constant(parent={"tokens_file": str(tokens)}), tmp_path / "run") as parent:
+        yield parent
+
+
+def place(parent: Parent, path: str, scheme: str = "http") -> str:
+    host, port = parent.address
+    return f"{scheme}://{host}:{port}/{path}"
+
+
+def watch(parent: Parent, **headers: str) -> Any:
+    return connect(place(parent, "watch", "ws"), additional_headers=headers, compression=None)
+
+
+async def hear(feed: ClientConnection) -> dict[str, Any]:
+    async with asyncio.timeout(10):
+        return dict(json.loads(await feed.recv()))
+
+
+async def to_the_end(feed: ClientConnection) -> None:
+    while True:
+        await hear(feed)
+
+
+async def push(child: FakeChild, number: int, value: float) -> None:
+    await child.ask(
+        Push(
+            version=0,
+            sequence=number,
+            vector=vector(value),
+            steps=10,
+            returns=[float(number)],
+            measures={"pps": 7.0},
+        )
+    )
+
+
+async def test_what_is_shown_is_what_happened(parent: Parent, tmp_path: Path) -> None:
+    async with watch(parent) as feed:
+        seen = fold(None, await hear(feed))
+        assert seen["run"]["state"] == "waiting" and seen["children"] == []
+        async with FakeChild(parent.address, "pi") as child:
+            await child.enter()
+            for number in range(1, 6):
+                await push(child, number, float(number))
+            while seen["learning"]["version"] < 5:
+                seen = fold(seen, await hear(feed))
+            status = json.loads((await fetch(place(parent, "status")))[1])
+    assert status["learning"]["steps"] == seen["learning"]["steps"] == 50
+    (pi,) = status["children"]
+    assert (pi["name"], pi["updates"], pi["steps"], pi["last_return"]) == ("pi", 5, 50, 5.0)
+    assert pi["address"] == "127.0.0.1" and pi["figures"] == {"pps": 7.0}
+    assert pi["bytes_in"] > 5 * 4 * 9 and pi["bytes_out"] > 5 * 4 * 9
+    # The same events, as the history has them, give the same document.
+    await eventually(lambda: len(history(tmp_path / "run", "exchange")) == 5)
+    again = RunStatus(parent.experiment)
+    for line in history(tmp_path / "run"):
+        event = from_line(line)
+        assert event is not None
+        again.take([event])
+    assert again.steps == 50 and again.document(0.0)["learning"]["mean_return"] == 3.0
+
+
+async def test_a_page_tells_how_far_a_child_lies_from_the_parent(parent: Parent) -> None:
+    async with watch(parent) as feed, FakeChild(parent.address, "pi") as child:
+        seen = fold(None, await hear(feed))
+        await child.enter()
+        for number in (2.0, 3.0):  # the first becomes θ_P
+            await push(child, int(number), number)
+        while seen["learning"]["version"] < 2:
+            seen = fold(seen, await hear(feed))
+        (pi,) = seen["children"]
+        assert pi["distance"] == pytest.approx(0.5)  # |3 − 2| / |2|, before the blend
+
+
+async def test_health_and_readiness_need_no_token(guarded: Parent) -> None:
+    for path, words in (("healthz", b"ok\n"), ("readyz", b"ready\n")):
+        assert await fetch(place(guarded, path)) == (200, words)
+    guarded.server.stop = "10 steps done"
+    assert await fetch(place(guarded, "readyz")) == (503, b"the run is over\n")
+    assert (await fetch(place(guarded, "healthz")))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["", "status", "metrics", "plotly.js", "static/index.html"])
+async def test_without_a_viewers_token_nothing_is_shown(guarded: Parent, path: str) -> None:
+    for headers in ({}, bearer("wrong-token-of-nobody"), bearer(PI)):
+        status, body = await fetch(place(guarded, path), **headers)
+        assert status == 401 and b"{" not in body
+    assert (await fetch(place(guarded, path), **bearer(VIEWER)))[0] == 200
+    assert guarded.server.refusals["token"] == 2
+
+
+async def test_the_feed_takes_a_viewers_token_and_a_child_its_own(guarded: Parent) -> None:
+    for headers in ({}, bearer("wrong-token-of-nobody"), bearer(PI)):
+        with pytest.raises(InvalidStatus, match="401"):
+            async with watch(guarded, **headers):
+                pass
+    with pytest.raises(InvalidStatus, match="403"):
+        async with watch(guarded, Origin="http://evil.example", **bearer(VIEWER)):
+            pass
+    async with watch(guarded, Origin=place(guarded, "")[:-1], **bearer(VIEWER)) as feed:
+        assert (await hear(feed))["type"] == "status"
+    with pytest.raises(InvalidStatus, match="401"):
+        async with Bearer(guarded.address, VIEWER):
+            pass
+    async with Bearer(guarded.address, PI) as child:
+        await child.enter()
+        np.testing.assert_array_equal(await child.pushed(2.0), vector(2.0))
+
+
+async def test_a_link_opens_once_though_the_parent_is_started_again(
+    tmp_path: Path, tokens: Path
+) -> None:
+    settings = constant(parent={"tokens_file": str(tokens)})
+    for status in (200, 401):
+        async with running(settings, tmp_path / "run") as parent:
+            assert (await fetch(place(parent, f"?key={KEY}")))[0] == status
+            cookie = {"Cookie": f"genkidama-{parent.address[1]}={COOKIE}"}
+            assert (await fetch(place(parent, "status"), **cookie))[0] == 200
+            opened = (tmp_path / "run" / "opened-links").read_text().split()
+            assert len(opened) == 1 and KEY not in opened[0]
+
+
+async def test_metrics_are_what_prometheus_parses(parent: Parent) -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    async with FakeChild(parent.address, "pi") as child:
+        await child.enter()
+        await push(child, 1, 2.0)
+        await eventually(lambda: parent._connections.site.run_status.steps)
+        status, body = await fetch(place(parent, "metrics"))
+    families = {each.name: each for each in parser.text_string_to_metric_families(body.decode())}
+    assert status == 200 and families["genkidama_steps"].samples[0].value == 10
+    assert families["genkidama_child_updates"].samples[0].labels == {"child": "pi"}
+
+
+async def test_viewers_take_no_childs_place_and_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = constant(parent={"max_children": 1, "max_per_address": 2})
+    async with running(settings, tmp_path / "run") as parent:
+        doors = parent._connections.doors
+        feeds = [await watch(parent) for _ in range(VIEWERS_OF_ONE)]
+        with pytest.raises(InvalidStatus, match="503"):
+            await watch(parent)
+        async with FakeChild(parent.address, "pi") as child:
+            await child.enter()
+            await child.pushed(2.0)
+            assert await fetch(place(parent, "readyz")) != (200, b"ready\n")
+        for feed in feeds:
+            await feed.close()
+        await eventually(lambda: len(doors) == 0)
+        async with watch(parent) as feed:
+            assert (await hear(feed))["type"] == "status"
+
+
+async def test_a_viewer_says_nothing(parent: Parent) -> None:
+    async with watch(parent) as feed:
+        await hear(feed)
+        await feed.send("let me in")
+        with pytest.raises(ConnectionClosed) as closed:
+            await to_the_end(feed)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+    await eventually(lambda: len(parent._connections.site.watchers) == 0)
+
+
+async def test_who_watches_hears_of_the_end(tmp_path: Path) -> None:
+    async with running(constant(), tmp_path / "run") as parent:
+        feed = await watch(parent)
+        seen = fold(None, await hear(feed))
+    with suppress(ConnectionClosed):
+        while True:
+            seen = fold(seen, await hear(feed))
+    assert (seen["run"]["state"], seen["run"]["reason"]) == ("over", "stopped")
+
+
+async def test_one_who_does_not_read_costs_the_others_nothing_and_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages are dropped; when it takes none for long, its connection ends."""
+    monkeypatch.setattr(endpoint, "STUCK_SECONDS", 0.3)
+    async with running(constant(), tmp_path / "run") as parent:
+        stuck = await watch(parent)
+        stuck.transport.pause_reading()
+        watchers = parent._connections.site.watchers
+        viewer = next(iter(watchers._viewers))
+        for _ in range(200):  # until the kernel's buffers are full
+            if viewer.free:
+                viewer.write_frame(b"x" * 2**18)
+        held = viewer.transport.get_write_buffer_size()  # type: ignore[attr-defined]
+        watchers.send()
+        assert viewer.transport.get_write_buffer_size() == held  # type: ignore[attr-defined]
+        await eventually(lambda: len(watchers) == 0, seconds=5.0)
+        stuck.transport.abort()
+
+
+async def test_a_large_answer_comes_whole_and_nobody_who_does_not_read_costs_much(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytes(range(256)) * 2**15  # 8 MB
+
+    def read(name: str, zipped: bool) -> tuple[bytes, bool]:
+        return content, False
+
+    connections = parent._connections
+    monkeypatch.setattr(connections.site, "file", read)
+    assert await fetch(place(parent, "plotly.js")) == (200, content)
+    taken, refused = [], 0
+    for _ in range(ANSWERS_OF_ONE + 3):
+        reader, writer = await asyncio.open_connection(*parent.address, limit=2**16)
+        host, port = parent.address
+        writer.write(f"GET /plotly.js HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        taken.append((reader, writer))
+        refused += (await reader.readline()).startswith(b"HTTP/1.1 503 ")
+    assert refused == 3
+    assert (await fetch(place(parent, "healthz")))[0] == 200
+    waiting = [each.transport.get_write_buffer_size() for each in connections._open]
+    assert 0 < max(waiting) <= 3 * PIECE_BYTES  # what each pins; the content is there once
+    reader, writer = taken[0]
+    writer.write_eof()
+    async with asyncio.timeout(10):  # one that reads again gets the rest
+        assert (await reader.read()).endswith(content[-(2**20) :])
+    for _, each in taken:
+        each.transport.abort()
+    await eventually(lambda: not connections.doors._answered)
+
+
+def mutated(rng: random.Random, request: bytes) -> bytes:
+    """The request with a few of its bytes cut, copied, or replaced by what parsers trip over."""
+    for _ in range(rng.randint(0, 3)):
+        at, length = rng.randrange(len(request) + 1), rng.choice((0, 1, 2, 9))
+        odd = (b"[", b"://[", b"\r\n", b"\0", b"\xff", b"%", b":", b"?", b" ", b"abc", b"\x81\x05")
+        new = rng.choice((*odd, request[at : at + 20], b"x" * rng.choice((9, 9_000)), b""))
+        request = request[:at] + new + request[at + length :]
+    return request
+
+
+async def test_no_request_makes_a_traceback_and_none_fills_the_log(
+    guarded: Parent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mutants of what browsers, children and probes ask, on a live parent."""
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    upgrade = (
+        b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    )
+    heads = [
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1:1\r\nCookie: genkidama=x; y\r\n",
+        b"GET /watch HTTP/1.1\r\nHost: [\r\nOrigin: http://[\r\n" + upgrade,
+        b"GET /status HTTP/1.1\r\nHost: a\r\nOrigin: http://[\r\n",
+        b"GET /?key=x HTTP/1.1\r\nHost: [\r\n",
+        b"GET /x HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n",
+        b"HEAD /healthz HTTP/1.1\r\nHost: a\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\n",
+        b"GET / HTTP/1.1\r\nAuthorization: Bearer " + PI.encode() + b"\r\n" + upgrade,
+    ]
+    rng = random.Random(1)
+    asked = [head + b"\r\n" + rest for head in heads for rest in (b"", b"abc", b"\x88\x80\0\0\0\0")]
+    asked += [mutated(rng, rng.choice(asked)) for _ in range(1_000)]
+    began = time.monotonic()
+
+    async def ask(request: bytes) -> None:
+        reader, writer = await asyncio.open_connection(*guarded.address)
+        with suppress(OSError, TimeoutError):
+            writer.write(request)
+            if b"\r\n\r\n" not in request or b"Upgrade" in request:
+                writer.write_eof()  # it would be waited for
+            async with asyncio.timeout(1.0):
+                await reader.read()
+        writer.close()
+
+    for first in range(0, len(asked), 50):
+        await asyncio.gather(*map(ask, asked[first : first + 50]))
+    async with Bearer(guarded.address, PI) as child:
+        await child.enter()
+    seconds = time.monotonic() - began
+    assert not list(map(str, faults[:3]))
+    said = [each.getMessage()[:200] for each in caplog.records if each.levelno >= logging.WARNING]
+    assert not said[:3]
+    assert not any(each.exc_info for each in caplog.records)
+    lines = [line for line in history(guarded.out) if line["event"] == "refused"]
+    assert len(lines) <= len(guarded.server.refusals) * (seconds + 2)
+
+
+async def test_what_is_withdrawn_ends_the_pages_that_are_open(
+    guarded: Parent, tokens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "RECHECK_SECONDS", 0.05)
+    cookie = f"genkidama-{guarded.address[1]}={COOKIE}"
+    feeds = [await watch(guarded, **bearer(VIEWER)), await watch(guarded, Cookie=cookie)]
+    for feed in feeds:
+        await hear(feed)
+    tokens.write_text(f"pi {PI}\n")
+    for feed in feeds:
+        with pytest.raises(ConnectionClosed) as closed:
+            async with asyncio.timeout(5):
+                await to_the_end(feed)
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+
+
+def test_the_documents_paths_are_those_of_the_parent() -> None:
+    from genkidama.plugins.dashboard import routes
+    from tests.helpers import ROOT
+
+    text = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")
+    for path in ("/status", "/watch", "/metrics", "/healthz", "/readyz"):
+        assert f"`{path}`" in text or f"GET {path}`" in text
+    assert re.search(r"`/static/", text) and routes.WATCH == "/watch"

@@ -1,0 +1,298 @@
+"""The page in a real browser, before a made-up parent: what a person sees, and can do."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.helpers import until
+from tests.plugins.dashboard.browser import DRAWN, Look, browsing, facts, picture, rows, violations
+from tests.plugins.dashboard.made_up import BEGAN, child, document, made_up, runs, search
+
+#: A browser takes seconds to begin: `make test-page` runs these.
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def look() -> Iterator[Look]:
+    with browsing() as look:
+        yield look
+
+
+def troubled() -> dict[str, Any]:
+    """A run with a child that is away, two kinds of refusals, and a note."""
+    found = document()
+    found["children"][-1].update(
+        state="away", why="the connection was lost", exchanged=BEGAN + 59.0
+    )
+    found["refusals"] = {"signature": 1, "token": 3}
+    found["learning"]["diagnostics"] |= {
+        name: {"columns": ["seconds", "value"], "rows": [[1.0, 1.0], [2.0, 1.0]]}
+        for name in ("updates", "my_own")
+    }
+    found["run"]["notes"] = ["entropy falls quickly"]
+    return found
+
+
+def shared() -> dict[str, Any]:
+    """A run with GA3C and a parent in parts."""
+    found = document(children=2)
+    found["run"]["backend"] = "ga3c"
+    found["learning"]["figures"] = {
+        "tps": 402.1,
+        "pps": 12034.0,
+        "updates": 40.2,
+        "predictors": 2.0,
+        "trainers": 3.0,
+        "agents": 24.0,
+        "queue_prediction": 5.0,
+        "queue_training": 1.0,
+        "prediction_batch": 8.2,
+        "training_batch": 40.1,
+        "lag": 1.2,
+        "grad_norm": 0.51,
+    }
+    found["parts"] = [
+        {
+            "part": part,
+            "of": 2,
+            "state": "there" if part == 1 else "unknown",
+            "numbers": 1500,
+        }
+        for part in (1, 2)
+    ]
+    return found
+
+
+DOCUMENTS = {
+    "plain": troubled,
+    "ga3c": shared,
+    "search": search,
+    "runs": runs,
+    "waiting": lambda: document(0.2, 0),
+}
+
+
+#: As docs/diagnostics.md orders them, whatever the order in which they came; counters are last.
+DIAGNOSTICS = [
+    "policy loss −0.00259",
+    "value loss 12.9",
+    "entropy 0.429 nats",
+    "KL 0.0054",
+    "clipped 10.6%",
+    "explained variance 0.942",
+    "my own 1",
+    "updates 1",
+]
+
+
+def test_a_person_sees_how_a_run_stands_and_what_changes(look: Look) -> None:
+    with made_up(troubled()) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        hero = facts(page, "hero")
+        assert list(hero) == ["mean return", "steps/s", "steps", "episodes", "updates", "children"]
+        assert hero["mean return"] == "204.7 of 200"
+        assert hero["children"] == "3 of 4"
+        assert page.inner_text("#bar-text").startswith("62% · 1:4")
+        assert page.inner_text("#notes") == "entropy falls quickly"
+        assert facts(page, "refusals-list") == {
+            "a wrong token, or none": "3",
+            "another network": "1",
+        }
+        assert facts(page, "facts-list")["α"] == "0.5"
+        seen = rows(page, "children-table")
+        assert [row[0] for row in seen] == ["child-1", "child-2", "child-3", "child-4"]
+        assert seen[0][1:5] == ["training", "now", "170.6", "9,757"]
+        assert seen[3][1] == "away: the connection was lost"
+        assert page.get_attribute("#curve", "data-points") == "400"
+        told = page.locator("#multiples figcaption").all_inner_texts()
+        assert [" ".join(text.split()) for text in told] == DIAGNOSTICS
+        assert page.get_attribute("#curve svg", "aria-label").startswith(
+            "Mean return over time: from"
+        )
+
+        change = copy.deepcopy(parent.document)
+        change.update(type="change", time=BEGAN + 101.0, gone=["child-2"], refusals={"token": 9})
+        change["children"] = [child(3, 101.0, state="away", why="silent"), child(7, 101.0)]
+        learning = change["learning"]
+        learning["mean_return"] = 230.5
+        learning["curve"]["rows"] = [[100.5, 268000, 229.0], [101.0, 269000, 230.5]]
+        learning["diagnostics"]["approximate_kl"]["rows"] = [[101.0, 0.5]]
+        parent.say(change)
+        page.wait_for_selector("#hero >> text=230.5")
+        assert page.get_attribute("#curve", "data-points") == "402"
+        assert page.get_attribute("#multiples [data-name=approximate_kl]", "data-points") == "121"
+        assert [row[:2] for row in rows(page, "children-table")] == [
+            ["child-1", "training"],
+            ["child-7", "training"],
+            ["child-3", "away: silent"],
+            ["child-4", "away: the connection was lost"],
+        ]
+        assert facts(page, "refusals-list") == {"a wrong token, or none": "9"}
+        assert page.title() == "230.5 · lunarlander-20261122-142608 · Genkidama"
+        page.locator("#over >> text=steps").click()
+        assert "Mean return over steps" in page.get_attribute("#curve svg", "aria-label")
+
+
+def test_the_page_goes_on_by_itself_when_its_parent_is_back(look: Look) -> None:
+    with made_up(document()) as parent, look(parent.url, lost=True) as page:
+        page.wait_for_selector("#connection[data-state=live]")
+        parent.stop()
+        page.wait_for_selector("#connection-text >> text=not connected, trying again")
+        assert facts(page, "hero")["mean return"] == "204.7 of 200"  # what was known stays
+        parent.document = document(130.0, 2)
+        parent.start()
+        page.wait_for_selector("#connection[data-state=live]")
+        until(lambda: len(rows(page, "children-table")) == 2)
+        assert page.inner_text("#spoken") == "Connected again."
+
+
+def test_a_thousand_children_by_keyboard_alone(look: Look) -> None:
+    with made_up(document(children=1000)) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        assert 10 < len(rows(page, "children-table")) < 60
+        assert page.get_attribute("#children-table table", "aria-rowcount") == "1001"
+        page.focus("#children-table tbody button")
+        page.keyboard.press("End")
+        assert page.evaluate("document.activeElement.innerText") == "child-1000"
+        page.keyboard.press("ArrowUp")
+        assert page.evaluate("document.activeElement.innerText") == "child-999"
+        page.keyboard.press("Enter")
+        assert page.inner_text("#details-title") == "child-999"
+        assert facts(page, "details-facts")["address"] == "192.168.0.249"
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.innerText") == "child-999"
+
+        page.focus("#children-table th[data-column=speed] button")
+        page.keyboard.press("Enter")
+        speeds = [float(row[4].replace(",", "")) for row in rows(page, "children-table")]
+        assert speeds == sorted(speeds, reverse=True) and speeds[0] > 9890
+        page.keyboard.press("Enter")
+        assert (
+            page.get_attribute("#children-table th[data-column=speed]", "aria-sort") == "ascending"
+        )
+        speeds = [float(row[4].replace(",", "")) for row in rows(page, "children-table")]
+        assert speeds == sorted(speeds) and speeds[0] < 8110
+        page.fill("#find-text", "CHILD-77")
+        # 77, and 770 to 779. What has just been scrolled is drawn anew a moment later.
+        until(lambda: len(rows(page, "children-table")) == 11, "eleven rows")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_it_on_a_phone_too(look: Look, name: str, scheme: str) -> None:
+    with made_up(DOCUMENTS[name]()) as parent:
+        for width in (1440, 360):
+            with look(parent.url, width, color_scheme=scheme) as page:
+                page.wait_for_selector(DRAWN)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert page.evaluate("document.documentElement.dataset.theme") == scheme
+                picture(page, f"{name}-{scheme}-{width}")
+                assert violations(page) == []
+
+
+def test_a_search_is_seen_trial_by_trial(look: Look) -> None:
+    with made_up(search()) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        trials = parent.document["search"]["trials"]
+        best = parent.document["search"]["best"]
+        phases = sum(len(trial["phases"]) for trial in trials)
+        assert page.text_content("#search-title") == "Trials, phase by phase: HyperTrick"
+        assert page.locator("#timeline .phase").count() == phases
+        running = [trial for trial in trials if trial["state"] == "running"]
+        assert page.locator("#timeline [data-running]").count() == len(running) > 1
+        assert facts(page, "hero")["best score"] == f"{best['score']:.1f} trial {best['trial']}"
+        assert facts(page, "best")["batch_size"] == str(best["settings"]["algorithm.batch_size"])
+        scored = [trial for trial in trials if trial["score"] is not None]
+        for setting in parent.document["search"]["settings"]:
+            drawn = page.locator(f"#scatters [data-name='{setting}'] circle")
+            assert drawn.count() == len(scored)
+        newest = rows(page, "trials")[0]
+        assert newest[:2] == [str(trials[-1]["number"]), trials[-1]["state"]]
+        page.click("#trials tbody button >> nth=0")
+        said = facts(page, "details-facts")
+        assert said["state"] == trials[-1]["state"]
+        assert any("to now" in value for value in said.values())
+
+
+def test_ga3c_and_parts_are_seen(look: Look) -> None:
+    with made_up(shared()) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        stations = " ".join(page.inner_text("#ga3c-figures").split())
+        assert "24 agents" in stations and "5 wait for a prediction" in stations
+        assert "12,034 predictions/s · 8.2 in a batch" in stations
+        assert "3 trainers 402 rollouts/s" in stations
+        assert facts(page, "measures-list") == {"grad norm": "0.51"}
+        assert rows(page, "parts-table") == [
+            ["1", "there", "1.5K"],
+            ["2", "unknown", "1.5K"],
+        ]
+
+
+def test_several_runs_lie_over_one_another(look: Look) -> None:
+    with made_up(runs()) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        assert [row[0] for row in rows(page, "runs-table")] == [
+            f"lunarlander-seed-{n}" for n in range(4)
+        ]
+        assert page.locator("#curve path.curve").count() == 4
+        page.click("#curves button >> nth=1")
+        assert page.locator("#curve path.curve").count() == 3
+        assert page.get_attribute("#curves button >> nth=1", "aria-pressed") == "false"
+        with page.expect_navigation(url="**/runs/lunarlander-seed-2/"):
+            page.click("#runs-table >> text=lunarlander-seed-2")
+
+
+def test_plotly_takes_over_where_it_is_and_a_phone_does_without(look: Look) -> None:
+    plotly = pytest.importorskip("plotly", reason="needs plotly: pip install 'genkidama[page]'")
+    from pathlib import Path
+
+    script = Path(plotly.__file__).parent / "package_data/plotly.min.js"
+    with made_up({**document(), "plotly": True}, {"/plotly.js": script}) as parent:
+        with look(parent.url) as page:
+            page.wait_for_selector("#curve[data-drawn-by=plotly] .scatterlayer path.js-line")
+            assert page.get_attribute("#curve .chart", "aria-label").startswith(
+                "Mean return over time"
+            )
+            picture(page, "plotly")
+            assert violations(page) == []
+        parent.asked.clear()
+        with look(parent.url, width=360) as page:
+            page.wait_for_selector(DRAWN)
+            page.wait_for_timeout(500)
+            assert "/plotly.js" not in parent.asked
+            assert page.get_attribute("#curve", "data-drawn-by") == "svg"
+
+
+def test_the_colours_are_the_systems_until_somebody_chooses(look: Look) -> None:
+    with made_up(document()) as parent, look(parent.url, color_scheme="dark") as page:
+        theme = "document.documentElement.dataset.theme"
+        assert page.evaluate(theme) == "dark"
+        page.click("#theme")
+        assert page.evaluate(theme) == "light"
+        page.reload()
+        assert page.evaluate(theme) == "light"
+        page.click("#theme")
+        page.emulate_media(color_scheme="light")
+        until(lambda: page.evaluate(theme) == "light")  # as the system's again
+
+
+def test_it_speaks_seldom(look: Look) -> None:
+    with made_up(document()) as parent, look(parent.url) as page:
+        page.wait_for_selector(DRAWN)
+        said = page.inner_text("#spoken")
+        assert said == "Mean return 204.7 of 200. 4 children training. 62% done."
+        change = {**copy.deepcopy(parent.document), "type": "change", "gone": []}
+        change["learning"]["mean_return"] = 300.0
+        parent.say(change)
+        page.wait_for_selector("#hero >> text=300.0")
+        assert page.inner_text("#spoken") == said
+        change["run"].update(state="over", reason="the mean return is 300")
+        parent.say(change)
+        page.wait_for_selector("#connection[data-state=finished]")
+        assert page.inner_text("#spoken").startswith("The run is over: the mean return is 300.")
+        assert page.locator("#children-table [data-kind=done]").count() == 4
+        assert page.locator("#children-table [data-kind=training]").count() == 0

@@ -1,0 +1,146 @@
+"""The page's modules: what they say of numbers and times, and how they put messages together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from genkidama.runs.status import fold
+from genkidama.server.events import Event, Joined, Left
+from tests.plugins.dashboard.browser import browsing
+from tests.plugins.dashboard.made_up import STATIC, document, made_up
+from tests.plugins.dashboard.stories import BEGAN, as_json, began, exchange, measures, told
+
+TEXTS = sorted(path for path in STATIC.iterdir() if path.suffix in (".js", ".css", ".html"))
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Any]:
+    with browsing() as look, made_up(document()) as parent, look(parent.url) as page:
+        yield page
+
+
+def call(page: Any, module: str, function: str, *arguments: Any) -> Any:
+    """What a function of a module gives."""
+    return page.evaluate(
+        "async ([module, name, given]) => (await import(`/static/${module}.js`))[name](...given)",
+        [module, function, list(arguments)],
+    )
+
+
+SAID = [
+    ("figure", (112.4,), "112"),
+    ("figure", (0.00351,), "0.00351"),
+    ("figure", (-0.00002,), "−2.0e−5"),
+    ("figure", (None,), "–"),
+    ("score", (-180.25,), "−180.3"),
+    ("score", (1234.5,), "1,234.5"),
+    ("brief", (267184,), "267.2K"),
+    ("percent", (0.999,), "99%"),
+    ("duration", (59.9,), "0:59"),
+    ("duration", (3723,), "1:02:03"),
+    ("ago", (1.2,), "now"),
+    ("ago", (34.4,), "34 s"),
+    ("ago", (7200,), "2 h"),
+    ("bytes", (6123456,), "6.1 MB"),
+    ("bytes", (19123456,), "19 MB"),
+    ("milliseconds", (0.0123,), "12.3 ms"),
+    ("many", (1, "child", "children"), "1 child"),
+    ("many", (2, "child", "children"), "2 children"),
+    ("named", ("approximate_kl",), "KL"),
+    ("named", ("grad_norm",), "grad norm"),
+    ("measured", ("entropy", 1.3863), "1.39 nats"),
+    ("measured", ("clip_fraction", 0.1234), "12.3%"),
+    ("measured", ("my_own", None), "–"),
+    ("refused", ("token",), "a wrong token, or none"),
+]
+
+
+@pytest.mark.slow
+def test_numbers_are_said_as_people_read_them(page: Any) -> None:
+    found = page.evaluate(
+        """async all => {
+            const words = await import('/static/words.js');
+            return all.map(([name, given]) => words[name](...given));
+        }""",
+        [[name, list(given)] for name, given, _ in SAID],
+    )
+    assert found == [said for _, _, said in SAID]
+
+
+@pytest.mark.slow
+def test_an_axis_names_round_values_within_its_range(page: Any) -> None:
+    assert call(page, "scale", "ticks", -200, 212, call(page, "scale", "step", 412, 6)) == [
+        *(-200, -100, 0, 100, 200),
+    ]
+    assert call(page, "scale", "timeStep", 95, 9) == 15
+    assert call(page, "scale", "nearest", [[0, 5], [1, 5], [4, 5]], 2.4) == 1
+    assert len(call(page, "scale", "evenly", [[n, n] for n in range(1000)], 24)) == 24
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+
+#: What may happen, one a second; what goes before is that all three have joined.
+HAPPENED = st.lists(
+    st.tuples(st.sampled_from(["exchange", "measures", "leave", "join", "tell"]), NAMES),
+    min_size=3,
+    max_size=30,
+)
+
+
+def event(kind: str, name: str, second: int) -> Event:
+    match kind:
+        case "exchange":
+            return exchange(second, name)
+        case "measures":
+            return measures(name, second, kl=0.5 * second)
+        case "leave":
+            return Left(time=BEGAN + 1 + second, child=name, reason="gone")
+    return Joined(time=BEGAN + 1 + second, child=name, version=1, parameters=4)
+
+
+@pytest.mark.slow
+@given(story=HAPPENED)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_browser_puts_changes_together_as_python_does(
+    page: Any, story: list[tuple[str, str]]
+) -> None:
+    source = told(began("a", "b", "c"))
+    messages = [as_json(source.document(BEGAN + 1))]
+    for second, (kind, name) in enumerate([*story, ("tell", "a")], 1):
+        if kind == "tell":
+            messages.append(as_json(source.change(BEGAN + 1 + second)))
+        else:
+            source.take([event(kind, name, second)])
+    expected = None
+    for message in messages:
+        expected = fold(expected, message)
+    found = page.evaluate(
+        """async all => {
+            const { fold } = await import('/static/fold.js');
+            return all.reduce((before, message) => fold(before, message), null);
+        }""",
+        messages,
+    )
+    assert expected is not None
+    found.pop("gone", None)
+    expected.pop("gone", None)
+    assert found == expected
+
+
+def test_the_page_is_made_of_files_of_its_own_and_of_nothing_inline() -> None:
+    html = (STATIC / "index.html").read_text()
+    modules = {path.name for path in STATIC.glob("*.js")} - {"main.js", "theme.js"}
+    assert set(re.findall(r'modulepreload" href="static/([a-z]+\.js)"', html)) == modules
+    assert not re.search(r"<style|style=|\son[a-z]+=|<script(?![^>]*\ssrc=)", html)
+    for path in TEXTS:
+        text = path.read_text()
+        assert text.count("\n") <= 350, path.name
+        others = set(re.findall(r"https?://[^\s\"'`]+", text)) - {"http://www.w3.org/2000/svg"}
+        assert not others, path.name
+        assert "innerHTML" not in text and "eval(" not in text, path.name

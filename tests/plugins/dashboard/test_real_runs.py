@@ -1,0 +1,237 @@
+"""The page of real runs in a real browser: parents and children that train, die and come back."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from genkidama.config.experiment import Experiment
+from tests.helpers import Started, small, starting, until
+from tests.plugins.dashboard.browser import DRAWN, Look, browsing, facts, picture, rows
+
+Start = Callable[..., Started]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+#: Learning is seen within so many milliseconds, on a machine that does much else.
+LONG = 90_000
+
+
+@pytest.fixture(scope="module")
+def look() -> Iterator[Look]:
+    with browsing() as look:
+        yield look
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with starting(tmp_path) as start:
+        yield start
+
+
+def port_of(said: Callable[[], str]) -> int:
+    """Where a parent listens, as its log says it."""
+
+    def found() -> int | None:
+        for line in said().splitlines():
+            if line.startswith("{") and (told := json.loads(line)).get("event") == "listening":
+                return int(told["port"])
+        return None
+
+    return int(until(found, "a parent that listens"))
+
+
+def a_parent(start: Start, folder: Path, experiment: Experiment, port: int = 0) -> int:
+    (folder / "cart.toml").write_text(experiment.to_toml())
+    options = ["--listen", f"127.0.0.1:{port}", "--out", "shelf"]
+    parent = start("genkidama.parent", "cart.toml", *options)
+    return port_of(lambda: parent.out + parent.err)
+
+
+def a_child(start: Start, port: int, name: str, state: str = "") -> Started:
+    options = ["--parent", f"ws://127.0.0.1:{port}", "--name", name, "--cores", 1]
+    return start("genkidama.child", *options, "--state", state or name)
+
+
+def states(page: Any) -> dict[str, str]:
+    return {row[0]: row[1].partition(":")[0] for row in rows(page, "children-table")}
+
+
+def wait_for_states(page: Any, **wanted: str) -> None:
+    until(lambda: states(page) == wanted, f"children that are {wanted}", LONG / 1000)
+
+
+def points(page: Any) -> int:
+    return int(page.get_attribute("#curve", "data-points") or 0)
+
+
+def scraped(port: int) -> dict[str, Any]:
+    """What the official parser reads of `/metrics`, by name."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return {family.name: family for family in parser.text_string_to_metric_families(text)}
+
+
+def test_two_children_one_is_killed_and_returns_and_one_is_refused(
+    start: Start, tmp_path: Path, look: Look
+) -> None:
+    port = a_parent(start, tmp_path, small(stop={"mean_return": 475.0}))
+    with look(f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("#bar-text >> text=waiting for children")
+        a_child(start, port, "stays")
+        returns = a_child(start, port, "returns")
+        wait_for_states(page, stays="training", returns="training")
+        until(lambda: points(page) > 3, "a curve", LONG / 1000)
+        hero = facts(page, "hero")
+        assert hero["children"] == "2" and hero["mean return"].endswith(" of 475")
+        assert (
+            float(hero["mean return"].split()[0]) >= 9.0
+        )  # no shorter episode of CartPole is usual
+        assert facts(page, "facts-list")["environment"] == "CartPole-v1"
+
+        returns.signal(signal.SIGKILL)
+        wait_for_states(page, stays="training", returns="away")
+        assert facts(page, "hero")["children"] == "1 of 2"
+        a_child(start, port, "stays", state="another")
+        page.wait_for_selector("#refusals-list >> text=a name that is taken", timeout=LONG)
+        assert int(facts(page, "refusals-list")["a name that is taken"]) >= 1
+        before = points(page)
+        a_child(start, port, "returns")
+        wait_for_states(page, stays="training", returns="training")
+        until(lambda: points(page) > before, "a curve that grows", LONG / 1000)
+        picture(page, "real-run")
+
+
+def test_a_parent_that_is_killed_and_started_again(
+    start: Start, tmp_path: Path, look: Look
+) -> None:
+    experiment = small(parent={"checkpoint_seconds": 0.5}, stop={"mean_return": 475.0})
+    (tmp_path / "cart.toml").write_text(experiment.to_toml())
+    parent = start("genkidama.parent", "cart.toml", "--listen", "127.0.0.1:0", "--out", "shelf")
+    port = port_of(lambda: parent.out + parent.err)
+    a_child(start, port, "pi")
+    with look(f"http://127.0.0.1:{port}/", lost=True) as page:
+        until(lambda: points(page) > 2, "a curve", LONG / 1000)
+        until(lambda: list((tmp_path / "shelf/checkpoints").glob("*.safetensors")))
+        parent.signal(signal.SIGKILL)
+        page.wait_for_selector("#connection-text >> text=not connected, trying again")
+        assert page.inner_text("#hero dd >> nth=0") != ""
+        start("genkidama.parent", "cart.toml", "--listen", f"127.0.0.1:{port}", "--out", "shelf")
+        page.wait_for_selector("#connection[data-state=live]", timeout=LONG)
+        wait_for_states(page, pi="training")
+
+
+def scored(page: Any) -> int:
+    """How many trials of the table have a score."""
+    return sum(row[2] != "–" for row in rows(page, "trials"))
+
+
+def dots(page: Any) -> int:
+    """How many trials the first scatter has."""
+    return int(page.get_attribute("#scatters figure", "data-points"))
+
+
+def test_a_search_from_its_first_trial_to_its_best(
+    start: Start, tmp_path: Path, look: Look
+) -> None:
+    plan = {
+        "trials": 6,
+        "phases": 2,
+        "phase_steps": 3000,
+        "eviction_rate": 0.5,
+        "space": {"optimizer": {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}}},
+    }
+    (tmp_path / "cart.toml").write_text(small(search=plan).to_toml())
+    options = ["--nodes", 2, "--cores", 1, "--out", "found", "--no-figures"]
+    start("genkidama", "search", "cart.toml", *options)
+    log = tmp_path / "found/logs/parent.log"
+    port = port_of(lambda: log.read_text() if log.exists() else "")
+    with look(f"http://127.0.0.1:{port}/", lost=True) as page:
+        page.wait_for_selector("#timeline .phase", timeout=LONG)
+        page.wait_for_selector("#best >> text=learning_rate", timeout=LONG)
+        phases = page.locator("#timeline .phase")
+        until(lambda: phases.count() > 5, "phases", LONG / 1000)
+        hero = facts(page, "hero")
+        assert hero["nodes"] == "2" and "trial" in hero["best score"]
+        seen = rows(page, "trials")
+        assert {row[1] for row in seen} <= {"running", "stopped", "finished"}
+        # Scores come in while the page is read, so both are read again until they agree.
+        until(lambda: scored(page) == dots(page) > 0, "a dot for each score", LONG / 1000)
+        assert {row[0] for row in rows(page, "children-table")} == {"node-1", "node-2"}
+        picture(page, "real-search")
+        families = scraped(port)
+        assert families["genkidama_run_info"].samples[0].labels["kind"] == "search"
+        assert families["genkidama_mean_return"].samples[0].value > 0
+        there = {sample.labels["child"] for sample in families["genkidama_child_steps"].samples}
+        assert there <= {"node-1", "node-2"} and there
+
+
+def test_ga3c_shows_its_queues(start: Start, tmp_path: Path, look: Look) -> None:
+    experiment = small(
+        algorithm={"name": "a3c", "batch_size": 5},
+        child={"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.2},
+        ga3c={"agents": 2, "training_batch": 20, "dynamic": False},
+    )
+    port = a_parent(start, tmp_path, experiment)
+    a_child(start, port, "gpu")
+    with look(f"http://127.0.0.1:{port}/") as page:
+        page.wait_for_selector("#ga3c-figures >> text=predictions/s", timeout=LONG)
+        said = " ".join(page.inner_text("#ga3c-figures").split())
+        assert "2 agents" in said and "1 predictors" in said and "rollouts/s" in said
+        page.click("#children-table tbody button")
+        assert facts(page, "details-facts")["agents"] == "2"
+        picture(page, "real-ga3c")
+        told = {
+            sample.labels["figure"]: sample.value
+            for sample in scraped(port)["genkidama_figure"].samples
+        }
+        assert told["agents"] == 2.0 and {"pps", "tps", "queue_training", "trainers"} <= told.keys()
+
+
+def test_a_parent_in_parts_shows_them(start: Start, tmp_path: Path, look: Look) -> None:
+    (tmp_path / "cart.toml").write_text(small(stop={"mean_return": 475.0}).to_toml())
+    options = ["--shards", 2, "--children", 1, "--cores", 1, "--out", "parts"]
+    start("genkidama", "train", "cart.toml", *options)
+    log = tmp_path / "parts/logs/parent-1.log"
+    port = port_of(lambda: log.read_text() if log.exists() else "")
+    with look(f"http://127.0.0.1:{port}/", lost=True) as page:
+        until(lambda: points(page) > 2, "a curve", LONG / 1000)
+        shown = rows(page, "parts-table")
+        assert [row[:2] for row in shown] == [["1", "there"], ["2", "there"]]
+        picture(page, "real-parts")
+
+
+def test_finished_runs_lie_over_one_another_and_lead_to_their_pages(
+    start: Start, tmp_path: Path, look: Look
+) -> None:
+    for seed in (1, 2):
+        (tmp_path / "cart.toml").write_text(small(stop={"steps": 4000}).to_toml())
+        options = ["--children", 1, "--cores", 1, "--episodes", 0, "--seed", seed]
+        run = start("genkidama", "train", "cart.toml", *options, "--out", f"runs/seed-{seed}")
+        assert run.wait(90) == 0, run.err
+    serving = start("genkidama", "serve", "runs", "--listen", "127.0.0.1:0")
+    url = until(
+        lambda: next(
+            (word for word in (serving.out + serving.err).split() if word.startswith("http://")), ""
+        )
+    )
+    with look(url) as page:
+        page.wait_for_selector(DRAWN)
+        assert [row[0] for row in rows(page, "runs-table")] == ["seed-1", "seed-2"]
+        assert page.locator("#curves button").count() == 2
+        assert points(page) > 2
+        picture(page, "real-runs")
+        page.click("#runs-table >> text=seed-2")
+        page.wait_for_url("**/runs/seed-2/")
+        page.wait_for_selector("#bar-text >> text=over: ")
+        assert page.inner_text("#connection-text") == "finished"
+        assert page.inner_text("#title") == "seed-2"
+        page.click("text=all runs")
+        page.wait_for_selector("#runs-table >> text=seed-1")

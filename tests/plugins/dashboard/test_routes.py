@@ -1,0 +1,196 @@
+"""What is answered to whom, as values: paths, hosts, origins, headers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.plugins.dashboard.routes import (
+    PLOTLY_POLICY,
+    POLICY,
+    HttpRequest,
+    HttpResponse,
+    answer,
+    is_own_host,
+    is_watching,
+)
+from genkidama.plugins.dashboard.viewers import Viewers
+from tests.plugins.dashboard.test_viewers import COOKIE, KNOWN, TOKEN, bearer
+
+
+class Shown:
+    """Contents of a few words."""
+
+    why = ""
+    plotly = False
+
+    def status(self) -> bytes:
+        return b'{"schema":1}'
+
+    def metrics(self) -> HttpResponse:
+        return HttpResponse(200, b"genkidama_children 0\n")
+
+    def unready(self) -> str:
+        return self.why
+
+    def file(self, name: str, zipped: bool) -> tuple[bytes, bool] | None:
+        known = ("static/index.html", "static/page.js", "plotly.js")
+        return (name.encode(), zipped) if name in known else None
+
+
+OPEN = Viewers(None, frozenset({"shelf", "shelf.local"}))
+CLOSED = Viewers(KNOWN)
+HERE = {"host": "127.0.0.1:8765"}
+
+
+def ask(
+    target: str, viewers: Viewers = OPEN, method: str = "GET", **headers: str
+) -> HttpResponse | None:
+    asked = HttpRequest(target, {**HERE, **headers}, method)
+    return answer(asked, Shown(), viewers, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "kind", "body"),
+    [
+        ("/", 200, "text/html", b"static/index.html"),
+        ("/static/page.js", 200, "text/javascript", b"static/page.js"),
+        ("/plotly.js?v=1", 200, "text/javascript", b"plotly.js"),
+        ("/status", 200, "application/json", b'{"schema":1}'),
+        ("/metrics", 200, "text/plain", b"genkidama_children 0\n"),
+        ("/healthz?probe=1", 200, "text/plain", b"ok\n"),
+        ("/readyz", 200, "text/plain", b"ready\n"),
+    ],
+)
+def test_what_lies_where(target: str, status: int, kind: str, body: bytes) -> None:
+    found = ask(target)
+    assert found is not None and (found.status, found.body) == (status, body)
+    headers = dict(found.all_headers)
+    assert headers["Content-Type"].startswith(kind)
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Security-Policy"] == POLICY
+
+
+def test_only_plotlys_page_may_have_styles_of_its_own() -> None:
+    assert POLICY.startswith("default-src 'self';") and "-src 'self' " not in POLICY
+    shown = Shown()
+    shown.plotly = True
+    for target, policy in (("/", PLOTLY_POLICY), ("/static/page.js", POLICY), ("/status", POLICY)):
+        found = answer(HttpRequest(target, HERE), shown, OPEN, 0.0)
+        assert found is not None and found.policy == policy
+    assert "blob:" not in PLOTLY_POLICY and "script" not in PLOTLY_POLICY
+
+
+@pytest.mark.parametrize("target", ["/more", "/healthz/more", "//status", "/Static/page.js", "*"])
+def test_other_paths_are_the_childs(target: str) -> None:
+    assert ask(target) is None and ask(target, CLOSED) is None
+
+
+def test_a_preview_of_a_link_does_not_use_it_up() -> None:
+    viewers = Viewers(KNOWN)
+    for key in ("the-key-of-a-link", "of-nobody"):
+        found = ask(f"/?key={key}", viewers, method="HEAD")
+        assert found is not None and "Set-Cookie" not in dict(found.headers)
+        assert found.status == 200  # it tells nobody whether there is such a link
+    opened = ask("/?key=the-key-of-a-link", viewers)
+    assert opened is not None and "Set-Cookie" in dict(opened.headers)
+
+
+def test_only_get_is_answered() -> None:
+    assert ask("/status", method="POST") is None and ask("/status", method="HEAD") is not None
+
+
+def test_a_parent_that_takes_no_child_is_not_ready() -> None:
+    shown = Shown()
+    shown.why = "the run is over"
+    found = answer(HttpRequest("/readyz", {}), shown, CLOSED, 0.0)
+    assert found is not None and (found.status, found.body) == (503, b"the run is over\n")
+
+
+@pytest.mark.parametrize("target", ["/", "/status", "/metrics", "/static/page.js", "/watch"])
+def test_a_viewers_token_is_asked_for(target: str) -> None:
+    for headers in ({}, bearer("token-of-the-pi-01"), {"cookie": "genkidama-8765=wrong"}):
+        refused = ask(target, CLOSED, **headers)
+        assert refused is not None and refused.status == 401
+        assert bool(refused.why) == bool(headers)
+        assert b"schema" not in refused.body
+    for headers in (bearer(TOKEN), {"cookie": f"genkidama-8765={COOKIE}"}):
+        shown = ask(target, CLOSED, **headers)
+        assert (
+            (shown is None) if target == "/watch" else (shown is not None and shown.status == 200)
+        )
+    assert ask("/healthz", CLOSED) is not None
+
+
+def test_a_link_leaves_a_cookie_that_scripts_do_not_see() -> None:
+    viewers = Viewers(KNOWN, secure=True)
+    found = ask("/?key=the-key-of-a-link", viewers)
+    assert found is not None and found.status == 200
+    headers = dict(found.headers)
+    cookie, *more = headers["Set-Cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=Strict", "Secure", "Path=/"} <= set(more)
+    assert cookie == f"genkidama-8765={COOKIE}" and b"url=./" in found.body
+    assert TOKEN not in str(found) and b"key" not in found.body
+    again = ask("/?key=the-key-of-a-link", viewers)
+    assert again is not None and again.status == 401 and b"opens once" in again.body
+    entered = ask("/", viewers, cookie=cookie)
+    assert entered is not None and entered.status == 200
+    assert "Secure" not in str(ask("/?key=the-key-of-a-link", Viewers(KNOWN)))
+
+
+def test_a_page_from_elsewhere_reads_nothing() -> None:
+    for viewers in (OPEN, CLOSED):
+        for origin in ("http://evil.example", "null", "https://127.0.0.1:1", "http://127.0.0.1"):
+            refused = ask("/watch", viewers, origin=origin, **bearer(TOKEN))
+            assert refused is not None and refused.status == 403
+    assert ask("/watch", OPEN, origin="http://127.0.0.1:8765") is None
+    # A name of theirs that points here is no name of this machine.
+    rebound = ask("/status", OPEN, host="evil.example:8765")
+    assert rebound is not None and rebound.status == 403
+    # Whoever shows a token may come by any name, as through a proxy.
+    proxied = ask("/status", CLOSED, host="shelf.example", **bearer(TOKEN))
+    assert proxied is not None and proxied.status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        ("127.0.0.1", True),
+        ("192.168.7.2:8765", True),
+        ("[::1]:8765", True),
+        ("[fe80::1%eth0]:8765", True),
+        ("localhost:1", True),
+        ("SHELF.local:8765", True),
+        ("shelf", True),
+        ("shelf.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("[::1", False),
+    ],
+)
+def test_names_of_this_machine(host: str, ours: bool) -> None:
+    assert is_own_host(host, OPEN.names) is ours
+
+
+_ODD = st.one_of(st.text(), st.text("[]:/@%?#;=\\http.\ud800", max_size=12).map("http://[".__add__))
+
+
+@given(
+    st.sampled_from(["", "watch", "status", "metrics", "static/", "films//["]),
+    st.text(max_size=40),
+    st.dictionaries(st.sampled_from(["host", "origin", "cookie", "authorization"]), _ODD),
+)
+def test_whatever_is_asked_there_is_an_answer_or_none(
+    path: str, more: str, headers: dict[str, str]
+) -> None:
+    for viewers in (OPEN, CLOSED):
+        found = answer(HttpRequest(f"/{path}{more}", headers), Shown(), viewers, 0.0)
+        assert found is None or found.status in (200, 401, 403, 404)
+
+
+def test_what_is_compressed_says_so() -> None:
+    found = ask("/plotly.js", **{"accept-encoding": "br, gzip"})
+    assert found is not None and ("Content-Encoding", "gzip") in found.headers
+    assert is_watching(HttpRequest("/watch?x", {"upgrade": "websocket"}))
+    assert not is_watching(HttpRequest("/watch", {}))

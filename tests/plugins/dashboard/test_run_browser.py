@@ -1,0 +1,89 @@
+"""`genkidama serve`: several runs behind one address, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+
+from genkidama.errors import ConfigurationError
+from genkidama.plugins.dashboard.run_browser import Gallery
+from genkidama.server.events import as_lines
+from tests.helpers import eventually
+from tests.plugins.dashboard.stories import exchange
+from tests.plugins.dashboard.test_recorded_run import written
+
+
+async def fetch(url: str, **headers: str) -> tuple[int, bytes]:
+    def get() -> tuple[int, bytes]:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers)) as found:
+                return found.status, found.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    return await asyncio.to_thread(get)
+
+
+async def test_runs_are_listed_and_each_has_its_page_and_feed(tmp_path: Path) -> None:
+    written(tmp_path / "a")
+    written(tmp_path / "b", 9)
+    async with await Gallery([tmp_path]).start("127.0.0.1:0") as server:
+        host, port = next(iter(server.sockets)).getsockname()
+        site = f"http://{host}:{port}"
+        rows = json.loads((await fetch(f"{site}/runs"))[1])["runs"]
+        assert [(row["name"], row["url"], row["steps"]) for row in rows] == [
+            ("a", "runs/a/", 490),
+            ("b", "runs/b/", 80),
+        ]
+        status, page = await fetch(f"{site}/runs/b")
+        assert status == 200 and page.startswith(b"<!doctype html>")
+        assert json.loads((await fetch(f"{site}/runs/b/status"))[1])["learning"]["steps"] == 80
+        for path, status in (("runs/c/status", 404), ("runs/b/more", 404), ("healthz", 200)):
+            assert (await fetch(f"{site}/{path}"))[0] == status
+        for path in ("runs", "runs/a/status"):
+            assert (await fetch(f"{site}/{path}", Host="evil.example"))[0] == 403
+        async with connect(f"ws://{host}:{port}/runs/a/watch") as feed:
+            assert json.loads(await feed.recv())["learning"]["steps"] == 490
+
+
+async def test_a_damaged_run_is_one_row_and_a_long_one_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    written(tmp_path / "a", 9)
+    (written(tmp_path / "b", 9) / "experiment.toml").write_bytes(b"a = " + b"[" * 5000)
+    history = written(tmp_path / "long", 9) / "history.jsonl"
+    lines = as_lines([exchange(number) for number in range(20_000)])
+    with history.open("ab") as file:
+        file.write(lines)
+    gallery = Gallery([tmp_path])
+    assert gallery.runs["long"].run.behind  # only its first piece is read before it serves
+    async with await gallery.start("127.0.0.1:0") as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        rows = json.loads((await fetch(f"http://127.0.0.1:{port}/runs"))[1])["runs"]
+        assert [(row["name"], row["state"]) for row in rows] == [
+            ("a", "training"),
+            ("b", "damaged"),
+            ("long", "training"),
+        ]
+        assert rows[1]["reason"].endswith("experiment.toml: not settings: it is nested too deeply")
+        await eventually(lambda: not gallery.runs["long"].run.behind)
+    assert gallery.runs["long"].run.summary("")["steps"] == 199_990
+
+
+async def test_of_one_run_the_page_is_its_own_and_other_machines_see_nothing(
+    tmp_path: Path,
+) -> None:
+    gallery = Gallery([written(tmp_path / "a")])
+    with pytest.raises(ConfigurationError, match="whoever comes sees the runs"):
+        await gallery.start("0.0.0.0:0")
+    async with await gallery.start("localhost:0") as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        assert json.loads((await fetch(f"http://localhost:{port}/status"))[1])["schema"] == 1
+        assert (await fetch(f"http://localhost:{port}/runs"))[0] == 404

@@ -1,0 +1,224 @@
+"""EnvPool's environments as lanes: its rules on a stand-in, and EnvPool where it is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+
+from genkidama.config.sections import Environment
+from genkidama.errors import ConfigurationError
+from genkidama.learning.environments import make_environment
+from genkidama.learning.vector_environment import _first_seed, make_lanes
+from tests import pools
+from tests.environments import Corridor
+from tests.helpers import ROOT
+from tests.learning.test_environments import assert_plays_as
+from tests.learning.test_vector_environment import (
+    Array,
+    Expected,
+    assert_both_ends,
+    assert_lanes_show,
+    by_hand,
+)
+
+CORRIDOR = Environment(id="envpool:Corridor-v0")
+LANDER = Environment(id="envpool:LunarLander-v3", options={"max_episode_steps": 90})
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", pools)
+
+
+@pytest.fixture
+def envpool() -> Any:
+    return pytest.importorskip("envpool", reason="pip install 'genkidama[envpool]': 300 MB")
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("count", [1, 3])
+def test_lanes_show_what_plain_environments_show(count: int) -> None:
+    actions = np.random.default_rng(1).integers(2, size=(200, count))
+    first = _first_seed(7, count)
+    expected = [by_hand(Corridor(), first + lane, list(actions[:, lane])) for lane in range(count)]
+    assert_both_ends(expected)
+    assert_lanes_show(CORRIDOR, 7, actions, expected)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_one_lane_is_a_plain_environment() -> None:
+    assert_plays_as(make_environment(CORRIDOR), Corridor())
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_pool_lives_from_the_first_reset_to_close() -> None:
+    before = len(pools.ALIVE)
+    lanes = make_lanes(CORRIDOR, 2)
+    assert len(pools.ALIVE) == before  # so a nursery that has asked for the spaces may fork
+    lanes.reset(0)
+    lanes.reset(1)
+    assert len(pools.ALIVE) == before + 1
+    lanes.close()
+    assert len(pools.ALIVE) == before
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_bounds_that_mean_none_are_none() -> None:
+    space = make_environment(CORRIDOR).observation_space
+    assert isinstance(space, gymnasium.spaces.Box) and space.dtype == np.float32
+    assert (space.low == -np.inf).all()
+    assert space.high[0] == 1.0 and (space.high[1:] == np.inf).all()
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            Environment(id="envpool:Corridor-v9"),
+            "environment.id = 'envpool:Corridor-v9': EnvPool 0.0 does not know it; "
+            "did you mean 'envpool:Corridor-v0'?",
+        ),
+        (
+            Environment(id="envpool:X"),
+            "environment.id = 'envpool:X': EnvPool 0.0 does not know it; "
+            "its envpool.list_all_envs() names them",
+        ),
+        (
+            Environment(id="envpool:Corridor-v0", options={"enable_wind": True}),
+            "environment.options = {'enable_wind': True}: EnvPool's 'Corridor-v0' cannot take "
+            "them: it got an unexpected keyword argument 'enable_wind'; its options: num_threads, "
+            "max_episode_steps; Gymnasium's, without 'envpool:', may have others",
+        ),
+        (
+            Environment(id="envpool:Corridor-v0", options={"seed": 3}),
+            "environment.options = {'seed': 3}: EnvPool's 'Corridor-v0' cannot take them: "
+            "'seed' is no option of an experiment; its options: num_threads, "
+            "max_episode_steps; Gymnasium's, without 'envpool:', may have others",
+        ),
+        (
+            Environment(id="envpool:Corridor-v0", options={"max_episode_steps": 0}),
+            "environment.options = {'max_episode_steps': 0}: EnvPool's 'Corridor-v0' cannot take "
+            "them: max_episode_steps = 0 is no number of steps; its options: num_threads, "
+            "max_episode_steps; Gymnasium's, without 'envpool:', may have others",
+        ),
+        (
+            Environment(id="envpool:Corridor-v0", options={"num_threads": "two"}),
+            "environment.options = {'num_threads': 'two'}: EnvPool's 'Corridor-v0' cannot take "
+            "them: a value has the wrong type; its options: num_threads, "
+            "max_episode_steps; Gymnasium's, without 'envpool:', may have others",
+        ),
+    ],
+    ids=lambda argument: str(argument.options) if isinstance(argument, Environment) else "",
+)
+def test_what_envpool_does_not_have_is_told_in_one_line(
+    settings: Environment, sentence: str
+) -> None:
+    for make in (make_environment, lambda settings: make_lanes(settings, 2)):
+        with pytest.raises(ConfigurationError) as caught:
+            make(settings)
+        assert str(caught.value) == sentence
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_observations_in_several_arrays_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^environment.id = 'envpool:Maze-v0': its spaces are .* one array",
+    ):
+        make_environment(Environment(id="envpool:Maze-v0"))
+
+
+# EnvPool itself.
+
+
+def test_real_lanes_show_what_envpool_shows_alone(envpool: Any) -> None:
+    """By its public functions, one environment at a time, the step after an end taken by hand."""
+
+    def alone(seed: int, actions: Array) -> tuple[Array, list[Expected]]:
+        pool = envpool.make_gymnasium(
+            "LunarLander-v3", num_envs=1, num_threads=1, seed=[seed], **LANDER.options
+        )
+        first = pool.reset()[0][0].copy()
+        steps: list[Expected] = []
+        for action in actions:
+            observations, rewards, terminated, truncated, _ = pool.step(np.array([action]))
+            ends = bool(terminated[0]), bool(truncated[0])
+            final = None
+            if any(ends):
+                final = observations[0]
+                observations = pool.step(np.array([0]))[0]
+            steps.append((observations[0], float(rewards[0]), *ends, final))
+        return first, steps
+
+    actions = np.random.default_rng(1).integers(4, size=(300, 5))
+    first = _first_seed(7, 5)
+    expected = [alone(first + lane, actions[:, lane]) for lane in range(5)]
+    assert_both_ends(expected)
+    assert_lanes_show(LANDER, 7, actions, expected)
+
+
+def test_a_real_pools_arrays_are_its_users(envpool: Any) -> None:
+    """What one step returned is not written over by the next."""
+    lanes = make_lanes(LANDER, 4)
+    rng = np.random.default_rng(0)
+    shown = [np.array(lanes.reset(3))]
+    kept: list[Any] = [shown[0]]
+    for _ in range(100):
+        observations = lanes.step(rng.integers(4, size=4).tolist())[0]
+        kept.append(observations)
+        shown.append(np.array(observations))
+    lanes.close()
+    np.testing.assert_array_equal(np.array(kept), np.array(shown))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "LunarLanderContinuous-v3", "Pong-v5"])
+def test_real_environments_of_several_kinds_are_stepped(envpool: Any, name: str) -> None:
+    lanes = make_lanes(Environment(id=f"envpool:{name}"), 3)
+    observations = lanes.reset(0)
+    lanes.action_space.seed(0)
+    for _ in range(30):
+        assert all(lanes.observation_space.contains(one) for one in observations)
+        observations = lanes.step([lanes.action_space.sample() for _ in range(3)])[0]
+    lanes.close()
+
+
+def test_a_real_pool_has_threads_only_while_it_lives(envpool: Any) -> None:
+    process = psutil.Process()
+
+    def threads(**options: int) -> int:
+        before = process.num_threads()
+        environment = make_environment(Environment(id="envpool:CartPole-v1", options=options))
+        assert process.num_threads() == before
+        environment.reset()
+        during = process.num_threads()
+        environment.close()
+        assert process.num_threads() == before
+        return during - before
+
+    one = threads()
+    assert one == 2  # one steps, the other makes room for what comes next
+    assert threads(num_threads=2) == one + 1
+
+
+def test_a_real_pool_needs_no_torch_and_says_nothing(envpool: Any) -> None:
+    code = """
+import sys
+from genkidama.config.sections import Environment
+from genkidama.learning.vector_environment import make_lanes
+lanes = make_lanes(Environment(id="envpool:LunarLander-v3"), 2)
+lanes.reset(0)
+lanes.step([0, 1])
+lanes.close()
+assert "torch" not in sys.modules
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")

@@ -1,0 +1,417 @@
+"""GA3C with real agents and a real engine.
+
+The contract that every backend keeps is in `tests/child/test_orchestrator.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import pytest_asyncio
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.plugins.ga3c.backend import GA3C
+from genkidama.plugins.ga3c.slots import Count
+from genkidama.protocol.vector import Vector
+from tests.child.problems import bandit_solved, corridor_solved
+from tests.helpers import eventually, shared_memory, starting, until
+
+
+def experiment(
+    environment: str, options: dict[str, Any] | None = None, **sections: dict[str, Any]
+) -> Experiment:
+    """GA3C with a tiny network; sections are merged key by key."""
+    settings: dict[str, Any] = {
+        "environment": {
+            "id": environment
+            if ":" in environment or "-" in environment
+            else f"tests.environments:{environment}"
+        },
+        "network": {"hidden": [16]},
+        "algorithm": {"name": "a3c", "batch_size": 5},
+        "child": {"backend": "ga3c", "exchange": "free", "exchange_seconds": 0.1},
+        "ga3c": {"agents": 2, "dynamic": False},
+    }
+    settings["environment"]["options"] = options or {}
+    for name, section in sections.items():
+        settings[name] = {**settings.get(name, {}), **section}
+    return Experiment.from_dict(settings)
+
+
+def bandit(**sections: dict[str, Any]) -> Experiment:
+    return experiment(
+        "Bandit",
+        {"start": 1},
+        algorithm={"gamma": 0.9, "entropy_coefficient": 0.01},
+        optimizer={"learning_rate": 0.01},
+        **{"ga3c": {"agents": 2, "dynamic": False, "training_batch": 8}, **sections},
+    )
+
+
+def faulty(**options: Any) -> Experiment:
+    return experiment("tests.tiny:Faulty", options)
+
+
+@asynccontextmanager
+async def training(settings: Experiment, cores: int = 2) -> AsyncIterator[GA3C]:
+    backend = GA3C(settings, cores)
+    try:
+        async with asyncio.timeout(60):
+            await backend.startup()
+            await backend.begin(None)
+        yield backend
+    finally:
+        async with asyncio.timeout(10):
+            await backend.shutdown()
+
+
+async def exchange(backend: GA3C) -> Any:
+    """One exchange with nobody."""
+    await backend.due()
+    work = backend.take_work()
+    backend.release()
+    return work
+
+
+async def train(backend: GA3C, enough: Callable[[Vector], Any], seconds: float = 60.0) -> int:
+    """Exchanges with nobody until `enough` of the weights; the number of episodes that it took."""
+    episodes = 0
+    async with asyncio.timeout(seconds):
+        while not enough(backend.snapshot()):
+            episodes += len((await exchange(backend)).returns)
+    return episodes
+
+
+def updates(backend: GA3C) -> int:
+    return int(backend.slots.counters[:, Count.UPDATES].sum())
+
+
+# Learning. Most seconds of a test here are torch's import in an engine, so these share one.
+
+
+@dataclass
+class Begun:
+    """A backend that has begun with the bandit."""
+
+    backend: GA3C
+    initial: Vector
+    solved: Callable[[Vector], bool]
+
+
+@pytest_asyncio.fixture(scope="class", loop_scope="class", params=["episode", "free"])
+async def begun(request: pytest.FixtureRequest) -> AsyncIterator[Begun]:
+    settings = bandit(child={"backend": "ga3c", "exchange": request.param, "exchange_seconds": 0.1})
+    backend = GA3C(settings, 2)
+    async with asyncio.timeout(60):
+        await backend.startup()
+        initial = backend.snapshot()
+        await backend.begin(None)
+    yield Begun(backend, initial, bandit_solved(settings))
+    async with asyncio.timeout(10):
+        await backend.shutdown()
+
+
+@pytest.mark.asyncio(loop_scope="class")
+class TestBandit:
+    async def test_agents_find_the_best_action_of_every_context(self, begun: Begun) -> None:
+        """Only the last step is rewarded. The authors' program drops that reward."""
+        backend, solved = begun.backend, begun.solved
+        assert not solved(begun.initial)
+        assert await train(backend, solved) > 100
+
+    @pytest.mark.parametrize("begun", ["episode"], indirect=True)
+    async def test_with_episodes_each_agent_plays_one_between_two_exchanges(
+        self, begun: Begun
+    ) -> None:
+        await exchange(begun.backend)
+        found = [len((await exchange(begun.backend)).returns) for _ in range(50)]
+        assert set(found) == {2}
+
+    async def test_an_agent_that_is_killed_is_replaced_and_learning_goes_on(
+        self, begun: Begun
+    ) -> None:
+        backend, before = begun.backend, begun.backend.pids
+        os.kill(before[0], signal.SIGKILL)
+        await train(backend, lambda _: len(backend.pids) == 2 and before[0] not in backend.pids)
+        assert before[1] in backend.pids
+        backend.reset(begun.initial)
+        await train(backend, begun.solved)
+
+    @pytest.mark.parametrize("begun", ["free"], indirect=True)
+    async def test_an_engine_that_is_killed_is_replaced_and_nothing_is_forgotten(
+        self, begun: Begun, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        backend = begun.backend
+        learned, agents, first = backend.snapshot(), backend.pids, backend._engine
+        assert begun.solved(learned)
+        assert first is not None
+        first.kill()
+        await train(backend, lambda _: backend._engine is not first)
+        before = updates(backend)
+        await train(backend, lambda _: updates(backend) > before + 50)
+        found = backend.snapshot()
+        assert np.abs(found - learned).max() < 0.5 * np.abs(found - begun.initial).max()
+        assert backend.pids == agents
+        assert "engine lost" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("begun", ["free"], indirect=True)
+    async def test_it_goes_on_from_a_state_of_its_own(self, begun: Begun) -> None:
+        """And what is learned during an exchange is kept: θ_C ← θ_C + β(θ_P − θ_sent)."""
+        await train(begun.backend, begun.solved)
+        state = begun.backend.state()
+        assert state["clock"] > 0
+        assert state["state"].any()
+        again = GA3C(bandit(), 2)
+        try:
+            await again.startup()
+            assert not begun.solved(again.snapshot())
+            again.restore(state)
+            assert begun.solved(again.snapshot())
+            again.reset(state["weights"])
+            assert not again.slots.state.any()
+            assert not again.slots.clock.any()
+            sent = again.snapshot()
+            again.slots.weights += 1.0  # learned meanwhile
+            again.blend(sent, sent + 10.0, 0.5)
+            np.testing.assert_allclose(again.snapshot(), sent + 6.0, rtol=1e-5)
+        finally:
+            await again.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "ga3c"),
+    [
+        (
+            {"name": "a3c", "batch_size": 16, "vtrace": True},
+            {"agents": 1, "environments": 4, "predictors": 2, "trainers": 2},
+        ),
+        (
+            {"name": "ppo", "batch_size": 16, "minibatch_size": 16, "gae_lambda": 0.95},
+            {"agents": 2, "environments": 2},
+        ),
+    ],
+    ids=["vtrace, two threads of each", "ppo"],
+)
+async def test_agents_with_several_environments_find_the_way_and_what_every_cell_is_worth(
+    algorithm: dict[str, Any], ga3c: dict[str, Any]
+) -> None:
+    settings = experiment(
+        "Corridor",
+        algorithm={"gamma": 0.8, "entropy_coefficient": 0.001, **algorithm},
+        optimizer={"learning_rate": 0.003},
+        ga3c={"dynamic": False, "training_batch": 64, **ga3c},
+    )
+    async with training(settings) as backend:
+        await train(backend, corridor_solved(settings))
+
+
+# Measures.
+
+
+async def test_a_balanced_run_predicts_t_max_times_as_often_as_it_trains() -> None:
+    """PPS ≈ TPS × t_max, where episodes do not cut rollouts short (Babaeizadeh et al. 2017, §4).
+
+    And an exchange is due after so many steps, though no episode ends.
+    """
+    settings = experiment(
+        "tests.tiny:Faulty",
+        {"length": 0},
+        child={
+            "backend": "ga3c",
+            "exchange": "free",
+            "exchange_seconds": 0.0,
+            "exchange_steps": 2000,
+        },
+        ga3c={"agents": 4, "dynamic": False, "training_batch": 20},
+    )
+    async with training(settings) as backend, asyncio.timeout(60):
+        work = await exchange(backend)
+        assert work.steps >= 2000
+        assert not work.returns
+        # A window that begins now.
+        backend._counted_at = 0.0
+        backend._counted = backend.slots.counters.sum(0)
+        predictions = rollouts = 0.0
+        while rollouts < 2000:
+            await backend.due()
+            done = backend.slots.counters.sum(0) - backend._counted
+            predictions, rollouts = done[Count.PREDICTIONS], done[Count.ROLLOUTS]
+            backend.release()
+        measures = backend.take_work().measures
+    # At either end of the window, each agent has at most its slots full of steps that are acted and
+    # not yet trained on.
+    assert abs(predictions - rollouts * 5) <= 2 * 4 * 3 * 5
+    assert measures["training_batch"] == pytest.approx(20, abs=0.5)
+    assert 1 <= measures["prediction_batch"] <= 4
+    assert 0 <= measures["lag"] <= 12
+    assert {name: measures[name] for name in ("predictors", "trainers", "agents")} == {
+        "predictors": 1,
+        "trainers": 1,
+        "agents": 4,
+    }
+
+
+async def test_an_agent_has_no_torch_and_little_memory_of_its_own() -> None:
+    async with training(experiment("LunarLander-v3")) as backend:
+        await train(backend, lambda _: updates(backend) > 20)
+        for pid in backend.pids:
+            assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+            assert psutil.Process(pid).memory_full_info().uss <= 20e6
+
+
+async def test_threads_and_agents_are_adjusted_while_it_runs() -> None:
+    settings = experiment(
+        "Corridor",
+        ga3c={
+            "dynamic": True,
+            "agents": 2,
+            "window_seconds": 0.2,
+            "max_predictors": 2,
+            "max_trainers": 2,
+            "max_agents": 3,
+        },
+    )
+    async with training(settings) as backend:
+        tried: set[tuple[int, ...]] = set()
+
+        def several(_: Vector) -> bool:
+            tried.add(tuple(backend.setting))
+            return len(tried) > 4 and {agents for *_, agents in tried} >= {2, 3}
+
+        await train(backend, several)
+        assert backend.adjustment is not None
+        assert len(backend.adjustment.trace) >= 4
+        await train(backend, lambda _: len(backend.pids) == backend.setting.agents)
+        before = updates(backend)
+        await train(backend, lambda _: updates(backend) > before + 20)
+
+
+# What goes wrong.
+
+
+async def test_an_engine_that_dies_again_and_again_ends_the_child() -> None:
+    async with training(bandit()) as backend:
+
+        def kill(_: Vector) -> None:
+            assert backend._engine is not None
+            backend._engine.kill()
+
+        with pytest.raises(
+            EnvironmentFailure, match="died 3 times without an update: exit code -9"
+        ):
+            await train(backend, kill)
+
+
+async def test_an_agent_whose_environment_raises_ends_the_child_by_name() -> None:
+    async with training(faulty(fault="raise")) as backend:
+        with pytest.raises(
+            EnvironmentFailure, match=r"agent \d died 3 times .*ValueError: the cable is loose"
+        ):
+            await train(backend, lambda _: False)
+
+
+async def test_an_engine_that_dies_as_it_builds_is_told() -> None:
+    """What else it may be is in `test_engine`, and how it is told in `test_engine_process`."""
+    backend = GA3C(faulty(fault="kill", where="construct"), 1)
+    try:
+        with pytest.raises(EnvironmentFailure, match="exit code -9"):
+            await backend.startup()
+    finally:
+        await backend.shutdown()
+
+
+def test_no_cores_are_the_users_mistake() -> None:
+    with pytest.raises(ConfigurationError, match="cores = 0: at least 1 is needed"):
+        GA3C(faulty(), 0)
+
+
+# What is left behind.
+
+
+@pytest.mark.alone
+async def test_nothing_is_left_behind() -> None:
+    async def life(killed: bool) -> list[psutil.Process]:
+        async with training(bandit()) as backend:
+            await train(backend, lambda _: updates(backend) > 20)
+            assert backend._engine is not None
+            processes = [psutil.Process(pid) for pid in (*backend.pids, backend._engine.pid)]
+            if killed:
+                os.kill(backend.pids[0], signal.SIGKILL)
+                backend._engine.kill()
+                first = backend._engine
+                await train(backend, lambda _: backend._engine is not first)
+                processes += [psutil.Process(pid) for pid in backend.pids]
+            return processes
+
+    left = []
+    for killed in (False, True):  # the nursery, which stays, is there from other tests or the first
+        processes = await life(killed)
+        assert not any(process.is_running() for process in processes)
+        await asyncio.sleep(0)  # what was cancelled last is forgotten in the next turn of the loop
+        gc.collect()
+        left.append((len(os.listdir("/proc/self/fd")), shared_memory()))
+    assert left[0] == left[1]
+
+
+@pytest.mark.alone
+async def test_stopped_while_the_model_is_built_it_does_not_wait() -> None:
+    backend = GA3C(faulty(fault="sleep", where="construct"), 1)
+    beginning = asyncio.ensure_future(backend.startup())
+    await eventually(lambda: backend._engine is not None)
+    beginning.cancel()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.wait((beginning,))
+    await backend.shutdown()
+    assert loop.time() - began < 2.0
+
+
+SCRIPT = """
+import asyncio, sys
+from genkidama.plugins.ga3c.backend import GA3C
+from tests.plugins.ga3c.test_backend import bandit
+
+async def main():
+    backend = GA3C(bandit(), 2)
+    await backend.startup()
+    await backend.begin(None)
+    await backend.due()
+    assert "torch" not in sys.modules, "a child that waits imports no torch"
+    print("trains", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        SCRIPT.replace("from tests.plugins.ga3c.test_backend import bandit", CHILDS_EXPERIMENT)
+    )
+    with starting(tmp_path) as start:
+        child = start("script")
+        until(lambda: "trains" in child.out, "it trains")
+        family = child.family()
+        assert len(family) >= 5  # itself, the engine, the nursery, two agents
+        os.kill(child.pid, signal.SIGKILL)
+        psutil.wait_procs(family, 10)
+        assert not any(process.is_running() for process in family)
+
+
+#: The bandit without what this file imports, torch among it.
+CHILDS_EXPERIMENT = f"""
+from genkidama.config.experiment import Experiment
+bandit = lambda: Experiment.from_dict({bandit().to_dict()!r})
+"""

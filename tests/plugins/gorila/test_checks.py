@@ -1,0 +1,86 @@
+"""Which settings fit a replay for all children."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+
+SHARED = {"replay.steps": 1000, "replay.url": "embedded"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"replay.url": "embedded"},
+            "mine: replay.url = 'embedded': with replay.steps = 0 nothing is kept there; set it to "
+            "how many steps all children keep together",
+        ),
+        (
+            {"replay.url": "redis://:opensesame@far:6379"},
+            "mine: replay.url = 'redis://…@far:6379': with replay.steps = 0 nothing is kept there; "
+            "set it to how many steps all children keep together",
+        ),
+        (
+            {"child.roles": ["act", "learn"]},
+            "mine: child.roles = ['act', 'learn']: children that only act, or only learn, share a "
+            "replay; set replay.url to 'embedded'",
+        ),
+        (
+            {**SHARED, "child.roles": ["act"], "environment.normalize_rewards": True},
+            "mine: child.roles = ['act']: the statistics of environment.normalize_rewards = True "
+            "come from children that act and learn; set it to false, or child.roles to ['bundle']",
+        ),
+        (
+            {"replay.url": "http://far"},
+            "mine: replay.url = 'http://far': "
+            "expected 'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'",
+        ),
+        (
+            {**SHARED, "child.backend": "ga3c"},
+            "mine: replay.steps = 1000: the backend ga3c has no replay tensor; set it to 0, or "
+            "child.backend to 'hogwild'",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment().with_settings(changes, source="mine")
+    assert str(caught.value) == sentence
+
+
+def test_a_search_has_nothing_to_share() -> None:
+    search = {"search": {"phase_steps": 100, "space": {"algorithm": {"gamma": [0.9, 0.99]}}}}
+    shared = {"replay": {"steps": 1000, "url": "embedded"}}
+    try:
+        Experiment.from_dict(search, "mine")
+    except ConfigurationError as error:
+        pytest.fail(f"the search itself: {error}")
+    with pytest.raises(ConfigurationError, match=r"^mine: replay\.url = 'embedded': in a search"):
+        Experiment.from_dict({**search, **shared}, "mine")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "local",
+        "embedded",
+        "redis://far",
+        "redis://far:6379/3",
+        "redis://:pass@far",
+        "rediss://user:pass@[::1]:6380",
+        "redis://:pass@:4711",
+    ],
+)
+@pytest.mark.parametrize("roles", [["bundle"], ["act"], ["learn"], ["act", "act", "bundle"]])
+def test_what_fits_is_taken(url: str, roles: list[str]) -> None:
+    if url == "local":
+        roles = ["bundle"]
+    changes = {"replay.steps": 1000, "replay.url": url, "child.roles": roles}
+    found = Experiment().with_settings(changes)
+    assert found.shares_replay == (url != "local")
+    assert found.role == (roles[0] if len(roles) == 1 else "bundle")

@@ -1,0 +1,280 @@
+"""DQN by value, and by torch: the loss, the targets, the gradient, and what a head does."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Algorithm, Environment, Network, ReplaySettings
+from genkidama.errors import ConfigurationError
+from genkidama.learning.learners import gradients, make_learner
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Rollout, Transitions
+from genkidama.plugins.gorila.dqn import DQN, Greedy, dqn_loss, dqn_slopes
+
+
+class Remembered:
+    """A replay that gives what it was told, and notes what it was asked for."""
+
+    def __init__(self, steps: Transitions) -> None:
+        self.steps = steps
+        self.asked: list[dict[str, Any]] = []
+        self.errors: list[np.ndarray] = []
+
+    def __len__(self) -> int:
+        return 100
+
+    def sample(self, count: int, **keywords: Any) -> Transitions:
+        self.asked.append({"count": count} | keywords)
+        return self.steps
+
+    def prioritize(self, places: np.ndarray, errors: np.ndarray) -> None:
+        assert np.array_equal(places, self.steps.places)
+        self.errors.append(np.array(errors))
+
+    def trajectories(self, count: int, length: int, *, own: bool = False) -> Rollout:
+        raise NotImplementedError
+
+
+def model_of(network: Network, exponent: float = 0.0, space: Any = None, **algorithm: Any) -> Model:
+    experiment = Experiment(
+        network=network,
+        algorithm=Algorithm(name="dqn", start_steps=10, **algorithm),
+        replay=ReplaySettings(steps=100, priority_exponent=exponent),
+        environment=Environment(),
+    )
+    spaces: Any = SimpleNamespace(
+        observation_space=Box(-9.0, 9.0, (3,)) if space is None else space,
+        action_space=Discrete(4, start=5),
+    )
+    return Model(experiment, spaces)
+
+
+def steps_of(rng: np.random.Generator, m: int = 7, shape: tuple[int, ...] = (3,)) -> Transitions:
+    terminated = rng.random(m) < 0.3
+    return Transitions(
+        observations=rng.normal(size=(m, *shape)).astype(np.float32),
+        actions=rng.integers(4, size=(m, 1)),
+        rewards=(3.0 * rng.normal(size=m)).astype(np.float32),
+        following=rng.normal(size=(m, *shape)).astype(np.float32),
+        terminated=terminated,
+        truncated=~terminated & (rng.random(m) < 0.3),
+        log_mu=np.full(m, np.nan, np.float32),
+        discounts=np.where(terminated, 0.0, 0.9 ** rng.integers(1, 4, m)).astype(np.float32),
+        weights=rng.random(m).astype(np.float32),
+        places=np.arange(m),
+    )
+
+
+def rollout_of(
+    model: Model, replay: Remembered, target: torch.Tensor, progress: float = 0.0
+) -> Any:
+    nothing: Any = np.empty(0)
+    return Rollout(
+        torch.empty(0),
+        torch.empty(0),
+        nothing,
+        nothing,
+        nothing,
+        torch.empty(0),
+        progress=progress,
+        replay=replay,
+        target=target,
+    )
+
+
+def values_of(model: Model, vector: torch.Tensor, observations: np.ndarray) -> np.ndarray:
+    """Q of each action by torch, at the numbers of `vector`."""
+    kept = model.vector.clone()
+    model.vector[: model.trainable] = vector
+    with torch.no_grad():
+        outputs, values = model.network(torch.from_numpy(observations))
+        if model.experiment.algorithm.dueling:
+            outputs = values[:, None] + outputs - outputs.mean(1, keepdim=True)
+    model.vector.copy_(kept)
+    return outputs.numpy()
+
+
+networks = st.builds(
+    Network,
+    hidden=st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple),
+    activation=st.sampled_from(["tanh", "relu", "elu"]),
+    shared=st.booleans(),
+    initialization=st.just("normal"),
+    initial_deviation=st.just(0.7),
+)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=25)
+@given(networks, st.booleans(), st.booleans(), st.sampled_from([0.0, 0.5, 1.0]), seeds)
+def test_the_gradient_is_that_of_the_definition_by_hand_and_by_torch(
+    network: Network, double: bool, dueling: bool, huber: float, seed: int
+) -> None:
+    """y = R + γ^m·Q⁻(s′, a*), step by step; then the loss' slope by finite differences of torch."""
+    rng = np.random.default_rng(seed)
+    model = model_of(network, double=double, dueling=dueling, huber=huber)
+    algorithm = model.experiment.algorithm
+    target = torch.from_numpy(rng.normal(size=model.trainable).astype(np.float32))
+    steps = steps_of(rng)
+    replay = Remembered(steps)
+    behind = values_of(model, target, steps.following)
+    now = values_of(model, model.vector, steps.following)
+    expected = []
+    for t in range(7):
+        best = int((now if double else behind)[t].argmax())
+        expected.append(steps.rewards[t] + steps.discounts[t] * behind[t, best])
+    chosen = values_of(model, model.vector, steps.observations)[np.arange(7), steps.actions[:, 0]]
+    errors = chosen - np.array(expected, np.float32)
+    losses = [
+        w * (0.5 * e * e if not huber or abs(e) <= huber else huber * (abs(e) - 0.5 * huber))
+        for w, e in zip(steps.weights.tolist(), errors.tolist(), strict=True)
+    ]
+    learner = make_learner(algorithm, model)
+    assert isinstance(learner, DQN)
+    rollout = rollout_of(model, replay, target)
+    loss = next(iter(learner.losses(rollout, torch.Generator())))
+    assert loss.item() == pytest.approx(np.mean(losses), rel=1e-3, abs=1e-4)
+    assert replay.errors[-1] == pytest.approx(errors, rel=1e-3, abs=1e-3)
+    model.gradient.zero_()
+    loss.backward()
+    by_torch = model.gradient.numpy().copy()
+    model.gradient.fill_(float("nan"))
+    next(iter(gradients(learner, model, rollout, torch.Generator())))
+    by_hand = model.gradient.numpy()
+    assert np.linalg.norm(by_hand - by_torch) <= 1e-4 * max(1.0, np.linalg.norm(by_torch))
+    assert replay.errors[-1] == pytest.approx(errors, rel=1e-3, abs=1e-3)
+
+
+@given(
+    st.lists(st.floats(-9.0, 9.0), min_size=1, max_size=5),
+    st.sampled_from([0.0, 1.0, 2.5]),
+    st.sampled_from(["mean", "sum"]),
+    seeds,
+)
+def test_slopes_are_the_derivatives_of_the_loss(
+    errors: list[float], huber: float, reduction: Any, seed: int
+) -> None:
+    algorithm = Algorithm(name="dqn", huber=huber, reduction=reduction)
+    weights = np.random.default_rng(seed).random(len(errors)).astype(np.float32)
+    error = torch.tensor(errors, requires_grad=True)
+    dqn_loss(error, torch.from_numpy(weights), algorithm).backward()
+    found = dqn_slopes(np.array(errors, np.float32), weights, algorithm)
+    assert error.grad is not None
+    assert found == pytest.approx(error.grad.numpy(), rel=1e-5, abs=1e-6)
+
+
+def test_it_asks_for_as_many_updates_as_are_set_with_a_correction_that_reaches_1() -> None:
+    model = model_of(Network(hidden=(4,)), 0.6, batch_updates=3, minibatch_size=5, n_steps=2)
+    replay = Remembered(steps_of(np.random.default_rng(0)))
+    learner = make_learner(model.experiment.algorithm, model)
+    for progress in (0.0, 1.0):
+        rollout = rollout_of(model, replay, torch.zeros(model.trainable), progress)
+        assert len(list(gradients(learner, model, rollout, torch.Generator()))) == 3
+    assert (
+        replay.asked
+        == [{"count": 5, "steps": 2, "correction": 0.4}] * 3
+        + [{"count": 5, "steps": 2, "correction": 1.0}] * 3
+    )
+
+
+def test_it_draws_uniformly_without_an_exponent_and_waits_for_enough_steps() -> None:
+    model = model_of(Network(hidden=(4,)))
+    replay = Remembered(steps_of(np.random.default_rng(0)))
+    learner = make_learner(model.experiment.algorithm, model)
+    rollout = rollout_of(model, replay, torch.zeros(model.trainable))
+    assert len(list(learner.losses(rollout, torch.Generator()))) == 1
+    assert "correction" not in replay.asked[0]
+    late = msgspec.structs.replace(model.experiment.algorithm, start_steps=101)
+    assert list(make_learner(late, model).losses(rollout, torch.Generator())) == []
+
+
+def test_uniform_samples_of_all_updates_are_drawn_together_and_each_is_used_once() -> None:
+    model = model_of(Network(hidden=(4,)), batch_updates=3, minibatch_size=5)
+    replay = Remembered(steps_of(np.random.default_rng(0), 15))
+    seen: list[int] = []
+    replay.prioritize = lambda places, errors: seen.extend(places)  # type: ignore[method-assign]
+    rollout = rollout_of(model, replay, torch.zeros(model.trainable))
+    learner = make_learner(model.experiment.algorithm, model)
+    for found in (gradients(learner, model, rollout, torch.Generator()), learner.losses):
+        seen.clear()
+        updates = found(rollout, torch.Generator()) if callable(found) else found
+        assert len(list(updates)) == 3
+        assert seen == list(range(15))
+    assert replay.asked == [{"count": 15, "steps": 1}] * 2
+
+
+def test_theta_minus_is_read_where_it_lies() -> None:
+    """It changes behind the learner's back: the next update knows."""
+    model = model_of(Network(hidden=(4,)), double=False)
+    replay = Remembered(steps_of(np.random.default_rng(0)))
+    learner = make_learner(model.experiment.algorithm, model)
+    target = torch.zeros(model.trainable)
+    rollout = rollout_of(model, replay, target)
+    for number in range(2):
+        target.copy_(model.vector[: model.trainable] * number)
+        list(gradients(learner, model, rollout, torch.Generator()))
+    now = values_of(model, model.vector, replay.steps.observations)
+    behind = values_of(model, target, replay.steps.following).max(1)
+    chosen = now[np.arange(7), replay.steps.actions[:, 0]]
+    assert replay.errors[0] == pytest.approx(chosen - replay.steps.rewards, abs=1e-5)
+    assert replay.errors[1] == pytest.approx(
+        chosen - replay.steps.rewards - replay.steps.discounts * behind, abs=1e-5
+    )
+
+
+def test_images_are_learned_from_by_convolutions() -> None:
+    model = model_of(
+        Network(name="convolutional", convolutions=((2, 4, 2),), hidden=(8,)),
+        space=Box(0, 255, (1, 12, 12), np.uint8),
+        dueling=True,
+    )
+    replay = Remembered(steps_of(np.random.default_rng(0), shape=(1, 12, 12)))
+    learner = make_learner(model.experiment.algorithm, model)
+    rollout = rollout_of(model, replay, torch.zeros(model.trainable))
+    for loss in learner.losses(rollout, torch.Generator()):
+        loss.backward()
+    assert model.gradient.abs().sum() > 0.0
+    # θ⁻ is all 0, and so is what it says.
+    chosen = values_of(model, model.vector, replay.steps.observations)
+    errors = chosen[np.arange(7), replay.steps.actions[:, 0]] - replay.steps.rewards
+    assert replay.errors[0] == pytest.approx(errors, abs=1e-4)
+
+
+# The head.
+
+
+def test_the_best_action_is_taken_but_with_probability_epsilon() -> None:
+    head = Greedy(Discrete(4, start=5))
+    outputs = np.array([0.0, 3.0, 1.0, 2.0], np.float32)
+    rng = np.random.default_rng(0)
+    one, several = head.sampler(rng, 0.2), head.together(rng, 0.2, 3)
+    singles = np.array([int(one(outputs)) for _ in range(6000)])
+    stored, taken = several(np.tile(outputs, (3, 1)))
+    assert stored.shape == (3, 1)
+    assert taken == (stored[:, 0] + 5).tolist()
+    lanes = np.concatenate([several(np.tile(outputs, (3, 1)))[0][:, 0] for _ in range(2000)])
+    generator = torch.Generator().manual_seed(0)
+    batch = head.sample(torch.from_numpy(np.tile(outputs, (6000, 1))), 0.2, generator)
+    for actions in (singles, lanes, batch[:, 0].numpy()):
+        shares = np.bincount(actions, minlength=4) / 6000
+        assert shares == pytest.approx([0.05, 0.85, 0.05, 0.05], abs=0.02)
+    assert {int(head.sampler(rng, 0.0)(outputs)) for _ in range(50)} == {1}
+    assert head.mode(outputs) == 1
+
+
+def test_continuous_actions_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^algorithm.name = 'dqn': values a number of act"
+    ):
+        Greedy(gymnasium.spaces.Box(-1.0, 1.0, (2,)))

@@ -1,0 +1,127 @@
+"""What stands between us and an engine, each in a line with a way out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.plugins.gorila.engine import PASSWORD, EngineGone, RedisClient, without_password
+from tests.engines import RealEngine, free_port, running, saying
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEngine]:
+    with running(tmp_path_factory.mktemp("engine"), "--appendonly", "yes") as engine:
+        yield engine
+
+
+def test_an_engine_that_keeps_a_file_is_good(engine: RealEngine) -> None:
+    found = RedisClient(engine.url)
+    assert found.check() == ""
+    found.close()
+
+
+def test_one_that_keeps_none_is_warned_of(tmp_path: Path) -> None:
+    with running(tmp_path) as engine:
+        found = RedisClient(engine.url)
+        assert found.check() == (
+            "the engine forgets its replay when it ends; start it with appendonly yes "
+            "(CONFIG SET appendonly yes)"
+        )
+        with engine.client() as client:
+            client.config_set("maxmemory", 10**8)
+            client.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(ConfigurationError, match=r"'allkeys-lru' may throw the replay away"):
+            found.check()
+        found.close()
+
+
+def test_an_engine_that_is_not_there_is_told_how_to_start() -> None:
+    port = free_port()
+    with pytest.raises(EngineGone) as caught:
+        RedisClient(f"redis://127.0.0.1:{port}").check()
+    assert str(caught.value) == (
+        f"replay.url = 'redis://127.0.0.1:{port}': no engine answers there: Error 111 connecting "
+        f"to 127.0.0.1:{port}. Connection refused; start one with "
+        f"`valkey-server --port {port} --appendonly yes --appendfsync no`, "
+        "or set replay.url to 'embedded'"
+    )
+
+
+@pytest.mark.parametrize("given", ["wrong", ""])
+def test_a_wrong_password_is_said_and_none_is_shown(engine: RealEngine, given: str) -> None:
+    url = f"redis://{given and f':{given}@'}127.0.0.1:{engine.port}"
+    with pytest.raises(ConfigurationError) as caught:
+        RedisClient(url).check()
+    assert str(caught.value).startswith(f"replay.url = {without_password(url)!r}: the engine ")
+    assert str(caught.value).endswith(
+        "give it as redis://:PASSWORD@HOST:PORT, or in the environment as GENKIDAMA_REPLAY_PASSWORD"
+    )
+    assert "wrong" not in str(caught.value).lower().replace("wrongpass", "")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_environments_password_is_for_a_url_without_one(
+    engine: RealEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD, engine.password)
+    found = RedisClient(f"redis://127.0.0.1:{engine.port}")
+    assert found.check() == ""
+    found.close()
+
+
+def test_an_engine_that_is_too_old_is_named_with_what_is_needed() -> None:
+    with saying("redis_version:5.0.7\r\n") as url:
+        found = RedisClient(url)
+        with pytest.raises(ConfigurationError) as caught:
+            found.check()
+        found.close()
+    assert str(caught.value) == (
+        f"replay.url = {url!r}: Redis 5.0.7 is too old; Valkey, or Redis 6.0 or later is needed"
+    )
+
+
+def test_an_engine_whose_memory_is_full_is_said_to_be(tmp_path: Path) -> None:
+    with running(tmp_path, "--maxmemory", "2mb") as engine:
+        found = RedisClient(engine.url)
+
+        def fill(client: Any) -> None:
+            for number in range(100):
+                client.set(str(number), bytes(100_000))
+
+        with pytest.raises(EnvironmentFailure, match=r"the engine's memory is full; raise its max"):
+            found.ask(fill)
+        found.close()
+
+
+def test_a_user_who_may_not_do_it_is_told_what_to_allow(engine: RealEngine) -> None:
+    with engine.client() as client:
+        client.execute_command("ACL", "SETUSER", "shy", "on", ">word", "+info", "+ping")
+    found = RedisClient(f"redis://shy:word@127.0.0.1:{engine.port}")
+    with pytest.raises(ConfigurationError, match=r"allow it keys genkidama:\* and scripting$"):
+        found.ask(lambda client: client.get("genkidama:x"))
+    found.close()
+
+
+def test_without_a_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "valkey", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]'$"):
+        RedisClient("redis://far")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://far:6379", "redis://far:6379"),
+        ("rediss://:word@far/1", "rediss://…@far/1"),
+        ("redis://user:word@far", "redis://…@far"),
+        ("embedded", "embedded"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown

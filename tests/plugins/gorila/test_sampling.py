@@ -1,0 +1,282 @@
+"""Drawing from the replay tensor, against the lists that its writers keep."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from genkidama.child.replay_tensor import ReplayTensor
+from genkidama.plugins.gorila.sampling import Sampler
+from tests.child.test_replay_tensor import (
+    GOES_ON,
+    TERMINATED,
+    TRUNCATED,
+    Step,
+    Writer,
+    everything,
+    kinds,
+    noted,
+    shared,
+)
+
+
+def story(cores: int = 3, batches: int = 4) -> tuple[ReplayTensor, list[Writer]]:
+    """Cores that have written more than a lap, the first of them nothing."""
+    memory = shared(cores, 8)
+    writers = [Writer(memory, 4, index) for index in range(cores)]
+    for writer in writers[1:]:
+        for _ in range(batches):
+            writer.write([GOES_ON, TRUNCATED, TERMINATED, GOES_ON])
+    return ReplayTensor(memory, 4, (2,), 1), writers
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("share", [None, 2])
+def test_every_step_is_as_probable_as_every_other(replacement: bool, share: int | None) -> None:
+    replay, _ = story()
+    rng = np.random.default_rng(0)
+    there = everything(replay, share)
+    counts = {step["rewards"]: 0 for step in there}
+    for _ in range(2000):
+        for step in noted(Sampler(replay).sample(rng, 5, share=share, replacement=replacement)):
+            counts[step["rewards"]] += 1
+    expected = 2000 * 5 / len(there)
+    assert max(abs(count - expected) for count in counts.values()) < 6 * expected**0.5
+
+
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_with_replacement_what_is_drawn_is_there(count: int, seed: int) -> None:
+    replay, _ = story()
+    there = everything(replay)
+    drawn = noted(Sampler(replay).sample(np.random.default_rng(seed), count))
+    assert len(drawn) == count
+    assert all(step in there for step in drawn)
+
+
+def test_without_replacement_no_step_comes_twice() -> None:
+    replay, _ = story()
+    there = everything(replay)
+    for count in range(1, len(there) + 1):
+        rng = np.random.default_rng(count)
+        drawn = [
+            step["rewards"] for step in noted(Sampler(replay).sample(rng, count, replacement=False))
+        ]
+        assert len(set(drawn)) == count
+
+
+def test_what_is_drawn_is_the_readers_own() -> None:
+    replay, _ = story()
+    drawn = Sampler(replay).sample(np.random.default_rng(0), 50)
+    copy = noted(drawn)
+    replay.tensor[:] = -1.0
+    assert noted(drawn) == copy
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "replacement", "sentence"),
+    [
+        (1, 0, True, "1 steps asked for, 0 are there"),
+        (1, 0, False, "1 steps asked for, 0 are there"),
+        (10, 1, False, "10 steps asked for, 9 are there"),
+        (19, None, False, "19 steps asked for, 18 are there"),
+    ],
+)
+def test_steps_that_are_not_there_cannot_be_sampled(
+    count: int, share: int | None, replacement: bool, sentence: str
+) -> None:
+    replay, _ = story()
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        Sampler(replay).sample(
+            np.random.default_rng(0), count, share=share, replacement=replacement
+        )
+
+
+# Several steps.
+
+GAMMA = 0.5
+
+
+def rows_of(replay: ReplayTensor, index: int) -> dict[tuple[float, ...], int]:
+    """The rows of a share that hold steps, by their observations."""
+    rows = np.flatnonzero(replay.following[index] > 0.0).tolist()
+    return {tuple(replay.observations[index, row].tolist()): row for row in rows}
+
+
+def chained(writer: Writer, step: Step, rows: dict[tuple[float, ...], int], n: int) -> list[Step]:
+    """The step and what follows it, as far as it lies further down, at most n in all."""
+    by_observation = {tuple(step["observations"]): step for step in writer.steps}
+    chain = [step]
+    while len(chain) < n and not (chain[-1]["terminated"] or chain[-1]["truncated"]):
+        here = rows[tuple(chain[-1]["observations"])]
+        after = tuple(chain[-1]["following"])
+        if after not in by_observation or rows.get(after, -1) <= here:
+            break
+        chain.append(by_observation[after])
+    return chain
+
+
+lanes_of_batches = st.integers(1, 3).flatmap(
+    lambda lanes: st.tuples(
+        st.just(lanes),
+        st.lists(
+            st.tuples(
+                st.integers(0, 9),
+                st.lists(st.lists(kinds, min_size=3, max_size=3), min_size=lanes, max_size=lanes),
+            ),
+            min_size=1,
+            max_size=25,
+        ),
+    )
+)
+
+
+@settings(max_examples=40)
+@given(lanes_of_batches, st.integers(1, 7), st.integers(0, 2**32 - 1))
+def test_n_steps_are_summed_up_as_far_as_they_are_remembered(
+    played: tuple[int, list[tuple[int, list[list[int]]]]], n: int, seed: int
+) -> None:
+    """At episodes' ends, truncations, batches' ends, wraps, the write head and deaths of cores."""
+    lanes, story = played
+    batch = 3 * lanes
+    memory = shared(1, 2 * batch, batch, lanes=lanes)
+    replay, writer = ReplayTensor(memory, batch, (2,), 1), Writer(memory, batch, lanes=lanes)
+    for luck, parts in story:
+        if luck == 0:
+            writer.die(*parts)
+        writer.write(*parts)
+    rows = rows_of(replay, 0)
+    by_first = {step["observations"][0]: step for step in writer.steps}
+    drawn = Sampler(replay, GAMMA).sample(np.random.default_rng(seed), 30, steps=n)
+    assert drawn.weights.tolist() == [1.0] * 30
+    for found, discount, place in zip(noted(drawn), drawn.discounts, drawn.places, strict=True):
+        chain = chained(writer, by_first[found["observations"][0]], rows, n)
+        first, last = chain[0], chain[-1]
+        assert place == rows[tuple(first["observations"])]
+        total = sum(GAMMA**k * step["rewards"] for k, step in enumerate(chain))
+        assert found["rewards"] == pytest.approx(total, rel=1e-6)
+        for name in ("following", "terminated", "truncated"):
+            assert found[name] == last[name]
+        assert (found["actions"], found["log_mu"]) == (first["actions"], first["log_mu"])
+        assert discount == (0.0 if last["terminated"] else GAMMA ** len(chain))
+    memory.close()
+
+
+def test_a_batchs_end_does_not_shorten_what_is_summed_up() -> None:
+    """Neither with one lane nor with several, which begin in new rows."""
+    for lanes in (1, 2):
+        batch = 2 * lanes
+        memory = shared(1, 20 * batch, batch, lanes=lanes)
+        writer = Writer(memory, batch, lanes=lanes)
+        for _ in range(6):
+            writer.write(*[[GOES_ON] * 2] * lanes)
+        sampler = Sampler(ReplayTensor(memory, batch, (2,), 1), GAMMA)
+        drawn = sampler.sample(np.random.default_rng(0), 12 * lanes, replacement=False, steps=5)
+        lengths = np.log(drawn.discounts) / np.log(GAMMA)
+        assert sorted(lengths.round().tolist()) == sorted([1, 2, 3, 4, *[5] * 8] * lanes)
+        memory.close()
+
+
+def test_rewards_are_scaled_and_cut_before_they_are_summed_up() -> None:
+    memory = shared(1, 20)
+    writer = Writer(memory, 4)
+    writer.write([GOES_ON] * 3 + [TERMINATED])
+    sampler = Sampler(ReplayTensor(memory, 4, (2,), 1), 1.0, lambda r: r.clip(-1.0, 1.0))
+    drawn = sampler.sample(np.random.default_rng(0), 4, replacement=False, steps=3)
+    assert sorted(drawn.rewards.tolist()) == [1.0, 2.0, 3.0, 3.0]
+    memory.close()
+
+
+@settings(max_examples=40)
+@given(lanes_of_batches, st.integers(1, 5), st.integers(0, 2**32 - 1))
+def test_trajectories_are_what_was_played(
+    played: tuple[int, list[tuple[int, list[list[int]]]]], length: int, seed: int
+) -> None:
+    lanes, story = played
+    batch = 3 * lanes
+    memory = shared(1, 2 * batch, batch, lanes=lanes)
+    replay, writer = ReplayTensor(memory, batch, (2,), 1), Writer(memory, batch, lanes=lanes)
+    for _, parts in story:
+        writer.write(*parts)
+    rows = rows_of(replay, 0)
+    by_first = {step["observations"][0]: step for step in writer.steps}
+    sampler = Sampler(replay)
+    table, observations, ends, cuts, following = sampler.trajectories(
+        np.random.default_rng(seed), 4, length, None
+    )
+    assert ends.sum() == 4
+    starts = [0, *(np.flatnonzero(ends) + 1).tolist()]
+    behind = iter(following.tolist())
+    for start, stop in pairwise(starts):
+        chain = chained(writer, by_first[table[start, 0]], rows, length)
+        found = table[start:stop]
+        assert found[:, :2].tolist() == [step["observations"] for step in chain]
+        assert (observations[start:stop] == found[:, :2]).all()
+        assert found[:, 2:4].tolist() == [[*step["actions"], step["rewards"]] for step in chain]
+        assert cuts[start : stop - 1].sum() == 0
+        assert cuts[stop - 1] == (not chain[-1]["terminated"])
+        if cuts[stop - 1]:
+            assert next(behind) == chain[-1]["following"]
+    assert not list(behind)
+    memory.close()
+
+
+# Beside writers.
+
+
+class _Interrupting(Sampler):
+    """While it copies, a writer goes on."""
+
+    def __init__(self, replay: ReplayTensor, meanwhile: Any) -> None:
+        super().__init__(replay)
+        self._meanwhile = meanwhile
+
+    def _walk(self, cores: Any, rows: Any, most: int) -> Any:
+        for act in self._meanwhile:
+            act()
+        return super()._walk(cores, rows, most)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(kinds, min_size=1, max_size=4), min_size=8, max_size=30),
+    st.integers(0, 12),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_what_was_overwritten_while_it_was_copied_is_drawn_again(
+    batches: list[list[int]], meanwhile: int, steps: int, replacement: bool
+) -> None:
+    """However far the writers have come: a block, a lap, or several of them."""
+    memory = shared(1, 8)
+    replay, writer = ReplayTensor(memory, 4, (2,), 1), Writer(memory, 4)
+    for batch in batches:
+        writer.write(batch)
+    acts = iter([lambda batch=batch: writer.write(batch) for batch in batches[:meanwhile]])
+    drawn = _Interrupting(replay, acts).sample(
+        np.random.default_rng(0), 3, replacement=replacement, steps=steps
+    )
+    by_first = {step["observations"][0]: step for step in writer.steps}
+    for found in noted(drawn):
+        # All columns are of one step, and it is none of those that may be written next.
+        step = by_first[found["observations"][0]]
+        assert (found["actions"], found["log_mu"]) == (step["actions"], step["log_mu"])
+        if steps == 1:
+            assert found == step
+    there = {step["observations"][0] for step in everything(replay)}
+    old = {step["observations"][0] for step in writer.steps} - there
+    assert not old & {found["observations"][0] for found in noted(drawn)} or not meanwhile
+    memory.close()
+
+
+def test_without_priorities_none_can_be_asked_for() -> None:
+    memory = shared()
+    with pytest.raises(ValueError, match=r"^no priorities are kept: set replay.priority_exponent"):
+        Sampler(ReplayTensor(memory, 4, (2,), 1)).sample(
+            np.random.default_rng(0), 1, correction=0.4
+        )
+    memory.close()

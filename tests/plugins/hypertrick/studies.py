@@ -1,0 +1,283 @@
+"""Real Optuna studies as a search leaves them: the real rule, a made-up problem, virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import TrialState, create_trial
+
+from genkidama.plugins.hypertrick.findings import StudySnapshot, read
+from genkidama.plugins.hypertrick.halving import Halving
+from genkidama.plugins.hypertrick.methods import SearchRule
+from genkidama.plugins.hypertrick.records import SearchRecord
+from genkidama.plugins.hypertrick.rule import HyperTrick, Mode, Verdict
+from genkidama.plugins.hypertrick.settings import SearchSettings
+
+COMPLETE = TrialState.COMPLETE
+PRUNED = TrialState.PRUNED
+FAIL = TrialState.FAIL
+RUNNING = TrialState.RUNNING
+
+#: As a search file might have it, with a choice of texts.
+SPACE: dict[str, dict[str, Any]] = {
+    "optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True},
+    "algorithm.batch_size": {"low": 2, "high": 100, "log": True, "step": 1},
+    "algorithm.gamma": {"choices": [0.9, 0.95, 0.99, 0.995, 0.999]},
+    "optimizer.name": {"choices": ["adam", "rmsprop", "sgd"]},
+}
+
+
+def rule_of(plan: SearchSettings, seed: int = 0) -> HyperTrick | Halving:
+    """The rule that shall decide in such a search, made by hand."""
+    if plan.method in ("hyperband", "asha"):
+        return Halving(
+            workers=plan.trials,
+            phases=plan.phases,
+            factor=plan.reduction_factor or {"hyperband": 3, "asha": 4}[plan.method],
+            least=plan.least_phases,
+            brackets=plan.method == "hyperband",
+        )
+    return HyperTrick(
+        workers=plan.trials,
+        phases=plan.phases,
+        eviction_rate=plan.eviction_rate,
+        decide_after=() if plan.method == "random" else plan.decide_after,
+        cohort=plan.cohort or None,
+        adaptive=plan.adaptive,
+        seed=seed,
+    )
+
+
+def lander(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
+    """A score that saturates: the learning rate matters most, then γ, the batch size hardly."""
+    off = abs(math.log10(params["optimizer.learning_rate"]) + 3.2)
+    best = (
+        260
+        - 190 * off**1.5
+        - {0.9: 120, 0.95: 70, 0.99: 20, 0.995: 0, 0.999: 10}[params["algorithm.gamma"]]
+    )
+    best -= {"adam": 0, "rmsprop": 10, "sgd": 40}[params["optimizer.name"]]
+    return float(-200 + (best + 200) * (1 - math.exp(-(phase + 1) / 3)) + rng.normal(0, 12))
+
+
+def url_of(folder: Path) -> str:
+    return f"sqlite:///{folder / 'study.db'}"
+
+
+def distribution(dimension: dict[str, Any]) -> BaseDistribution:
+    if "choices" in dimension:
+        return CategoricalDistribution(
+            [
+                c if isinstance(c, str | int | float) else msgspec.json.encode(c).decode()
+                for c in dimension["choices"]
+            ]
+        )
+    kind: Any = IntDistribution if isinstance(dimension["low"], int) else FloatDistribution
+    return kind(
+        dimension["low"],
+        dimension["high"],
+        log=dimension.get("log", False),
+        step=dimension.get("step", 1 if kind is IntDistribution else None),
+    )
+
+
+def make_study(
+    folder: Path | None = None,
+    *,
+    trials: int = 24,
+    phases: int = 5,
+    nodes: int = 4,
+    eviction_rate: float = 0.25,
+    method: str = "hypertrick",
+    space: dict[str, dict[str, Any]] | None = None,
+    score: Callable[[dict[str, Any], int, np.random.Generator], float] = lander,
+    failing: tuple[int, ...] = (5, 11),
+    not_a_number: tuple[int, ...] = (8,),
+    until: float = math.inf,
+    seed: int = 7,
+    settings: dict[str, Any] | None = None,
+) -> optuna.Study:
+    """A search in `folder`/study.db, called "search", following the study's schema.
+
+    Args:
+        folder: where; in memory if absent, which is quicker.
+        failing: trials that crash in their second phase.
+        not_a_number: trials whose second metric is NaN.
+        until: search time at which the search is looked at; what is under way then is RUNNING.
+        settings: replaces entries of the study's attribute.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    rng = np.random.default_rng(seed)
+    space = SPACE if space is None else space
+    study = optuna.create_study(
+        storage=None if folder is None else url_of(folder),
+        study_name="search",
+        direction="maximize",
+    )
+    decide_after = list(range(phases - 1)) if method == "hypertrick" else []
+    about = {
+        "version": "0.1.0",
+        "method": method,
+        "workers": trials,
+        "phases": phases,
+        "eviction_rate": eviction_rate,
+        "decide_after": decide_after,
+        "cohort": None,
+        "phase_unit": "episodes",
+        "phase_length": 500,
+        "space": space,
+        "experiment": {"name": "lander", "environment": {"id": "LunarLander-v3"}},
+    } | (settings or {})
+    study.set_user_attr("genkidama", about)
+    rule: SearchRule = HyperTrick(
+        workers=trials,
+        phases=phases,
+        eviction_rate=eviction_rate,
+        decide_after=about["decide_after"],
+        cohort=about["cohort"],
+        adaptive=about.get("adaptive", False),
+    )
+    if method in ("asha", "hyperband"):
+        rule = msgspec.convert(about, SearchRecord).rule()
+    distributions = {key: distribution(dimension) for key, dimension in space.items()}
+    study.sampler = optuna.samplers.RandomSampler(seed=seed)
+    speeds = rng.uniform(0.7, 1.4, nodes)
+
+    # (time of the report, node, trial, its phases so far); a node starts a trial as soon as it is
+    # free.
+    events: list[tuple[float, int, Any, list[dict[str, Any]], float]] = []
+    started = reported = 0
+
+    def begin(node: int, now: float) -> None:
+        nonlocal started
+        if started < trials and now < until:
+            started += 1
+            trial = study.ask(distributions)
+            heapq.heappush(events, (now + duration(node, trial), node, trial, [], now))
+
+    def duration(node: int, trial: Any) -> float:
+        return float(
+            speeds[node]
+            * (40 + 0.4 * trial.params.get("algorithm.batch_size", 20))
+            * rng.uniform(0.85, 1.2)
+        )
+
+    for node in range(nodes):
+        begin(node, 3.0 * node)
+    while events and events[0][0] <= until:
+        now, node, trial, record, start = heapq.heappop(events)
+        phase = len(record)
+        crashed = trial.number in failing and phase == 1
+        metric = (
+            math.nan
+            if crashed or (trial.number in not_a_number and phase == 1)
+            else score(trial.params, phase, rng)
+        )
+        decision = rule.decide(trial.number, phase, metric)
+        record.append(
+            {
+                "phase": phase,
+                "node": f"child-{node + 1}",
+                "start": start,
+                "end": now,
+                "metric": None if math.isnan(metric) else metric,
+                "order": decision.order,
+                "worse": decision.worse,
+                "mode": decision.mode.value,
+                "verdict": decision.verdict.value,
+                "steps": 50_000 * (phase + 1),
+                "episodes": 500 * (phase + 1),
+                "report": reported,
+            }
+        )
+        reported += 1
+        trial.report(metric, phase)
+        trial.set_user_attr("phases", record)
+        trial.set_user_attr(
+            "checkpoint", f"trials/{trial.number:04d}/checkpoints/latest.safetensors"
+        )
+        if decision.verdict is Verdict.CONTINUE and phase + 1 < phases:
+            heapq.heappush(events, (now + duration(node, trial), node, trial, record, now))
+            continue
+        if decision.mode is Mode.FAILURE:
+            trial.set_user_attr(
+                "reason",
+                "the process ended with code 1" if crashed else "the metric is not a number",
+            )
+            study.tell(trial, state=TrialState.FAIL)
+        elif decision.verdict is Verdict.STOP:
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, metric)
+        begin(node, now)
+    return study
+
+
+def phase(
+    number: int,
+    node: str,
+    start: float,
+    end: float,
+    metric: float | None,
+    mode: str = "collection",
+    **more: Any,
+) -> dict[str, Any]:
+    return {
+        "phase": number,
+        "node": node,
+        "start": start,
+        "end": end,
+        "metric": metric,
+        "mode": mode,
+        "verdict": "continue",
+        **more,
+    }
+
+
+def written(*trials: tuple[TrialState, list[dict[str, Any]]], **settings: Any) -> StudySnapshot:
+    """StudySnapshot of a study that was written by hand.
+
+    Two phases and r = 1/4, unless told otherwise.
+    """
+    study = make_study(
+        phases=2, until=-1.0, space={"x.y": {"low": 0.0, "high": 1.0}}, settings=settings
+    )
+    for state, phases in trials:
+        values = {p["phase"]: math.nan if p["metric"] is None else p["metric"] for p in phases}
+        study.add_trial(
+            create_trial(
+                state=state,
+                value=phases[-1]["metric"] if state is TrialState.COMPLETE else None,
+                params={"x.y": 0.5},
+                distributions={"x.y": distribution({"low": 0.0, "high": 1.0})},
+                intermediate_values=values,
+                user_attrs={"phases": phases},
+            )
+        )
+    return read(study)
+
+
+def by_hand() -> StudySnapshot:
+    return written(
+        (
+            COMPLETE,
+            [phase(0, "a", 0, 10, 1.0, report=1), phase(1, "a", 10, 20, 4.0, "none", report=3)],
+        ),
+        (PRUNED, [phase(0, "b", 5, 10, 0.5, "selection", verdict="stop", report=2)]),
+        (FAIL, [phase(0, "b", 12, 14, None, "failure", verdict="stop", report=4)]),
+        (RUNNING, [phase(0, "b", 14, 24, 5.0, "selection", report=5)]),
+        workers=6,
+    )

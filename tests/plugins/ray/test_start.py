@@ -1,0 +1,99 @@
+"""A launch before anything runs: what a user gets wrong, and the children that are to be."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from genkidama.__main__ import main
+from genkidama.errors import ConfigurationError
+from genkidama.plugins.ray import launch
+from genkidama.plugins.ray.node import ChildHost
+from genkidama.plugins.ray.start import _children
+from tests.helpers import constant, small
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"children": 0}, "children = 0: at least 1 is needed"),
+        ({"cores": 0}, "cores = 0: at least 1 is needed"),
+        ({"gpus": -0.5}, "gpus = -0.5: at least 0 is needed"),
+        ({"episodes": -1}, "episodes = -1: at least 0 is needed"),
+    ],
+)
+def test_options_are_checked_before_anything_is_made(
+    tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        launch(constant(), out=tmp_path / "out", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[ray\]'"):
+        launch(constant())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            [],
+            "error: which experiment? give FILE.toml, "
+            "the name of an example (`genkidama examples`), or --resume DIR",
+        ),
+        (
+            ["cart.toml", "--episodes", "-1"],
+            "error: --episodes -1: at least 1 is needed, or 0 for no evaluation",
+        ),
+        (
+            ["search.toml", "--json"],
+            "error: --json: small has a [search], which ends with a report; leave --json out",
+        ),
+        (
+            ["cart.toml", "--resume", "nowhere"],
+            "error: nowhere: holds no run (no experiment.toml); "
+            "give a run's directory, as runs/NAME",
+        ),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = {"space": {"optimizer.learning_rate": [0.1, 0.2]}, "phase_steps": 10}
+    (tmp_path / "cart.toml").write_text(small().to_toml())
+    (tmp_path / "search.toml").write_text(small(search=plan).to_toml())
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["launch", "--ray", *arguments]) == 2
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert capsys.readouterr().err == f"{words}\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_children_are_numbered_and_told_what_their_actors_get() -> None:
+    children = _children(None, "node", [(4, None), (2, None)], 0.5)
+    assert [child.name for child in children] == ["node-1", "node-2"]
+    assert [child.cores for child in children] == [4, 2]
+    for child in children:
+        assert child.kind is ChildHost
+        assert (child.options["num_gpus"], child.options["scheduling_strategy"]) == (0.5, "SPREAD")
+
+
+def test_a_child_with_a_place_stays_there_while_the_node_lives() -> None:
+    pytest.importorskip("ray", reason="needs the extra `ray`")
+    (child,) = _children(None, "child", [(4, "ab" * 28)], 0.0)
+    strategy = child.options["scheduling_strategy"]
+    assert (strategy.node_id, strategy.soft) == ("ab" * 28, True)

@@ -1,0 +1,126 @@
+"""Running sums and what is made of them, against slow means over all samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.protocol.diagnostics import (
+    DIAGNOSTICS,
+    SHAPE,
+    Diagnostics,
+    Window,
+    approximate_kl,
+    weight_of,
+)
+
+
+def writers(count: int = 1) -> tuple[np.ndarray, list[Diagnostics]]:
+    sums = np.zeros((count, *SHAPE))
+    return sums, [Diagnostics(row) for row in sums]
+
+
+_batches = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 300), st.floats(-1e3, 1e3), st.integers(0, 99)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(_batches, st.integers(0, 12))
+def test_means_are_those_over_all_samples_of_all_writers(
+    batches: list[tuple[int, int, float, int]], cut: int
+) -> None:
+    sums, cores = writers(3)
+    window = Window()
+    for part in (batches[:cut], batches[cut:]):
+        values = [np.empty((0, 2))]
+        losses: list[float] = []
+        norms: list[float] = []
+        for core, n, mean, seed in part:
+            draws = np.random.default_rng(seed)
+            both = draws.normal(mean, 1.0 + seed, (n, 2)).astype(np.float32)
+            values.append(both)
+            losses += [mean] * n
+            norms.append(float(n))
+            cores[core].add(n, loss=mean, entropy=math.nan)
+            cores[core].add_values(both[:, 0], both[:, 1])
+            cores[core].close(float(n))
+            cores[core].ended(n)
+        before = window
+        found = before.read(sums.sum(0))
+        if not part:
+            assert found == {} or set(found) == {"explained_variance"}
+            continue
+        assert found["loss"] == pytest.approx(np.mean(losses), abs=1e-9)
+        assert found["gradient_norm"] == found["episode_length"] == pytest.approx(np.mean(norms))
+        assert (found["samples"], found["episodes_ended"]) == (len(losses), len(part))
+        assert "entropy" not in found  # NaN is no figure, and spoils none
+        returns = np.concatenate(values).astype(np.float64)
+        if "explained_variance" in found and cut in (0, len(batches)):
+            expected = 1.0 - np.var(returns[:, 1] - returns[:, 0]) / np.var(returns[:, 1])
+            assert found["explained_variance"] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert window.read(sums.sum(0)) == {}
+
+
+def test_the_explained_variance_waits_for_enough_samples_and_for_returns_that_vary() -> None:
+    sums, (core,) = writers()
+    window = Window()
+    draws = np.random.default_rng(0)
+    all_values, all_returns = draws.normal(size=(2, 90)).astype(np.float32)
+    for part in (slice(0, 30), slice(30, 60)):
+        core.add_values(all_values[part], all_returns[part])
+        core.close(1.0)
+        assert "explained_variance" not in window.read(sums[0])
+    core.add_values(all_values[60:], all_returns[60:])
+    core.close(1.0)
+    expected = 1.0 - np.var(all_returns - all_values) / np.var(all_returns)
+    assert window.read(sums[0])["explained_variance"] == pytest.approx(expected, rel=1e-5)
+    core.add_values(all_values, np.full(90, 7.0, np.float32))
+    core.close(1.0)
+    assert "explained_variance" not in window.read(sums[0])
+
+
+def test_measuring_is_due_after_enough_samples_or_enough_updates() -> None:
+    _, (core,) = writers()
+    large = [core.due(256) for _ in range(24)]
+    assert [number for number, due in enumerate(large) if due] == [3, 11, 19]
+    _, (core,) = writers()
+    small = []
+    for _ in range(100):
+        small.append(core.due(5))
+        if core.updated():
+            core.close(1.0)
+    assert [number for number, due in enumerate(small) if due] == [32, 65, 98]
+    _, (core,) = writers()  # a learner of one's own that notes nothing: its norms are
+    norms = [core.updated() and (core.close(1.0) is None) for _ in range(130)]
+    assert norms.count(True) == 2
+
+
+@given(st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=50))
+def test_the_approximate_kl_is_the_mean_of_the_third_estimator(log_ratios: list[float]) -> None:
+    found = approximate_kl(np.array(log_ratios, np.float32))
+    wide = np.array(np.array(log_ratios, np.float32), np.float64)
+    assert found == pytest.approx(np.mean(np.exp(wide) - 1.0 - wide), rel=1e-4, abs=1e-5)
+    assert found >= 0.0
+
+
+def test_the_approximate_kl_of_many_samples_is_the_divergence() -> None:
+    draws = np.random.default_rng(0)
+    mu, pi = (np.exp(x) / np.exp(x).sum() for x in draws.normal(size=(2, 5)))
+    actions = draws.choice(5, 400_000, p=mu)
+    exact = float((mu * np.log(mu / pi)).sum())
+    assert approximate_kl(np.log(pi / mu)[actions]) == pytest.approx(exact, rel=0.02)
+    assert math.isfinite(approximate_kl(np.array([900.0, -900.0])))
+
+
+def test_a_figure_counts_by_its_samples_its_episodes_or_as_any_other() -> None:
+    figures = {"samples": 7.0, "episodes_ended": 2.0}
+    assert weight_of("entropy", figures) == 7.0
+    assert weight_of("episode_length", figures) == 2.0
+    assert weight_of("lag", figures) == weight_of("entropy", {}) == 1.0
+    assert len(set(DIAGNOSTICS)) == len(DIAGNOSTICS) == 13

@@ -1,0 +1,637 @@
+"""What a child makes of its parent's replies, by value; the test is the line between the two."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import genkidama
+from genkidama.config.experiment import Experiment
+from genkidama.errors import (
+    ConfigurationError,
+    EnvironmentFailure,
+    GenkidamaError,
+    ProtocolError,
+)
+from genkidama.protocol.compression import Encoding
+from genkidama.protocol.delta import ParentDelta
+from genkidama.protocol.messages import (
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Pull,
+    Push,
+    Refusal,
+    Reply,
+    Request,
+    Weights,
+    Welcome,
+)
+from genkidama.protocol.session import (
+    Begin,
+    BlendReply,
+    Decision,
+    Keep,
+    LeftOut,
+    Over,
+    Renamed,
+    RequestRefused,
+    Reset,
+    Session,
+    Train,
+    Wait,
+)
+from genkidama.protocol.vector import DTYPE, Signature
+
+SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
+JOIN = Join(signature=[("weight", [1, 2]), ("bias", [1])])
+EXPERIMENT = Experiment().with_settings({"child.beta": 0.25})
+PARENT = "ws://parent:1"
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def vector(*numbers: float) -> np.ndarray:
+    return np.array(numbers, DTYPE)
+
+
+OURS, THEIRS = vector(1, 2, 3), vector(4, 5, 6)
+
+
+def welcome(experiment: Experiment = EXPERIMENT, **fields: Any) -> Welcome:
+    return Welcome(protocol=PROTOCOL, experiment=experiment.to_dict(), run="run-1", **fields)
+
+
+def new(**options: Any) -> Session:
+    return Session("pi", "word", parent=PARENT, **options)
+
+
+def told(trial: int | None = None) -> Session:
+    """A session that knows what to train."""
+    session = new()
+    session.hear(session.hello(), welcome(trial=trial))
+    return session
+
+
+def joined(version: int = 0, trial: int | None = None) -> Session:
+    """A session that may push."""
+    session = told(trial)
+    session.hear(session.join(SIGNATURE), Weights(version=version, vector=THEIRS))
+    return session
+
+
+def state(session: Session) -> dict[str, Any]:
+    return deepcopy(vars(session))
+
+
+def carried(push: Push) -> tuple[int, int, list[float], dict[str, float]]:
+    """What a push says beside its weights and their version."""
+    return push.sequence, push.steps, push.returns, push.measures
+
+
+def hello(trial: int | None = None, name: str = "pi") -> Hello:
+    return Hello(
+        protocol=PROTOCOL,
+        name=name,
+        session="word",
+        software=genkidama.__version__,
+        trial=trial,
+        encodings=["float16", "int8", "int4"],
+    )
+
+
+def test_a_run_from_hello_to_leave() -> None:
+    session = new()
+    assert session.hello() == hello()
+    assert session.hear(hello(), welcome()) == Train(EXPERIMENT)
+    assert session.join(SIGNATURE) == JOIN
+    begin = session.hear(JOIN, Weights(version=4, progress=0.1, vector=THEIRS))
+    assert begin == Begin(version=4, progress=0.1)
+    assert begin.vector is THEIRS  # type: ignore[union-attr]
+    assert session.gather(30, [1.0, 2.0], {"pps": 250.0}) == LeftOut()
+    push = session.push(OURS)
+    assert carried(push) == (1, 30, [1.0, 2.0], {"pps": 250.0})
+    assert (push.version, push.trial) == (4, None)
+    assert push.vector is OURS
+    blend = session.hear(push, Weights(version=6, progress=0.9, vector=THEIRS))
+    assert blend == BlendReply(progress=0.9)
+    assert blend.sent is OURS and blend.vector is THEIRS  # type: ignore[union-attr]
+    assert session.over is None
+    push = session.push(OURS)
+    assert carried(push) == (2, 0, [], {})
+    assert push.version == 6
+    # The last reply is blended, too.
+    assert session.hear(
+        push, Weights(version=7, progress=1.0, stop="7 updates done")
+    ) == BlendReply(1.0)
+    assert session.over == Over("7 updates done")
+    assert session.leave() == Leave(reason="7 updates done")
+
+
+# What a welcome means.
+
+
+@pytest.mark.parametrize(
+    ("reply", "decision"),
+    [
+        (welcome(), Train(EXPERIMENT)),
+        (welcome(trial=7), Train(EXPERIMENT)),
+        (Welcome(protocol=PROTOCOL, experiment={}, wait=0.2), Wait(0.2)),
+        (welcome(stop="10 seconds are over"), Over("10 seconds are over")),
+    ],
+)
+def test_the_first_welcome(reply: Welcome, decision: Decision) -> None:
+    session = new()
+    assert session.hear(session.hello(), reply) == decision
+    assert session.trial == reply.trial
+    assert session.hello() == hello(trial=reply.trial)
+    assert session.over == (decision if isinstance(decision, Over) else None)
+
+
+def test_a_child_waits_as_often_as_it_is_told_to() -> None:
+    session = new()
+    wait = Welcome(protocol=PROTOCOL, experiment={}, wait=2.0)
+    for _ in range(3):
+        assert session.hear(session.hello(), wait) == Wait(2.0)
+    assert session.hear(session.hello(), welcome(trial=0)) == Train(EXPERIMENT)
+
+
+@pytest.mark.parametrize("session", [new(), joined()], ids=["first", "again"])
+def test_a_parent_that_speaks_another_protocol(session: Session) -> None:
+    with pytest.raises(
+        EnvironmentFailure,
+        match=f"^{PARENT} speaks protocol 9, this child 2; install the same version$",
+    ):
+        session.hear(session.hello(), Welcome(protocol=9, experiment={}))
+
+
+def test_an_experiment_that_this_version_cannot_read() -> None:
+    newer = Welcome(protocol=PROTOCOL, experiment={"algorithm": {"newer": 1}})
+    session = new()
+    with pytest.raises(
+        ConfigurationError, match=rf"^the experiment of {PARENT}: algorithm\.newer = 1: no such"
+    ):
+        session.hear(session.hello(), newer)
+
+
+@pytest.mark.parametrize(
+    ("trial", "reply", "decision"),
+    [
+        (None, welcome(), JOIN),
+        (7, welcome(trial=7), JOIN),
+        # A plain run that is over says so again in the reply to the join.
+        (None, welcome(stop="3 updates done"), JOIN),
+        (7, welcome(stop="all trials are done"), Over("all trials are done")),
+        (7, welcome(trial=8), Over("another child trains it now", next=True)),
+        (7, welcome(), Over("another child trains it now", next=True)),
+        (
+            7,
+            Welcome(protocol=PROTOCOL, experiment={}, wait=0.2),
+            Over("another child trains it now", next=True),
+        ),
+        (None, welcome(trial=8), Over("another child trains it now", next=True)),
+    ],
+)
+def test_a_welcome_to_a_child_that_comes_back(
+    trial: int | None, reply: Welcome, decision: Decision
+) -> None:
+    session = joined(trial=trial)
+    assert session.hello() == hello(trial=trial)
+    assert session.hear(session.hello(), reply) == decision
+    assert session.trial == trial
+    assert session.over == (decision if isinstance(decision, Over) else None)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"environment.id": "CartPole-v1"},
+        {"network.hidden": [9]},
+        {"algorithm.gamma": 0.5},
+        {"optimizer.learning_rate": 0.1},
+        {"child.beta": 0.5},
+        {"ga3c.trainers": 3},
+    ],
+)
+def test_a_parent_that_runs_another_experiment_now(setting: dict[str, Any]) -> None:
+    session = joined()
+    section = next(iter(setting)).partition(".")[0]
+    with pytest.raises(
+        GenkidamaError,
+        match=rf"^{PARENT} now runs another experiment \(\[{section}\] differs\); start this child",
+    ):
+        session.hear(session.hello(), welcome(EXPERIMENT.with_settings(setting)))
+
+
+def test_what_was_pulled_is_taken_over_whole() -> None:
+    session = joined(version=3)
+    decision = session.hear(Pull(), Weights(version=5, progress=0.5, steps=64, vector=THEIRS))
+    assert decision == BlendReply(0.5, steps=64)
+    assert isinstance(decision, BlendReply)
+    assert decision.sent is None and decision.vector is THEIRS
+    assert session.version == 5
+    nothing_new = session.hear(Pull(), Weights(version=6, progress=0.5))
+    assert isinstance(nothing_new, BlendReply)
+    assert nothing_new.vector is None
+    session.hear(Pull(), Weights(version=6, stop="over"))
+    assert session.over == Over("over")
+
+
+def test_what_only_concerns_the_parent_may_change() -> None:
+    session = joined()
+    changed = EXPERIMENT.with_settings({"parent.alpha": 0.1, "stop.updates": 9, "name": "other"})
+    assert session.hear(session.hello(), welcome(changed)) == JOIN
+
+
+# What the replies to a join mean.
+
+
+def test_only_the_first_join_begins() -> None:
+    session = told()
+    # The connection is lost before the reply, while the network is being built for example.
+    session.join(SIGNATURE)
+    assert session.hear(session.hello(), welcome()) == JOIN
+    assert session.hear(JOIN, Weights(version=0)) == Begin(version=0, progress=0.0)
+    assert session.hear(session.hello(), welcome()) == JOIN
+    assert session.hear(JOIN, Weights(version=8, vector=THEIRS)) == Keep()
+    assert session.push(OURS).version == 8
+
+
+@pytest.mark.parametrize("next", [False, True])
+@pytest.mark.parametrize("session", [told(), joined()], ids=["first", "again"])
+def test_a_join_to_what_is_over(session: Session, next: bool) -> None:
+    session = deepcopy(session)
+    reply = Weights(version=9, stop="it is done", next=next, vector=THEIRS)
+    assert session.hear(session.join(SIGNATURE), reply) == Over("it is done", next)
+    assert session.over == Over("it is done", next)
+
+
+# Numbers: what is sent again, and what is gathered meanwhile.
+
+
+def test_a_push_without_a_reply_is_sent_again_with_the_weights_of_now() -> None:
+    session = joined()
+    session.gather(10, [1.0], {"lag": 1.0})
+    first = session.push(OURS)
+    session.gather(20, [2.0], {"lag": 2.0})
+    session.gather(30, [3.0], {})
+    session.hear(session.hello(), welcome())
+    session.hear(JOIN, Weights(version=5))
+    again = session.push(THEIRS)
+    assert carried(again) == carried(first) == (1, 10, [1.0], {"lag": 1.0})
+    assert again.version == 5
+    assert again.vector is THEIRS
+    session.hear(again, Weights(version=6))
+    assert carried(session.push(OURS)) == (2, 50, [2.0, 3.0], {"lag": 2.0})
+
+
+def test_a_session_that_was_never_connected_has_gathered_all() -> None:
+    session = new()
+    for number in range(3):
+        session.gather(10, [float(number)], {})
+    session.hear(session.hello(), welcome())
+    session.hear(session.join(SIGNATURE), Weights(version=0))
+    assert carried(session.push(OURS)) == (1, 30, [0.0, 1.0, 2.0], {})
+
+
+def test_measures_that_are_left_out_are_mentioned_once() -> None:
+    session = new()
+    assert session.gather(1, [], {"lag": NAN}) == LeftOut()
+    assert session.gather(1, [NAN], {"PPS": 1.0, "lag": NAN}) == LeftOut(1, ("PPS",))
+    assert session.gather(1, [INFINITY, NAN, 1.0], {"PPS": 1.0, "Lag": 1.0}) == LeftOut(2)
+    session.renew()
+    assert session.gather(1, [], {"PPS": 1.0}) == LeftOut()
+
+
+# What a refusal means.
+
+
+def test_a_name_that_is_taken_is_numbered_unless_people_have_chosen_it() -> None:
+    taken = Refusal(code="name", reason="the name is in use")
+    machine = new(numbered=True)
+    assert machine.hear(machine.hello(), taken) == Renamed("pi-2")
+    assert machine.hear(machine.hello(), taken) == Renamed("pi-3")
+    assert machine.hello() == hello(name="pi-3")
+    chosen = new()
+    with pytest.raises(RequestRefused, match="the parent refuses this child: the name is in use"):
+        chosen.hear(chosen.hello(), taken)
+    assert chosen.name == "pi"
+
+
+def test_a_number_that_the_token_is_not_for_is_taken_back() -> None:
+    session = new(numbered=True)
+    session.hear(session.hello(), Refusal(code="name", reason="the name is in use"))
+    with pytest.raises(RequestRefused):
+        session.hear(session.hello(), Refusal(code="token", reason="this token is for 'pi'"))
+    assert session.hello() == hello(name="pi")
+
+
+def test_a_child_that_trains_keeps_its_name() -> None:
+    session = new(numbered=True)
+    session.hear(session.hello(), welcome())
+    session.join(SIGNATURE)
+    with pytest.raises(RequestRefused) as caught:
+        session.hear(session.hello(), Refusal(code="name", reason="the name is in use"))
+    assert caught.value.code == "name"
+    assert session.name == "pi"
+
+
+def test_weights_that_are_not_finite_are_replaced_and_their_work_is_sent_again() -> None:
+    session = joined()
+    session.gather(10, [1.0], {})
+    push = session.push(OURS)
+    assert session.hear(push, Refusal(code="finite", reason="pi pushes NaN")) == JOIN
+    reset = session.hear(JOIN, Weights(version=3, vector=THEIRS))
+    assert reset == Reset(THEIRS)
+    assert reset.vector is THEIRS  # type: ignore[union-attr]
+    again = session.push(THEIRS)
+    assert (again.version, carried(again)) == (3, carried(push))
+
+
+def test_there_may_be_no_weights_to_fall_back_to() -> None:
+    session = joined()
+    session.hear(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
+    with pytest.raises(
+        EnvironmentFailure,
+        match=r"^pi pushes NaN, and the parent has no weights to fall back to; lower optimizer",
+    ):
+        session.hear(JOIN, Weights(version=0))
+
+
+def test_weights_are_replaced_although_the_run_is_over() -> None:
+    session = joined()
+    session.hear(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
+    reply = Weights(version=3, stop="3 updates done", vector=THEIRS)
+    assert session.hear(JOIN, reply) == Reset(THEIRS)
+    assert session.over == Over("3 updates done")
+
+
+def test_a_connection_that_is_lost_before_the_weights_are_replaced() -> None:
+    """The next parent may know better: the push goes out again and is refused again if need be."""
+    session = joined()
+    session.hear(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
+    session.hear(session.hello(), welcome())
+    assert session.hear(JOIN, Weights(version=3)) == Keep()
+    assert session.push(OURS).sequence == 1
+
+
+def test_a_trial_that_is_no_longer_this_childs_is_asked_for_on_a_new_connection() -> None:
+    session = joined(trial=7)
+    with pytest.raises(ProtocolError, match="say hello again") as caught:
+        session.hear(session.push(OURS), Refusal(code="trial", reason="it has to say hello again"))
+    assert caught.value.code == "trial"
+    assert session.hello() == hello(trial=7)
+
+
+@pytest.mark.parametrize("code", ["name", "token", "full", "signature", "malformed", "version"])
+@pytest.mark.parametrize("kind", ["hello", "join", "push"])
+def test_every_other_refusal_is_raised_and_says_whether_waiting_helps(kind: str, code: str) -> None:
+    session = joined()
+    request = requests(session)[kind]
+    with pytest.raises(RequestRefused, match=r"^the parent refuses this child: no\.$") as caught:
+        session.hear(request, Refusal(code=code, reason="no."))
+    assert caught.value.code == code
+    assert caught.value.exit_code == 1
+    assert caught.value.final == (code in ("malformed", "version"))
+    assert RequestRefused(Refusal(code=code, reason="no.", final=True)).final
+
+
+# Replies that make no sense.
+
+
+def requests(session: Session) -> dict[str, Request]:
+    return {
+        "hello": session.hello(),
+        "join": session.join(SIGNATURE),
+        "push": session.push(OURS),
+    }
+
+
+NONSENSE: list[tuple[str, str, Reply, str]] = [
+    ("hello", "order", Goodbye(), "the parent answers hello with Goodbye"),
+    ("hello", "order", Weights(version=1), "the parent answers hello with Weights"),
+    ("join", "order", welcome(), "the parent answers a join with Welcome"),
+    ("push", "order", Goodbye(), "the parent answers a push with Goodbye"),
+    *(
+        (kind, code, Weights(version=1, stop="over", vector=vector(*numbers)), words)
+        for kind in ("join", "push")
+        for code, numbers, words in (
+            ("length", [1.0] * 4, "the parent sends 4 numbers, expected 3"),
+            ("length", [], "the parent sends 0 numbers, expected 3"),
+            ("finite", [1.0, NAN, 1.0], "the parent sends NaN or infinity"),
+            ("finite", [1.0, INFINITY, 1.0], "the parent sends NaN or infinity"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "code", "reply", "words"), NONSENSE)
+def test_a_reply_that_makes_no_sense_changes_nothing(
+    kind: str, code: str, reply: Reply, words: str
+) -> None:
+    session = joined(version=2)
+    session.gather(10, [1.0], {})
+    request = requests(session)[kind]
+    before = state(session)
+    with pytest.raises(ProtocolError, match=f"^{words}$") as caught:
+        session.hear(request, reply)
+    assert caught.value.code == code
+    assert state(session) == before
+
+
+def encoded(encoding: Encoding, version: int = 0) -> Session:
+    """A session that may push differences."""
+    session = new()
+    session.hear(session.hello(), welcome(encoding=encoding))
+    session.hear(session.join(SIGNATURE), Weights(version=version, vector=THEIRS))
+    return session
+
+
+def test_a_difference_goes_out_and_one_comes_back() -> None:
+    session = encoded("int8")
+    parent = ParentDelta("int8")
+    parent.begin(SIGNATURE)
+    parent.answer(Weights(version=0, vector=THEIRS))
+    push = session.push(OURS)
+    assert push.encoding == "int8"
+    pushed = parent.read("pi", push).vector
+    assert pushed is not None and np.abs(pushed - OURS).max() < 0.02
+    reply = parent.answer(Weights(version=1, vector=vector(2, 3, 5)), parent.read("pi", push))
+    decision = session.hear(push, reply)
+    assert isinstance(decision, BlendReply)
+    assert decision.sent is OURS and decision.vector is not None
+    assert np.abs(decision.vector - vector(2, 3, 5)).max() < 0.02
+    assert session.version == 1
+
+
+@pytest.mark.parametrize("kind", ["join", "push"])
+def test_a_difference_that_was_not_agreed_on_changes_nothing(kind: str) -> None:
+    session = joined(version=2)
+    request = requests(session)[kind]
+    before = state(session)
+    with pytest.raises(ProtocolError, match=r"a difference that was not agreed on$") as caught:
+        session.hear(request, Weights(version=3, encoding="int8", vector=THEIRS))
+    assert caught.value.code == "base"
+    assert state(session) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(np.zeros(9, np.uint8), "length"), (None, "length"), (np.full(260, 255, np.uint8), "finite")],
+)
+def test_a_difference_that_makes_no_sense_is_not_taken(content: Any, code: str) -> None:
+    session = encoded("int8", version=2)
+    push = session.push(OURS)
+    with pytest.raises(ProtocolError) as caught:
+        session.hear(push, Weights(version=3, stop="over", encoding="int8", vector=content))
+    assert caught.value.code == code
+    assert session.version == 2 and session.over is None
+    assert session.push(OURS).sequence == push.sequence
+
+
+def test_a_parent_that_does_not_know_the_base_is_joined_anew() -> None:
+    session = encoded("int4", version=2)
+    push = session.push(OURS)
+    with pytest.raises(ProtocolError, match="unknown"):
+        session.hear(push, Refusal(code="base", reason="unknown"))
+    session.hear(session.hello(), welcome())
+    assert session.hear(session.join(SIGNATURE), Weights(version=0)) == Keep()
+    again = session.push(OURS)
+    assert again.sequence == push.sequence and again.encoding == "" and again.vector is OURS
+
+
+def test_nothing_follows_from_a_goodbye() -> None:
+    session = joined()
+    with pytest.raises(ValueError, match="no decision follows from the reply to a Leave"):
+        session.hear(session.leave(), Goodbye())
+
+
+# Ends.
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "over"),
+    [
+        (1000, "3 updates done", Over("3 updates done")),
+        (1000, "", Over("the run is over")),
+        (1001, "the parent goes away", None),
+        (1006, "", None),
+        (None, "", None),
+    ],
+)
+def test_what_a_close_code_means(code: int | None, reason: str, over: Over | None) -> None:
+    session = joined()
+    session.closed(code, reason)
+    assert session.over == over
+
+
+def test_the_first_reason_stays_and_the_last_word_says_whether_there_is_more() -> None:
+    session = joined(trial=7)
+    session.hear(session.push(OURS), Weights(version=1, stop="it has stopped", next=True))
+    assert session.over == Over("it has stopped", next=True)
+    session.closed(1000, "all trials are done")
+    assert session.over == Over("it has stopped")
+
+
+def test_the_next_trial_starts_from_nothing_but_the_numbers_go_on() -> None:
+    session = joined(version=5, trial=7)
+    session.gather(10, [1.0], {"lag": 1.0})
+    session.push(OURS)
+    session.gather(10, [1.0], {"lag": 1.0})
+    session.hear(session.push(OURS), Weights(version=6, stop="it has stopped", next=True))
+    session.renew()
+    assert session.over is None
+    assert session.hello() == hello()
+    other = EXPERIMENT.with_settings({"optimizer.learning_rate": 0.1})
+    assert session.hear(session.hello(), welcome(other, trial=12)) == Train(other)
+    larger = Signature.of([("weight", (5,))])
+    begin = session.hear(session.join(larger), Weights(version=0, vector=vector(1, 2, 3, 4, 5)))
+    assert begin == Begin(version=0, progress=0.0)
+    push = session.push(OURS)
+    assert (push.trial, push.version, carried(push)) == (12, 0, (2, 0, [], {}))
+
+
+def test_goodbyes_fit_into_their_message() -> None:
+    session = joined(trial=7)
+    assert session.leave() == Leave(reason="stopped")
+    assert session.give_back("no memory") == Leave(reason="no memory", failed=True)
+    assert session.give_back("x" * 300) == Leave(reason="x" * 200, failed=True)
+    session.closed(1000, "x" * 300)
+    assert session.leave() == Leave(reason="x" * 200)
+
+
+# Differences.
+
+DIFFERENCES = EXPERIMENT.with_settings({"parent.rule": "difference"})
+FAR = vector(8, 8, 8)
+
+
+def differing(version: int, weights: np.ndarray | None = THEIRS) -> Session:
+    session = new()
+    session.hear(session.hello(), welcome(DIFFERENCES))
+    session.hear(session.join(SIGNATURE), Weights(version=version, vector=weights))
+    return session
+
+
+def rejoin(session: Session, version: int, weights: np.ndarray | None) -> None:
+    session.hear(session.hello(), welcome(DIFFERENCES))
+    assert session.signature is not None
+    decision = session.hear(
+        session.join(session.signature), Weights(version=version, vector=weights)
+    )
+    assert isinstance(decision, Keep)
+
+
+def said(session: Session) -> tuple[str, int, list[float]]:
+    """What the next push carries: its kind, its version, its vector."""
+    push = session.push(OURS)
+    assert push.vector is not None
+    return push.kind, push.version, push.vector.tolist()
+
+
+def test_a_difference_starts_from_the_last_answer() -> None:
+    session = differing(version=4)
+    assert said(session) == ("difference", 4, [-3, -3, -3])
+    push = session.push(OURS)
+    decision = session.hear(push, Weights(version=6, vector=FAR))
+    assert isinstance(decision, BlendReply)
+    assert decision.sent is OURS
+    assert decision.vector is FAR
+    assert said(session) == ("difference", 6, [-7, -6, -5])
+
+
+@pytest.mark.parametrize(("version", "said_version"), [(9, 4), (4, 4), (2, 2)])
+def test_after_a_cut_it_starts_from_where_it_did(version: int, said_version: int) -> None:
+    session = differing(version=4)
+    rejoin(session, version, FAR)
+    assert said(session) == ("difference", said_version, [-3, -3, -3])
+
+
+def test_without_anything_to_start_from_it_pushes_its_weights() -> None:
+    session = differing(version=0, weights=None)
+    assert said(session) == ("weights", 0, [1, 2, 3])
+    rejoin(session, 3, FAR)  # another child was first; what it gave was not taken over
+    assert said(session) == ("weights", 3, [1, 2, 3])
+    session.hear(session.push(OURS), Weights(version=3, vector=FAR))
+    assert said(session) == ("difference", 3, [-7, -6, -5])
+    rejoin(session, 0, None)  # the parent has lost everything
+    assert said(session) == ("weights", 0, [1, 2, 3])
+
+
+def test_weights_that_replace_diverged_ones_are_where_it_starts_from() -> None:
+    session = differing(version=4)
+    push = session.push(vector(NAN, 0, 0))
+    session.hear(push, Refusal(code="finite", reason="NaN"))
+    decision = session.hear(session.join(SIGNATURE), Weights(version=9, vector=FAR))
+    assert isinstance(decision, Reset)
+    assert said(session) == ("difference", 9, [-7, -6, -5])
+
+
+def test_a_parent_whose_rule_takes_something_else_is_another_experiment() -> None:
+    session = joined()
+    with pytest.raises(GenkidamaError, match=r"another experiment \(parent.rule differs\)"):
+        session.hear(session.hello(), welcome(DIFFERENCES))

@@ -1,0 +1,387 @@
+"""Evaluations: of weights that nobody trained, by real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from genkidama.cli.parser import make_parser
+from genkidama.cli.verbs import RUN
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.runs.play import play
+from genkidama.runs.policy import Policy
+from genkidama.plugins.render import window
+from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
+from genkidama.runs.run import Run as Result
+from genkidama.runs.checkpoint import save
+from genkidama.runs.directory import Run
+from tests.helpers import ROOT, command, small, until, untrained
+
+
+def of(*returns: float, threshold: float | None = None, greedy: bool = False) -> Evaluation:
+    path = Path("best.safetensors")
+    return Evaluation(np.array(returns), path, threshold, greedy, 0, "Moon-v1", "Moon-v1")
+
+
+def test_the_figures_are_those_of_the_returns() -> None:
+    found = of(1.0, 2.0, 3.0, 6.0)
+    assert (found.mean, found.minimum) == (3.0, 1.0)
+    assert found.std == pytest.approx(np.sqrt(3.5))
+    assert found.quantiles == {
+        "5%": pytest.approx(1.15),
+        "25%": 1.75,
+        "50%": 2.5,
+        "75%": 3.75,
+        "95%": pytest.approx(5.55),
+    }
+
+
+@pytest.mark.parametrize(("threshold", "solved"), [(None, None), (3.0, True), (3.1, False)])
+def test_solved_is_a_mean_that_reaches_the_threshold(
+    threshold: float | None, solved: bool | None
+) -> None:
+    assert of(2.0, 4.0, threshold=threshold).solved is solved
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (of(2.0, 4.0, threshold=3.0), "3.0 ± 1.0 over 2 episodes, sampled: solved (at least 3)"),
+        (
+            of(2.0, 4.0, threshold=200.0, greedy=True),
+            "3.0 ± 1.0 over 2 episodes, greedy: not solved (below 200)",
+        ),
+        (of(2.0, 4.0), "3.0 ± 1.0 over 2 episodes, sampled: no threshold"),
+        (
+            replace(of(2.0, 4.0), trained_in="envpool:Moon-v1"),
+            "3.0 ± 1.0 over 2 episodes of Moon-v1 (trained in envpool:Moon-v1), sampled: "
+            "no threshold",
+        ),
+        (
+            replace(of(2.0, 4.0), environment="envpool:Moon-v1", trained_in="envpool:Moon-v1"),
+            "3.0 ± 1.0 over 2 episodes of envpool:Moon-v1, sampled: no threshold",
+        ),
+    ],
+)
+def test_it_reads_well(found: Evaluation, words: str) -> None:
+    assert str(found).splitlines()[0] == words
+
+
+def test_the_dictionary_is_plain() -> None:
+    assert json.loads(json.dumps(of(1.0, threshold=0.5).to_dict())) == {
+        "mean": 1.0,
+        "std": 0.0,
+        "minimum": 1.0,
+        "quantiles": {"5%": 1.0, "25%": 1.0, "50%": 1.0, "75%": 1.0, "95%": 1.0},
+        "solved": True,
+        "threshold": 0.5,
+        "episodes": 1,
+        "greedy": False,
+        "seed": 0,
+        "checkpoint": "best.safetensors",
+        "environment": "Moon-v1",
+        "starts": None,
+    }
+
+
+def test_processes_play_what_one_would_play_alone(tmp_path: Path) -> None:
+    run = untrained(tmp_path, small())
+    environment = make_environment(small().environment)
+    model = Model(small(), environment)
+    model.vector.copy_(torch.from_numpy(run.load().vector))
+    alone = play(model, environment, range(3), 3, greedy=False)
+    together = evaluate(run, episodes=3, seed=3, cores=2)
+    assert together.returns.tolist() == alone
+    assert together.threshold == 475.0
+    assert run.evaluation == {**together.to_dict(), "returns": alone}
+    assert [line["mean_return"] for line in run.history()] == [together.mean]
+
+
+def test_a_policy_of_envpools_is_played_in_gymnasiums_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in another one only if it is named. None of this needs EnvPool."""
+    with monkeypatch.context() as patch:
+        cart_pole = make_environment(small().environment)
+        patch.setattr("genkidama.learning.environments.make_environment", lambda _: cart_pole)
+        options = {"num_threads": 1, "max_episode_steps": 9}
+        settings = small(environment={"id": "envpool:CartPole-v1", "options": options})
+        run = untrained(tmp_path / "run", settings)
+    found = evaluate(run, episodes=2, cores=1)
+    assert (found.environment, found.threshold) == ("CartPole-v1", 475.0)
+    assert str(found).startswith(
+        f"{found.mean:.1f} ± {found.std:.1f} over 2 episodes of CartPole-v1 "
+        "(trained in envpool:CartPole-v1), sampled: "
+    )
+    assert found.returns.max() <= 9.0  # the option of both is kept, the one of EnvPool's is not
+    with pytest.raises(ConfigurationError) as raised:
+        evaluate(run, episodes=1, cores=1, environment="Acrobot-v1")
+    assert str(raised.value).endswith(
+        "; the policy was trained in 'envpool:CartPole-v1': "
+        "--environment envpool:CartPole-v1 plays that"
+    )
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow
+def test_envpools_own_environment_is_played_if_it_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("envpool", reason="pip install 'genkidama[envpool]': 300 MB")
+    environment = {"id": "envpool:CartPole-v1", "options": {"max_episode_steps": 9}}
+    run = untrained(tmp_path / "run", small(environment=environment))
+    found = evaluate(run, episodes=2, cores=1, environment="envpool:CartPole-v1")
+    assert found.environment == found.trained_in == "envpool:CartPole-v1"
+    assert found.threshold == 475.0 and found.returns.max() <= 9.0
+
+
+def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = untrained(tmp_path / "run", small())
+    (tmp_path / "starts.json").write_text(json.dumps([{"state": [0.0, 0.0, 0.2, 3.0]}, [1, 1, 1]]))
+    starts = str(tmp_path / "starts.json")
+    found = evaluate(run, episodes=2, cores=1, starts=starts)
+    assert found.returns[0] == 1.0  # from the state it falls at the first step
+    assert found.returns[1] > 1.0
+    assert run.evaluation is not None and run.evaluation["starts"] == starts
+    assert f"over 2 episodes from {starts}, sampled: " in str(found)
+    # Of two checkpoints it is the one that earned more, though it is older.
+    worse = untrained(tmp_path / "run", small(), version=2)
+    judged: list[Path] = []
+    means = {run.checkpoints[0]: 9.0, worse.checkpoints[1]: 5.0}
+
+    def played(
+        request: dict[str, Any], shares: list[list[int]], *arguments: object
+    ) -> list[dict[str, object]]:
+        path = Path(request["checkpoint"])
+        judged.append(path)
+        answer = {"threshold": None, "environment": "CartPole-v1", "greedy": False}
+        return [answer | {"returns": [means[path]] * len(share)} for share in shares]
+
+    monkeypatch.setattr("genkidama.runs.evaluation.play", played)
+    chosen = evaluate(run, episodes=4, choose=2, cores=1)
+    assert judged == [*means, run.checkpoints[0]]
+    assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
+
+
+def test_several_runs_are_worth_the_mean_of_their_means() -> None:
+    together = Evaluations((of(1.0, 3.0), of(8.0), of(2.0)))
+    assert (together.mean, together.std) == (4.0, pytest.approx(np.sqrt(8.0)))
+    assert str(together) == "4.0 ± 2.8 over 3 runs, the least 2.0"
+    assert [run["mean"] for run in together.to_dict()["runs"]] == [2.0, 8.0, 2.0]
+
+
+@pytest.mark.slow
+def test_greedy_episodes_take_the_most_probable_action(tmp_path: Path) -> None:
+    run = untrained(tmp_path, small(network={"initialization": "normal", "initial_deviation": 3.0}))
+    sampled, greedy = (
+        evaluate(run, episodes=3, cores=1, greedy=greedy) for greedy in (False, True)
+    )
+    assert greedy.greedy and not sampled.greedy
+    assert (sampled.returns != greedy.returns).any()
+
+
+def test_the_command_prints_one_object_whatever_the_environment_prints(tmp_path: Path) -> None:
+    run = untrained(
+        tmp_path / "run",
+        small(environment={"id": "tests.tiny:Faulty", "options": {"fault": "print"}}),
+    )
+    said = command(
+        tmp_path,
+        "genkidama",
+        "evaluate",
+        run.final,
+        "--episodes",
+        1,
+        "--seed",
+        7,
+        "--json",
+        "--allow",
+        "tests.tiny",
+    )
+    assert (said.code, said.err) == (0, "")
+    assert run.evaluation is None  # a checkpoint's evaluation is nobody's but the caller's
+    assert json.loads(said.out) == {
+        "mean": 10.0,
+        "std": 0.0,
+        "minimum": 10.0,
+        "quantiles": {"5%": 10.0, "25%": 10.0, "50%": 10.0, "75%": 10.0, "95%": 10.0},
+        "solved": None,
+        "threshold": None,
+        "episodes": 1,
+        "greedy": False,
+        "seed": 7,
+        "checkpoint": str(run.final),
+        "environment": "tests.tiny:Faulty",
+        "starts": None,
+    }
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    environment = {"id": "tests.tiny:Faulty", "options": {"fault": "sleep"}}
+    run = untrained(tmp_path / "run", small(environment=environment))
+    command = [sys.executable, "-m", "genkidama", "evaluate", str(run.path), "--episodes", "2"]
+    command += ["--allow", "tests.tiny"]
+    program = psutil.Popen(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    playing = until(lambda: [one for one in program.children() if one.num_threads()], seconds=30.0)
+    # They sleep in the environment: each has imported torch by then.
+    until(lambda: all(any("torch" in m.path for m in one.memory_maps()) for one in playing))
+    program.kill()
+    program.wait()
+    until(lambda: not any(one.is_running() for one in playing), "their end", 20.0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (
+            "raise",
+            "playing episodes fails: ValueError: the cable is loose (tests/tiny.py:60, in _meet); "
+            "the whole traceback is in {log}",
+        ),
+        pytest.param(  # tests/runs/test_evaluation_workers.py has it without torch
+            "kill",
+            "a process that plays evaluation episodes ended: killed (SIGKILL), perhaps for want of "
+            "memory: it said nothing",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_an_environment_that_fails_is_an_error_of_one_line(
+    tmp_path: Path, fault: str, words: str
+) -> None:
+    environment = {"id": "tests.tiny:Faulty", "options": {"fault": fault, "after": 1}}
+    run = untrained(tmp_path / "run", small(environment=environment))
+    with pytest.raises(EnvironmentFailure) as raised:
+        evaluate(run, episodes=2, cores=1)
+    log = run.path / "logs" / "evaluation.log"
+    assert str(raised.value) == words.format(log=log)
+    if fault == "raise":
+        assert 'tiny.py", line 60, in _meet\n' in log.read_text()
+
+
+@pytest.mark.slow
+def test_an_environment_that_is_gone_is_the_users_mistake(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", small(environment={"id": "tests.tiny:Faulty"}))
+    found = run.load()
+    found.snapshot.experiment["environment"]["id"] = "tests.tiny:Sturdy"
+    save(run.final, found.signature, found.vector, found.snapshot)
+    with pytest.raises(ConfigurationError, match=r"module 'tests.tiny' has no 'Sturdy'"):
+        evaluate(run.final, episodes=1, allow=run.allow)
+
+
+#: Somebody else's settings, each with what a trap in them would run.
+TRAPS = {
+    "environment.id": {"environment": {"id": "trap:Trap"}},
+    "environment.wrappers[0].name": {"environment": {"wrappers": [{"name": "trap:Trap"}]}},
+    "network.name": {"network": {"name": "trap:Trap"}},
+    "algorithm.name": {"algorithm": {"name": "trap:Trap"}},
+}
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that the module `trap` makes when it is imported, here or in a process."""
+    sprung = tmp_path / "sprung"
+    (tmp_path / "trap.py").write_text(
+        f"open({str(sprung)!r}, 'w').close()\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv as Trap\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    yield sprung
+    sys.modules.pop("trap", None)
+
+
+def with_trap(folder: Path, settings: dict[str, Any]) -> Run:
+    """A run directory whose settings somebody has changed, in all its files."""
+    run = untrained(folder, small())
+    found = run.load()
+    for section, keys in settings.items():
+        found.snapshot.experiment[section] |= keys
+    save(run.final, found.signature, found.vector, found.snapshot)
+    (folder / "experiment.toml").write_text(found.experiment.to_toml())
+    return Run(folder)
+
+
+@pytest.mark.parametrize("key", TRAPS)
+def test_what_a_file_names_is_imported_only_if_it_is_allowed(
+    tmp_path: Path, trap: Path, key: str
+) -> None:
+    run = with_trap(tmp_path / "run", TRAPS[key])
+    ways: dict[str, Callable[[], object]] = {
+        "Policy.load": lambda: Policy.load(run.final),
+        "run.policy": lambda: Result(run.path).policy(),
+        "play": lambda: window.play(run.path, video=tmp_path / "film.gif"),
+    }
+    for way in ways.values():
+        with pytest.raises(ConfigurationError) as raised:
+            way()
+        assert str(raised.value) == (
+            f"{run.final}: {key} = 'trap:Trap': a file may not have 'trap' imported; "
+            'if that is your own: --allow trap, in Python allow=["trap"]'
+        )
+    for words in (
+        ["signature", f"{run.path}/experiment.toml"],
+        ["train", "--resume", f"{run.path}"],
+    ):
+        with pytest.raises(ConfigurationError, match="may not have 'trap' imported"):
+            RUN[words[0]](make_parser().parse_args(words))
+    assert not trap.exists()
+
+
+def test_an_evaluation_imports_what_is_allowed_and_nothing_else(tmp_path: Path, trap: Path) -> None:
+    run = with_trap(tmp_path / "run", TRAPS["environment.id"])
+    for target in (run.path, run.final, run):
+        with pytest.raises(ConfigurationError, match="may not have 'trap' imported"):
+            evaluate(target, episodes=1, cores=1)
+    # What the user names is the user's choice.
+    evaluate(run, episodes=1, cores=1, environment="CartPole-v1")
+    assert not trap.exists()
+    evaluate(run.path, episodes=1, cores=1, allow=["trap"])
+    assert trap.exists()
+    evaluate(Run(run.path, ("trap",)), episodes=1, cores=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"episodes": 0}, "episodes = 0"),
+        ({"choose": -1}, "choose = -1"),
+        ({"seed": -1}, "seed = -1"),
+        ({"cores": 0}, "cores = 0"),
+    ],
+)
+def test_numbers_out_of_range_are_the_users_mistake(
+    tmp_path: Path, options: dict[str, int], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        evaluate(tmp_path, **options)  # type: ignore[arg-type]
+
+
+def test_what_is_no_run_and_no_checkpoint_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"nowhere: no such checkpoint; name a .safetensors file or a run's directory",
+    ):
+        evaluate(tmp_path / "nowhere")
+    with pytest.raises(ConfigurationError, match="holds no run"):
+        evaluate(tmp_path)
+    (tmp_path / "experiment.toml").write_text("")
+    with pytest.raises(ConfigurationError, match="holds no checkpoint yet"):
+        evaluate(Run(tmp_path))
+    (tmp_path / "some.safetensors").write_text("no weights")
+    with pytest.raises(ConfigurationError, match="not a readable checkpoint"):
+        evaluate(tmp_path / "some.safetensors")

@@ -1,0 +1,106 @@
+"""A policy as scripts use it, beside the way in which evaluations play."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from genkidama.errors import ConfigurationError
+from genkidama.config.experiment import Experiment
+from genkidama.learning.environments import make_environment
+from genkidama.learning.model import Model
+from genkidama.runs.play import play_episode
+from genkidama.runs.policy import Policy
+from genkidama.config.sections import Environment, Network
+from genkidama.runs import checkpoint as checkpoints
+from tests.helpers import untrained
+
+
+def policy_of(folder: Path, name: str, **settings: Any) -> Policy:
+    experiment = Experiment(
+        environment=Environment(id=name, **settings),
+        network=Network(hidden=(16,), initialization="normal", initial_deviation=0.5),
+    )
+    return Policy(untrained(folder, experiment).load())
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_it_plays_as_an_evaluation_does(tmp_path: Path, name: str) -> None:
+    policy = policy_of(tmp_path, name)
+    model = Model(policy.experiment, environment := policy.make_environment())
+    model.vector.copy_(torch.cat([p.reshape(-1) for p in policy.module.parameters()]).detach())
+    expected = play_episode(model, environment, (3, 0), greedy=True)
+    seed = np.random.SeedSequence((3, 0)).generate_state(1)[0]
+    observation, _ = environment.reset(seed=int(seed))
+    total, over = 0.0, False
+    while not over:
+        action, state = policy.predict(observation, deterministic=True)
+        assert state is None
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        total += float(reward)
+        over = terminated or truncated
+    assert total == expected
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_many_observations_get_the_actions_of_each(tmp_path: Path, name: str) -> None:
+    policy = policy_of(tmp_path, name, normalize_observations=True)
+    many = np.random.default_rng(0).normal(size=(7, *policy.observation_space.shape))
+    together, _ = policy.predict(many, deterministic=True)
+    one_by_one = [policy.predict(one, deterministic=True)[0] for one in many]
+    assert np.allclose(together, one_by_one)
+    assert all(policy.action_space.contains(action) for action in one_by_one)
+    sampled = np.array([policy.predict(many)[0] for _ in range(20)])
+    assert sampled.shape == (20, *together.shape)
+    assert len(np.unique(sampled, axis=0)) > 1
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, "CartPole-v1")
+    for wrong in (np.zeros(3), np.zeros((2, 2, 4)), 1.0):
+        with pytest.raises(ValueError, match=r"an observation of shape .*: expected \(4,\)"):
+            policy.predict(wrong)
+    checkpoint = untrained(tmp_path / "other", Experiment(environment=Environment(id="Acrobot-v1")))
+    found = checkpoint.load()
+    found.snapshot.experiment["environment"]["id"] = "CartPole-v1"
+    with pytest.raises(ConfigurationError, match=r"its network is not the one that its experiment"):
+        Policy(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_onnx_runtime_finds_the_same(tmp_path: Path, name: str) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    policy = policy_of(tmp_path, name, normalize_observations=True)
+    path = policy.to_onnx(tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(str(path))
+    many = np.random.default_rng(0).normal(size=(5, *policy.observation_space.shape))
+    (actions,) = session.run(["action"], {"observation": many.astype(np.float32)})
+    expected, _ = policy.predict(many, deterministic=True)
+    assert np.allclose(actions, expected, atol=1e-5)
+
+
+def test_the_module_is_plain_torch(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, "CartPole-v1")
+    outputs, value = policy.module(torch.zeros(3, 4))
+    assert (outputs.shape, value.shape) == ((3, 2), (3,))
+    checkpoint = checkpoints.load(next(tmp_path.rglob("*.safetensors")))
+    first = next(policy.module.parameters()).detach().reshape(-1).numpy()
+    assert np.array_equal(first, checkpoint.vector[: first.size])
+
+
+def test_its_environment_has_the_wrappers(tmp_path: Path) -> None:
+    wrapped = (
+        {"name": "FrameStackObservation", "options": {"stack_size": 2}},
+        {"name": "FlattenObservation"},
+    )
+    policy = policy_of(tmp_path, "CartPole-v1", wrappers=wrapped)
+    environment = policy.make_environment(render_mode="rgb_array")
+    assert environment.observation_space.shape == (8,) == policy.observation_space.shape
+    assert environment.render_mode == "rgb_array"
+    environment.close()
+    assert make_environment(policy.experiment.environment).render_mode is None

@@ -1,0 +1,160 @@
+"""Which directory a run gets, and what lies in it before its parent comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from genkidama.errors import ConfigurationError
+from genkidama.config.experiment import Experiment
+from genkidama.runs import resume
+from genkidama.runs.resume import (
+    finished,
+    go_on,
+    prepare_directory,
+    resumable,
+)
+from genkidama.config.decoding import parse_setting
+from genkidama.runs.checkpoint import CheckpointFolder
+from genkidama.runs.history import History
+from genkidama.runs.directory import Run
+from tests.helpers import small, untrained
+
+
+def test_a_new_run_gets_a_directory_and_its_parent_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = (prepare_directory(small(), None, None) for _ in range(2))
+    assert first.path != second.path
+    for run in (first, second):
+        assert run.path.parent == Path("runs") and run.path.name.startswith("small-")
+        assert Experiment.load(run.path / "logs" / "experiment.toml") == small()
+        assert not (run.path / "experiment.toml").exists()  # that is for the parent to write
+
+
+def test_a_directory_without_a_run_may_hold_other_things(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "notes").write_text("mine")
+    assert prepare_directory(small(), tmp_path, None).path == tmp_path
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "trials"])
+def test_a_run_or_a_search_is_not_written_over(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder / "something").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match="holds a run already"):
+        prepare_directory(small(), tmp_path, None)
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_run_that_goes_on_keeps_its_own_settings_until_the_parent_has_seen_the_new(
+    tmp_path: Path,
+) -> None:
+    run = untrained(tmp_path, small())
+    changed = small(stop={"updates": 5})
+    assert prepare_directory(changed, tmp_path, tmp_path).path == run.path
+    assert run.experiment == small()
+    assert Experiment.load(tmp_path / "logs" / "experiment.toml") == changed
+
+
+@pytest.mark.parametrize("user", ["train", "parent"])
+def test_a_run_in_use_keeps_its_settings_and_may_be_used_afterwards(
+    tmp_path: Path, user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume, "_PARTING_SECONDS", 0.2)
+    untrained(tmp_path, small())
+    history = None
+    if user == "train":
+        run = prepare_directory(small(), tmp_path, tmp_path)
+    else:
+        run = Run(tmp_path)
+        history = History(tmp_path / "history.jsonl")
+        (tmp_path / "logs").mkdir()
+        (tmp_path / "logs" / "experiment.toml").write_text(small().to_toml())
+    changed = small(stop={"updates": 5})
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}: is in use: .*; end that first"):
+        prepare_directory(changed, None, tmp_path)
+    assert Experiment.load(tmp_path / "logs" / "experiment.toml") == small()
+    with resumable(run, "train"):
+        pass
+    if history is not None:
+        history.close()
+    with resumable(prepare_directory(changed, None, tmp_path), "train"):
+        assert Experiment.load(tmp_path / "logs" / "experiment.toml") == changed
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_says_how_to_go_on(tmp_path: Path, kind: type[BaseException]) -> None:
+    empty = prepare_directory(small(), tmp_path / "empty", None)
+    with pytest.raises(kind) as raised, resumable(empty, "train"):
+        raise kind
+    assert not hasattr(raised.value, "__notes__")
+    run = untrained(tmp_path / "run", small())
+    with pytest.raises(kind) as raised, resumable(run, "search"):
+        raise kind
+    assert raised.value.__notes__ == [f"go on with it: genkidama search --resume {run.path}"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason", "options"),
+    [
+        ({"updates": 3}, "3 updates done", " --set stop.updates=6"),
+        ({"episodes": 5}, "5 episodes done", " --set stop.episodes=10"),
+        ({"steps": 150}, "150 steps done", " --set stop.steps=300"),
+        ({"seconds": 4.5}, "4.5 seconds are over", " --set stop.seconds=9"),
+        ({"seconds": 4.0, "steps": 1_000_000}, "4 seconds are over", " --set stop.seconds=8"),
+    ],
+)
+def test_a_finished_run_says_why_and_how_to_go_on(
+    tmp_path: Path, stop: dict[str, Any], reason: str, options: str
+) -> None:
+    run = untrained(tmp_path / "a run", small(stop=stop), version=3)
+    command = f"genkidama train --resume '{run.path}'{options}"
+    assert finished(run, run.experiment) == f"{run.path} is finished: {reason}; go on: {command}"
+    changes = dict(parse_setting(word) for word in options.split() if "=" in word)
+    assert finished(run, run.experiment.with_settings(changes)) == ""  # as printed, it goes on
+
+
+def test_a_run_that_is_not_finished_goes_on_as_it_is(tmp_path: Path) -> None:
+    run = untrained(tmp_path / "run", small(stop={"updates": 4, "mean_return": 10.0}), version=3)
+    assert finished(run, run.experiment) == ""
+    assert go_on(run, run.experiment) == f"genkidama train --resume {run.path}"
+
+
+def test_a_run_that_this_program_trains_may_import_what_it_names(tmp_path: Path) -> None:
+    settings = {"environment": {"id": "mine.games:Mine"}, "parent": {"rule": "rules:Mine"}}
+    run = prepare_directory(Experiment.from_dict(settings), tmp_path / "run", None)
+    with resumable(run, "train"):
+        assert run.allow == ("mine.games", "rules")
+    on = go_on(run, Experiment.from_dict(settings))
+    assert on == f"genkidama train --resume {run.path} --allow mine.games --allow rules"
+    assert finished(Run(tmp_path / "new"), small(stop={"updates": 1})) == ""
+
+
+@pytest.mark.parametrize(
+    ("returns", "options"),
+    [
+        ([20.0, 25.0], "stop.mean_return=23"),  # as far as some episode was
+        ([20.0, 200.0], "stop.mean_return=121"),  # a tenth more
+        ([480.0, 500.0], "stop.mean_return=495"),
+        ([499.0, 500.0], "stop.mean_return=499.8"),
+        ([500.0, 500.0], "stop.mean_return=550 --set stop.steps=100"),  # nothing is above, perhaps
+    ],
+)
+def test_a_goal_that_is_reached_is_raised_within_reach(
+    tmp_path: Path, returns: list[float], options: str
+) -> None:
+    experiment = small(stop={"mean_return": 20.0, "window": 2})
+    run = untrained(tmp_path / "run", experiment)
+    checkpoint = run.load()
+    mean = sum(returns) / 2
+    snapshot = msgspec.structs.replace(checkpoint.snapshot, returns=returns, mean_return=mean)
+    folder = CheckpointFolder(run.path / "checkpoints")
+    folder.save_latest(checkpoint.signature, checkpoint.vector, snapshot)
+    assert finished(run, experiment) == (
+        f"{run.path} is finished: mean return {mean:.1f} over 2 episodes reached 20; "
+        f"go on: genkidama train --resume {run.path} --set {options}"
+    )

@@ -1,0 +1,50 @@
+"""The examples, by their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.runtime.examples import about, example, examples, experiment_file
+from tests.helpers import ROOT
+
+
+def test_every_example_has_a_name_and_says_what_it_is() -> None:
+    found = examples()
+    assert sorted(found.values()) == sorted((ROOT / "examples").glob("*/*.toml"))
+    assert {"lunarlander", "lunarlander/a3c", "cartpole", "atari/pong"} <= set(found)
+    for file in found.values():
+        Experiment.load(file)
+        assert 10 < len(about(file)) < 180 and "genkidama train" not in about(file)
+
+
+@pytest.mark.parametrize("name", ["lunarlander", "lunarlander/thesis", "pong", "a3c"])
+def test_a_name_or_its_last_word_is_enough(name: str) -> None:
+    assert example(name).stem == name.rpartition("/")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lunarlandr", "lunarlandr: no such file, and no example; did you mean lunarlander"),
+        ("xyz", "xyz: no such file, and no example; `genkidama examples` lists them"),
+    ],
+)
+def test_another_name_is_the_users_mistake(name: str, words: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        example(name)
+    assert str(raised.value).startswith(words)
+
+
+def test_a_file_goes_before_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert experiment_file(Path("cartpole")).is_absolute()
+    with pytest.raises(
+        ConfigurationError, match=r"^mine\.toml: no such file; `genkidama init mine"
+    ):
+        experiment_file(Path("mine.toml"))
+    Path("cartpole").write_text("")
+    assert experiment_file(Path("cartpole")) == Path("cartpole")

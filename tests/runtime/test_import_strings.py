@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.config.allowlist import imports
+from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment, Wrapper
+from genkidama.errors import ConfigurationError
+from genkidama.learning.environments import make_environment
+from genkidama.runs.goal import default_threshold
+from genkidama.runtime.import_strings import (
+    check_environment,
+    environment_spec,
+    is_import_string,
+    load_envpool,
+    load_object,
+    load_wrapper,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "plug"),
+    [
+        ("package.module:Name", True),
+        ("LunarLander-v3", False),
+        ("ALE/Pong-v5", False),
+        ("ale_py:ALE/Pong-v5", False),
+        ("", False),
+    ],
+)
+def test_an_import_string_has_a_colon(name: str, plug: bool) -> None:
+    assert is_import_string(name) is plug
+
+
+def test_what_is_named_is_loaded() -> None:
+    assert load_object("collections:OrderedDict", "network.name") is OrderedDict
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plug_raises.py").write_text("raise RuntimeError('no luck')\n")
+    (tmp_path / "plug_wrong.py").write_text("def broken(:\n")
+    (tmp_path / "plug_needs.py").write_text("import plug_absent\n")
+    (tmp_path / "plug_fine.py").write_text("answer = 42\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "plug_absent:X",
+            "cannot import 'plug_absent': No module named 'plug_absent'; "
+            "is it installed or on PYTHONPATH?",
+        ),
+        (
+            "plug_needs:X",
+            "cannot import 'plug_needs': No module named 'plug_absent'; "
+            "is it installed or on PYTHONPATH?",
+        ),
+        (
+            "plug_raises:X",
+            "importing 'plug_raises' fails: RuntimeError: no luck (plug_raises.py:1)",
+        ),
+        (
+            "plug_wrong:X",
+            "importing 'plug_wrong' fails: SyntaxError: invalid syntax (plug_wrong.py:1)",
+        ),
+        ("plug_fine:question", "module 'plug_fine' has no 'question'"),
+        ("plug_fine:", "is no import string; expected 'module:Name'"),
+        ("plug_fine: answer", "is no import string; expected 'module:Name'"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told_in_one_line(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the modules are
+    with pytest.raises(ConfigurationError) as caught:
+        load_object(name, "network.name")
+    assert str(caught.value) == f"network.name = {name!r}: {sentence}"
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize("name", ["LunarLander-v3", "CartPole-v1", "plug_fine:answer"])
+def test_an_environment_that_exists_is_accepted(name: str) -> None:
+    check_environment(Experiment(environment=Environment(id=name)))
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "beginning"),
+    [
+        ("MoonLander-v3", "environment.id = 'MoonLander-v3': Gymnasium does not know it: "),
+        ("LunarLander-v99", "environment.id = 'LunarLander-v99': Gymnasium does not know it: "),
+        ("plug_absent:Some/Thing-v0", "environment.id = 'plug_absent:Some/Thing-v0': "),
+        ("plug_fine:make", "environment.id = 'plug_fine:make': module 'plug_fine' has no 'make'"),
+    ],
+)
+def test_an_environment_that_does_not_exist_is_told_in_one_line(name: str, beginning: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_environment(Experiment(environment=Environment(id=name)))
+    assert str(caught.value).startswith(beginning)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+class Watch:
+    """Notes on `sys.meta_path` what is imported of a certain name, and finds nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if "trap" in name:
+            self.asked.append(name)
+
+
+#: What is nearly an import string of the module `trap`, or is one.
+near_imports = st.lists(
+    st.sampled_from(
+        [
+            "trap",
+            ".",
+            ":",
+            " ",
+            "\t",
+            "\n",
+            "\u00a0",
+            "\u200b",
+            "/",
+            "-v0",
+            "X",
+            "ALE/",
+            "envpool:",
+            "é",
+        ]
+    ),
+    min_size=1,
+    max_size=8,
+).map("".join)
+
+
+@given(st.one_of(near_imports, near_imports.map("trap:{}".format), st.text("trapX:. ")))
+def test_what_permission_lets_pass_imports_nothing_beyond_it(text: str) -> None:
+    """Whatever follows a name takes it apart as `check_imports` does."""
+    watch = Watch()
+    sys.meta_path.insert(0, watch)  # type: ignore[arg-type]
+    keys: dict[str, tuple[dict[str, Any], Callable[[], object]]] = {
+        "environment.id": ({"environment": {"id": text}}, lambda: environment_spec(text)),
+        "the whole environment": (
+            {"environment": {"id": text}},
+            lambda: make_environment(Environment(id=text)),
+        ),
+        "its goal": (
+            {"environment": {"id": text}},
+            lambda: default_threshold(Environment(id=text)),
+        ),
+        "environment.wrappers": (
+            {"environment": {"wrappers": [{"name": text}]}},
+            lambda: load_wrapper(Wrapper(name=text), "environment.wrappers[0]"),
+        ),
+        "network.name": ({"network": {"name": text}}, lambda: load_object(text, "network.name")),
+    }
+    try:
+        for key, (settings, follow) in keys.items():
+            named = {module for _, module in imports(settings).values()}
+            with suppress(ConfigurationError):
+                follow()
+            # A package is imported before what is inside it.
+            beyond = [
+                name
+                for name in watch.asked
+                if not any(f"{module}.".startswith(f"{name}.") for module in named)
+            ]
+            assert not beyond, f"{key} = {text!r}"
+            watch.asked.clear()
+    finally:
+        sys.meta_path.remove(watch)  # type: ignore[arg-type]
+
+
+class Bare(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Takes no options."""
+
+    def __init__(self, environment: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind"),
+    [
+        ("FrameStackObservation", {"stack_size": 4}, gymnasium.wrappers.FrameStackObservation),
+        (
+            "AtariPreprocessing",
+            {"noop_max": 0, "frame_skip": 2},
+            gymnasium.wrappers.AtariPreprocessing,
+        ),
+        ("gymnasium.wrappers:TimeLimit", {"max_episode_steps": 1}, gymnasium.wrappers.TimeLimit),
+        (f"{__name__}:Bare", {}, Bare),
+    ],
+)
+def test_a_wrapper_is_gymnasiums_or_ones_own(
+    name: str, options: dict[str, Any], kind: type[Any]
+) -> None:
+    wrapper = Wrapper(name=name, options=options)
+    assert load_wrapper(wrapper, "environment.wrappers[0]") is kind
+    check_environment(Experiment(environment=Environment(id="CartPole-v1", wrappers=(wrapper,))))
+
+
+@pytest.mark.usefixtures("modules")
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("FrameStack", {}, "no wrapper of Gymnasium's; did you mean 'FrameStackObservation'?"),
+        (
+            "ScaleObservation",
+            {},
+            "no wrapper of Gymnasium's; "
+            "did you mean 'RescaleObservation' or 'GrayscaleObservation' or ",
+        ),
+        ("vector", {}, "no wrapper of Gymnasium's; it has AddRenderObservation, "),
+        (
+            "plug_absent:Mine",
+            {},
+            "cannot import 'plug_absent': No module named 'plug_absent'; "
+            "is it installed or on PYTHONPATH?",
+        ),
+        ("plug_fine:Mine", {}, "module 'plug_fine' has no 'Mine'"),
+        ("plug_fine:answer", {}, "is no subclass of gymnasium.Wrapper; name one as 'module:Class'"),
+        (
+            "collections:OrderedDict",
+            {},
+            "is no subclass of gymnasium.Wrapper; name one as 'module:Class'",
+        ),
+        (
+            "FrameStackObservation",
+            {"stack": 4},
+            "options = {'stack': 4}: missing a required argument: 'stack_size'; "
+            "its options: stack_size, padding_type",
+        ),
+        (
+            "FrameStackObservation",
+            {"stack_size": 4, "padding": "zero"},
+            "options = {'stack_size': 4, 'padding': 'zero'}: "
+            "got an unexpected keyword argument 'padding'; its options: stack_size, ",
+        ),
+        (
+            f"{__name__}:Bare",
+            {"a": 1},
+            "options = {'a': 1}: got an unexpected keyword argument 'a'; its options: none",
+        ),
+    ],
+)
+def test_what_is_no_wrapper_or_does_not_take_its_options_is_told_in_one_line(
+    name: str, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_wrapper(Wrapper(name=name, options=options), "environment.wrappers[3]")
+    assert str(caught.value).startswith(f"environment.wrappers[3] = {name!r}: {sentence}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_wrapper_that_is_wrong_is_told_with_its_place() -> None:
+    wrappers = (
+        Wrapper(name="TimeLimit", options={"max_episode_steps": 9}),
+        Wrapper(name="TimeLimits"),
+    )
+    with pytest.raises(ConfigurationError, match=r"^environment\.wrappers\[1\] = 'TimeLimits': "):
+        check_environment(Experiment(environment=Environment(id="CartPole-v1", wrappers=wrappers)))
+
+
+def test_where_something_is_not_installed_the_line_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    atari = Experiment(
+        environment=Environment(id="ALE/Pong-v5", wrappers=(Wrapper(name="AtariPreprocessing"),))
+    )
+    check_environment(atari)
+    monkeypatch.setitem(sys.modules, "cv2", None)  # as Python notes that there is no such module
+    with pytest.raises(ConfigurationError) as caught:
+        check_environment(atari)
+    assert str(caught.value) == (
+        "environment.wrappers[0] = 'AtariPreprocessing': needs OpenCV, which is not installed: "
+        "pip install 'genkidama[atari]'"
+    )
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    for name in ("ALE/Pong-v5", "ale_py:ALE/Pong-v5"):
+        with pytest.raises(ConfigurationError) as caught:
+            check_environment(Experiment(environment=Environment(id=name)))
+        assert str(caught.value).startswith(
+            f"environment.id = {name!r}: needs the Arcade Learning Environment: "
+        )
+        assert str(caught.value).endswith(": pip install 'genkidama[atari]'")
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_envpool_is_looked_for_early_and_imported_late(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lander = Environment(id="envpool:LunarLander-v3")
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    for look in (
+        lambda: check_environment(Experiment(environment=lander)),
+        lambda: load_envpool(lander),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            look()
+        assert str(caught.value) == (
+            "environment.id = 'envpool:LunarLander-v3': needs EnvPool, which is not installed: "
+            "pip install 'genkidama[envpool]'"
+        )
+    monkeypatch.delitem(sys.modules, "envpool")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envpool.py").write_text("raise FileNotFoundError('atari/roms')")
+    check_environment(Experiment(environment=lander))  # importing EnvPool takes 110 MB
+    with pytest.raises(ConfigurationError) as caught:
+        load_envpool(lander)
+    assert str(caught.value) == (
+        "environment.id = 'envpool:LunarLander-v3': importing EnvPool fails: FileNotFoundError: "
+        "atari/roms (envpool.py:1); install all of it: pip install 'genkidama[envpool]'"
+    )
+
+
+def test_what_has_no_vectorized_form_of_its_own_is_told_early() -> None:
+    check_environment(Experiment(environment=Environment(id="ALE/Pong-v5", vectorized=True)))
+    for name in ("LunarLander-v3", "collections:OrderedDict"):
+        with pytest.raises(ConfigurationError) as caught:
+            check_environment(Experiment(environment=Environment(id=name, vectorized=True)))
+        assert str(caught.value) == (
+            f"environment.vectorized = True: {name!r} is not registered with a vectorized "
+            "form of its own; set it to false"
+        )
+
+
+@pytest.mark.parametrize("entry_point", [None, "__main__:Mine", "class"])
+def test_what_a_notebook_defines_is_refused_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, entry_point: str | None
+) -> None:
+    """Children could not import it, whatever it is registered as."""
+    mine = type("Mine", (gymnasium.Env,), {"__module__": "__main__"})
+    name = "__main__:Mine" if entry_point is None else "Mine-v0"
+    if entry_point is not None:
+        spec = EnvSpec("Mine-v0", mine if entry_point == "class" else entry_point)
+        monkeypatch.setitem(gymnasium.registry, "Mine-v0", spec)
+    with pytest.raises(ConfigurationError) as raised:
+        check_environment(Experiment(environment=Environment(id=name)))
+    assert str(raised.value) == (
+        f"environment.id = {name!r}: no other process can import by this name what a script or a "
+        "notebook defines; write it into a file, as my_module.py, and name it 'my_module:Mine'"
+    )

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+import genkidama
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.plugins.ray.start import launch
+from genkidama.runtime.import_strings import load_object
+from genkidama.runtime.script import MARK, source_of
+from tests.helpers import ROOT
+
+SCRIPT = """
+import argparse, gymnasium, genkidama
+from genkidama.config.experiment import *
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--episodes", type=int, required=True)
+options = parser.parse_args()
+
+class Mine(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {{}}
+
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, True, False, {{}}
+
+experiment = Experiment({settings}, stop=Stop(episodes=options.episodes))
+run = genkidama.train(experiment, children=1, cores=1, out="run", episodes=2)
+print(run.evaluation["mean"])
+"""
+
+#: A run of one child needs ten processes at most; one too many in each of them is far more.
+BOUND = 16
+
+
+def run_bounded(command: list[str], folder: Path) -> tuple[int, str]:
+    """A program's exit code and output. It is killed with all that it has started beyond a bound.
+
+    Raises:
+        AssertionError: it had more than `BOUND` processes at once.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with (folder / "output").open("w+") as output:
+        process = psutil.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        started: set[psutil.Process] = set()
+        try:
+            deadline = time.monotonic() + 120
+            while process.poll() is None and time.monotonic() < deadline:
+                started.update(process.children(recursive=True))
+                count = sum(other.is_running() for other in started)
+                assert count <= BOUND, f"{count} processes"
+                time.sleep(0.05)
+        finally:
+            for other in (process, *started):
+                with suppress(psutil.NoSuchProcess):
+                    other.kill()
+            process.wait()
+        output.seek(0)
+        return process.returncode, output.read()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'environment=Mine, parent=ParentSettings(rule="experience")',
+        'environment=Environment(id="mine:Mine"), algorithm=Algorithm(name="a3c"), '
+        'child=ChildSettings(backend="ga3c")',
+    ],
+    ids=["hogwild and a learner", "ga3c"],
+)
+def test_a_script_with_an_environment_and_no_guard_trains_once(
+    settings: str, tmp_path: Path
+) -> None:
+    """Its processes have its class, its folder and its arguments, and none trains again."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/mine.py").write_text(SCRIPT.format(settings=settings))
+    command = [sys.executable, "folder/mine.py", "--episodes", "20"]
+    assert run_bounded(command, tmp_path) == (0, "1.0\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "output", "run"]
+    assert Experiment.load(tmp_path / "run/experiment.toml").environment.id == "mine:Mine"
+
+
+@pytest.mark.parametrize(
+    ("what", "begin"),
+    [
+        ("train", lambda: genkidama.train(Experiment())),
+        ("search", lambda: genkidama.search(Experiment())),
+        ("launch", lambda: launch(Experiment())),
+        ("evaluate", lambda: genkidama.evaluate("runs/x")),
+        ("Parent", lambda: genkidama.Parent(Experiment())),
+        ("Child", lambda: genkidama.Child("ws://localhost:1")),
+    ],
+)
+def test_nothing_begins_in_a_process_of_a_run(
+    what: str, begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, '["", []]')
+    with pytest.raises(ConfigurationError) as raised:
+        begin()
+    assert str(raised.value) == (
+        f"{what}: would begin within a process of another run; if a module does that when it is "
+        'imported, put it under `if __name__ == "__main__":`'
+    )
+
+
+def test_a_command_of_such_a_process_does_not_begin_either(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "genkidama", "train", "cartpole"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), MARK: '["", []]'},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: train: would begin within a process of another run; ")
+
+
+def test_a_module_is_imported_up_to_where_it_would_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever names it: an experiment of another program, too, as in `genkidama train FILE`."""
+    (tmp_path / "script_package").mkdir()
+    (tmp_path / "script_package/__init__.py").touch()
+    (tmp_path / "script_package/trains.py").write_text(
+        "import genkidama\n"
+        "above = 1\n"
+        "try:\n"
+        "    genkidama.train(genkidama.Experiment(), out='never')\n"
+        "except Exception:\n"
+        "    pass\n"
+        "below = 2\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert load_object("script_package.trains:above", "network.name") == 1
+    package = sys.modules.pop("script_package")
+    assert package.trains is sys.modules.pop("script_package.trains")
+    with pytest.raises(ConfigurationError, match=r"^network.name = .* has no 'below'.*__main__"):
+        load_object("script_package.trains:below", "network.name")
+    (tmp_path / "script_package/__init__.py").write_text("import genkidama\ngenkidama.Parent(0)\n")
+    for name in ("script_package", "script_package.trains"):
+        sys.modules.pop(name, None)
+    with pytest.raises(ConfigurationError, match="trains while it is imported; put that under"):
+        load_object("script_package.trains:above", "network.name")
+    assert not (tmp_path / "never").exists()
+
+
+def test_of_a_notebook_that_source_is_taken_which_a_class_needs() -> None:
+    cells = [
+        "import os, json\nimport xml.dom\nimport xml.sax as sax\nx = 1",
+        "get_ipython().run_line_magic('matplotlib', 'inline')\nprint(x)",
+        "no python, which did not run either",
+        "class Mine: old = json",
+        "try:\n    import fast\nexcept ImportError:\n    fast = None\nunused = 2\nx += 1",
+        "action = train()",
+        "@sax\nclass Mine(Base):\n    def f(self, action): return helper(fast)",
+        "def helper(y): return x",
+        "a, Base = object, xml.dom",
+    ]
+    assert [line for line in source_of(["Mine"], cells).splitlines() if line] == [
+        "import xml.dom",
+        "import xml.sax as sax",
+        "x = 1",
+        *("try:", "    import fast", "except ImportError:", "    fast = None"),
+        "x += 1",
+        *("@sax", "class Mine(Base):", "    def f(self, action):", "        return helper(fast)"),
+        *("def helper(y):", "    return x"),
+        "a, Base = (object, xml.dom)",
+    ]

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.config.sections import Optimizer
+from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.server.rules.gradient import OUTLIER, STALE, Gradient, NumpyOptimizer
+from tests.server.rules import check_rule, contribution
+
+SGD = Optimizer(name="sgd", learning_rate=0.5)
+OPTIONS: list[tuple[Optimizer, dict[str, Any]]] = [
+    (Optimizer(), {"staleness": "polynomial", "max_staleness": 3}),
+    (Optimizer(name="adagrad", learning_rate=0.01), {"outlier_sigmas": 1.0, "buffer": 2}),
+    (Optimizer(name="rmsprop"), {"buffer": "children", "milliseconds": 300, "by": "steps"}),
+    (Optimizer(name="sgd", momentum=0.999, learning_rate=1e9), {}),
+    (
+        Optimizer(name="sgd", momentum=0.9, learning_rate=1e-3),
+        {"children_power": 0.5, "warm_up": 3, "max_step": 1.0},
+    ),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "options"), OPTIONS, ids=str)
+def test_it_keeps_the_promises(optimizer: Optimizer, options: dict[str, Any]) -> None:
+    check_rule(lambda alpha: Gradient(alpha, optimizer, **options), alphas=[1.0])
+
+
+def gradient(value: float, **more: Any) -> Any:
+    return contribution(np.full(2, value, DTYPE), **more)
+
+
+def parent() -> Vector:
+    return np.zeros(2, DTYPE)
+
+
+def test_each_gradient_is_a_step_of_the_optimizer() -> None:
+    settings = Optimizer(name="adam", learning_rate=0.1)
+    ours, theirs = parent(), parent()
+    rule, steps = Gradient(0.5, settings), NumpyOptimizer(settings)
+    for value in (1.0, -2.0, 0.5):
+        assert rule.apply(ours, gradient(value)) is None
+        steps.apply(theirs, np.full(2, value, DTYPE), 0.1, 1.0, math.inf)
+    assert ours.tobytes() == theirs.tobytes()
+
+
+def test_k_gradients_are_one_step_with_their_mean() -> None:
+    weights = parent()
+    rule = Gradient(1.0, SGD, buffer=2)
+    rule.apply(weights, gradient(1.0))
+    assert weights.tolist() == [0.0, 0.0]
+    rule.apply(weights, gradient(3.0))
+    assert weights.tolist() == [-1.0, -1.0]
+
+
+def test_the_learning_rate_follows_the_progress_and_the_children() -> None:
+    settings = Optimizer(name="sgd", learning_rate=1.0, schedule="linear")
+    weights = parent()
+    rule = Gradient(1.0, settings, children_power=0.5)
+    rule.apply(weights, gradient(1.0, progress=0.5, children=4))
+    assert weights.tolist() == [-1.0, -1.0]
+
+
+def test_gradients_that_are_too_old_are_left_out() -> None:
+    weights = parent()
+    rule = Gradient(1.0, SGD, max_staleness=2)
+    assert rule.apply(weights, gradient(1.0, staleness=3)) == STALE
+    assert weights.tolist() == [0.0, 0.0]
+    assert rule.state() == {}
+    assert rule.apply(weights, gradient(1.0, staleness=2)) is None
+    assert weights.tolist() == [-0.5, -0.5]
+
+
+def test_a_gradient_whose_loss_is_far_off_is_left_out() -> None:
+    weights = parent()
+    rule = Gradient(1.0, SGD, outlier_sigmas=3.0)
+    losses = np.random.default_rng(0).normal(10.0, 1.0, 200)
+    left_out = [rule.apply(weights, gradient(1.0, loss=loss)) for loss in losses]
+    assert left_out.count(OUTLIER) < 5
+    before = weights.copy()
+    assert rule.apply(weights, gradient(1.0, loss=20.0)) == OUTLIER
+    assert rule.apply(weights, gradient(1.0, loss=-20.0)) == OUTLIER
+    assert weights.tobytes() == before.tobytes()
+    assert rule.apply(weights, gradient(1.0, loss=11.0)) is None
+    assert rule.apply(weights, gradient(1.0)) is None  # it has measured none
+
+
+def test_a_loss_that_has_grown_for_good_becomes_usual() -> None:
+    rule = Gradient(1.0, SGD, outlier_sigmas=3.0)
+    rng = np.random.default_rng(0)
+    for loss in rng.normal(1.0, 0.1, 100):
+        rule.apply(parent(), gradient(0.0, loss=loss))
+    later = [rule.apply(parent(), gradient(0.0, loss=loss)) for loss in rng.normal(5.0, 0.1, 500)]
+    assert later[0] == OUTLIER
+    assert OUTLIER not in later[-50:]
+
+
+def test_a_gradient_is_cut_to_the_length_that_children_keep_to() -> None:
+    weights = parent()
+    rule = Gradient(1.0, SGD, 5.0)
+    rule.apply(weights, contribution(np.array([3.0, 4.0], DTYPE)))
+    assert weights.tolist() == [-1.5, -2.0], "its length is 5"
+    rule.apply(weights, contribution(np.array([3e14, 4e14], DTYPE)))
+    assert weights.tolist() == [-3.0, -4.0]
+
+
+def test_statistics_are_the_childs_own_and_no_gradient() -> None:
+    weights = np.array([1, 10], DTYPE)
+    push = contribution(np.array([4, 20], DTYPE), statistics=1, children=2)
+    Gradient(1.0, SGD).apply(weights, push)
+    assert weights.tolist() == [-1.0, 15.0]

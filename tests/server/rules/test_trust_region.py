@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from genkidama.protocol.vector import DTYPE, length
+from genkidama.server.rules.options import DifferenceOptions
+from genkidama.server.rules.trust_region import BLOCK, TrustRegion, add_scaled, blend_statistics
+from tests.server.rules import contribution, copied
+
+ONE = np.ones(1, DTYPE)
+
+
+def factors(pace: TrustRegion, *children: int) -> list[float]:
+    return [pace.factor(contribution(ONE, children=n)) for n in children]
+
+
+@pytest.mark.parametrize(
+    ("power", "expected"),
+    [(0.0, [1, 1, 1]), (0.5, [1, 2, 3]), (1.0, [1, 4, 9]), (-0.5, [1, 1 / 2, 1 / 3])],
+)
+def test_the_factor_follows_the_number_of_children(power: float, expected: list[float]) -> None:
+    pace = TrustRegion(DifferenceOptions(children_power=power))
+    assert factors(pace, 1, 4, 9) == pytest.approx(expected)
+    assert factors(pace, 0) == [1.0]
+
+
+def test_it_warms_up_over_so_many_steps_and_goes_on_after_a_restart() -> None:
+    options = DifferenceOptions(children_power=1.0, warm_up=4)
+    pace, later = TrustRegion(options), TrustRegion(options)
+    assert factors(pace, 9, 9) == [3.0, 5.0]
+    later.restore(copied(pace.state()))
+    assert factors(later, 9, 9, 9) == [7.0, 9.0, 9.0]
+
+
+def test_the_longest_step_is_shorter_with_more_children() -> None:
+    push = contribution(ONE, children=4)
+    assert TrustRegion(DifferenceOptions(max_step=3.0)).longest(push) == 1.5
+    assert TrustRegion(DifferenceOptions()).longest(push) == math.inf
+
+
+def test_a_norm_of_large_numbers_is_finite() -> None:
+    assert length(np.array([3, -4], DTYPE)) == 5.0
+    assert length(np.array([3e30, -4e30], DTYPE)) == pytest.approx(5e30)
+
+
+@pytest.mark.parametrize("size", [1, BLOCK, BLOCK + 1])
+def test_a_scaled_vector_is_added(size: int) -> None:
+    rng = np.random.default_rng(size)
+    weights, change = rng.normal(size=(2, size)).astype(DTYPE)
+    expected = weights + change * DTYPE.type(0.3)
+    add_scaled(weights, change, 0.3)
+    assert weights.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, [1, 2, 3]),
+        ({"statistics": 2}, [1, 20, 30]),
+        ({"statistics": 2, "children": 4}, [1, 6.5, 9.75]),
+    ],
+)
+def test_statistics_are_mixed_one_part_in_n(more: dict[str, Any], expected: list[float]) -> None:
+    parent = np.array([1, 2, 3], DTYPE)
+    blend_statistics(parent, contribution(np.array([10, 20, 30], DTYPE), **more))
+    assert parent.tolist() == expected

@@ -1,0 +1,973 @@
+"""Whole conversations, compared by value; the test is the clock."""
+
+from __future__ import annotations
+
+import json
+import math
+from copy import deepcopy
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ProtocolError
+from genkidama.protocol.messages import (
+    PROTOCOL,
+    Goodbye,
+    Hello,
+    Join,
+    Leave,
+    Pull,
+    Push,
+    Refusal,
+    Reply,
+    Weights,
+    Welcome,
+)
+from genkidama.protocol.vector import DTYPE, Signature, Vector
+from genkidama.server.events import as_lines
+from genkidama.server.parameter_server import ParameterServer, Snapshot
+from genkidama.server.rules.blend import Blend, Rule, Update
+from genkidama.server.trial import SingleTrialRun
+
+SIGNATURE = Signature.of([("weight", (1, 2)), ("bias", (1,))])
+ENTRIES: list[tuple[str, list[int]]] = [("weight", [1, 2]), ("bias", [1])]
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def make(**settings: Any) -> ParameterServer:
+    """A server; `parent_alpha=0.5` sets `parent.alpha`. The defaults make sums that are exact."""
+    settings = {"parent_alpha": 0.5, **settings}
+    return ParameterServer(
+        Experiment().with_settings(
+            {key.replace("_", ".", 1): value for key, value in settings.items()}
+        ),
+        run="run-1",
+    )
+
+
+def vector(*numbers: float) -> np.ndarray:
+    return np.array(numbers, DTYPE)
+
+
+def hello(name: str, session: str = "s1") -> Hello:
+    return Hello(protocol=PROTOCOL, name=name, session=session)
+
+
+def join() -> Join:
+    return Join(signature=ENTRIES)
+
+
+def push(
+    sequence: int,
+    *numbers: float,
+    version: int = 0,
+    steps: int = 0,
+    returns: tuple[float, ...] = (),
+) -> Push:
+    return Push(
+        version=version,
+        sequence=sequence,
+        steps=steps,
+        returns=list(returns),
+        vector=vector(*numbers),
+    )
+
+
+def enter(server: ParameterServer, *names: str, now: float = 0.0, session: str = "s1") -> None:
+    """Children say hello and join; what that notes is thrown away."""
+    for name in names:
+        assert isinstance(server.handle(name, hello(name, session), now), Welcome)
+        assert isinstance(server.handle(name, join(), now), Weights)
+    lines(server)
+
+
+def lines(server: ParameterServer) -> list[dict[str, Any]]:
+    """What happened since the last call, as the history has it."""
+    return [json.loads(as_lines([event])) for event in server.take_events()]
+
+
+def heard(reply: Reply) -> tuple[Reply, list[float] | None]:
+    """A reply as something that `==` compares."""
+    if isinstance(reply, Weights) and reply.vector is not None:
+        return msgspec.structs.replace(reply, vector=None), reply.vector.tolist()
+    return reply, None
+
+
+def state(server: ParameterServer, now: float) -> tuple[Any, ...]:
+    """Everything that a refused message must leave as it was."""
+    trial = server.trial
+    weights = None if trial.vector is None else trial.vector.tobytes()
+    return (
+        weights,
+        trial.signature,
+        server.snapshot(now),
+        deepcopy(server.children),
+        server.stop,
+        server.progress(now),
+    )
+
+
+def test_a_run_of_two_children_from_hello_to_goodbye() -> None:
+    server = make(stop_updates=2)
+    experiment = server.experiment.to_dict()
+    conversation: list[tuple[float, str, Any, Reply, list[float] | None]] = [
+        (10, "", hello("a"), Welcome(protocol=PROTOCOL, experiment=experiment, run="run-1"), None),
+        (
+            11,
+            "a",
+            join(),
+            Weights(version=0),
+            None,
+        ),  # no vector: the parent has none and asks for the child's
+        (
+            12,
+            "a",
+            push(1, 8, 0, 4, steps=100, returns=(1.0, 2.0)),
+            Weights(version=1, progress=0.5),
+            [8, 0, 4],
+        ),
+        (13, "", hello("b"), Welcome(protocol=PROTOCOL, experiment=experiment, run="run-1"), None),
+        (14, "b", join(), Weights(version=1, progress=0.5), [8, 0, 4]),
+        (
+            15,
+            "b",
+            push(1, 0, 8, 4, version=1, steps=50, returns=(6.0,)),
+            Weights(version=2, progress=0.75),
+            [4, 4, 4],
+        ),
+        (
+            16,
+            "a",
+            push(2, 0, 0, 0, version=1, steps=10),
+            Weights(version=3, progress=1.0, stop="2 updates done"),
+            [2, 2, 2],
+        ),
+        (
+            17,
+            "a",
+            push(3, 9, 9, 9, version=3),
+            Weights(version=3, progress=1.0, stop="2 updates done"),
+            [2, 2, 2],
+        ),
+        (18, "a", Leave(reason="the run is over"), Goodbye(), None),
+        (19, "b", Leave(), Goodbye(), None),
+    ]
+    for now, child, message, reply, numbers in conversation:
+        assert heard(server.handle(child, message, now)) == (reply, numbers)
+    assert lines(server) == [
+        {"time": 11, "event": "join", "child": "a", "version": 0, "parameters": 3},
+        exchange(
+            12, "a", version=1, update=1.0, staleness=0, episodes=2, steps=100, mean_return=1.5
+        ),
+        {"time": 14, "event": "join", "child": "b", "version": 1, "parameters": 3},
+        exchange(
+            15,
+            "b",
+            version=2,
+            update=1.5,
+            staleness=0,
+            episodes=3,
+            steps=150,
+            mean_return=3.0,
+            distance=pytest.approx(np.sqrt(128 / 80)),  # |(−8, 8, 0)| / |(8, 0, 4)|
+        ),
+        exchange(
+            16,
+            "a",
+            version=3,
+            update=2.0,
+            staleness=1,
+            episodes=3,
+            steps=160,
+            mean_return=3.0,
+            distance=1.0,
+        ),
+        {"time": 16, "event": "stop", "reason": "2 updates done", "version": 3},
+        {"time": 18, "event": "leave", "child": "a", "reason": "the run is over"},
+        {"time": 19, "event": "leave", "child": "b", "reason": "left"},
+    ]
+    assert lines(server) == []
+    assert server.snapshot(20) == Snapshot(
+        version=3,
+        exchanges=3,
+        updates=2.0,
+        episodes=3,
+        steps=160,
+        seconds=9,
+        alpha=0.5,
+        beta=0.5,
+        mean_return=3.0,
+        returns=[1.0, 2.0, 6.0],
+        children={
+            "a": {"exchanges": 2, "episodes": 2, "steps": 110},
+            "b": {"exchanges": 1, "episodes": 1, "steps": 50},
+        },
+        sessions={"a": ("s1", 2), "b": ("s1", 1)},
+        experiment=experiment,
+    )
+    assert not server.refusals
+
+
+def exchange(time: float, child: str, **details: Any) -> dict[str, Any]:
+    return {"time": time, "event": "exchange", "child": child, **details}
+
+
+# The weights.
+
+
+@pytest.mark.parametrize(
+    ("alpha", "numbers"), [(0.0, [0, 4, 8]), (0.25, [2, 4, 6]), (1.0, [8, 4, 0])]
+)
+def test_the_reply_carries_the_blended_weights(alpha: float, numbers: list[float]) -> None:
+    server = make(parent_alpha=alpha)
+    enter(server, "a", "b")
+    server.handle("a", push(1, 0, 4, 8), 1)
+    assert heard(server.handle("b", push(1, 8, 4, 0), 2)) == (Weights(version=2), numbers)
+
+
+def test_a_parent_without_weights_takes_the_first_childs_as_a_copy() -> None:
+    server = make(parent_alpha=0.1)
+    enter(server, "a")
+    mine = vector(1, 2, 3)
+    mine.flags.writeable = False  # as a decoded message's is
+    assert heard(server.handle("a", Push(version=0, sequence=1, vector=mine), 1)) == (
+        Weights(version=1),
+        [1, 2, 3],
+    )
+    mine.flags.writeable = True
+    mine[:] = 9
+    assert server.trial.vector is not None
+    assert server.trial.vector.tolist() == [1, 2, 3]
+    server.handle("a", push(2, 1, 2, 3, version=1), 2)  # and can be blended into
+
+
+def test_staleness_counts_the_pushes_since_the_childs_version() -> None:
+    server = make()
+    enter(server, "a", "b", "c")
+    for now, (child, version) in enumerate([("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 4)]):
+        server.handle(child, push(now + 1, 0, 0, 0, version=version), now)
+    assert [(event["version"], event["staleness"]) for event in lines(server)] == [
+        (1, 0),
+        (2, 1),
+        (3, 2),
+        (4, 2),
+        (5, 0),
+    ]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12))
+def test_updates_are_exchanges_per_child_that_takes_part(pushers: list[str]) -> None:
+    server = make()
+    enter(server, "a", "b", "c")
+    for sequence, child in enumerate(pushers, 1):
+        server.handle(child, push(sequence, 0, 0, 0), sequence)
+    assert server.exchanges == len(pushers) == server.trial.version
+    assert server.updates == len(pushers) / 3
+    assert {name: record.exchanges for name, record in server.children.items()} == {
+        name: pushers.count(name) for name in "abc"
+    }
+
+
+def test_children_under_new_names_do_not_set_the_updates_back() -> None:
+    server = make(stop_updates=40)
+    told = []
+    for number in range(60):  # pods that are replaced, each under a name of its own
+        name = f"pod-{number}"
+        enter(server, name)
+        reply = server.handle(name, push(1, 0, 0, 0), number)
+        assert isinstance(reply, Weights)
+        told.append((server.updates, reply.progress))
+        if reply.stop:
+            break
+        server.disconnected(name, "gone", number)
+    assert told == sorted(told)
+    assert server.stop == "40 updates done"
+    assert server.exchanges == 40
+
+
+def test_a_child_that_only_says_hello_takes_no_part() -> None:
+    server = make()
+    enter(server, "a")
+    server.handle("", hello("b"), 0)
+    server.handle("a", push(1, 0, 0, 0), 1)
+    assert server.updates == 1.0
+    enter(server, "b")
+    server.handle("b", push(1, 0, 0, 0), 2)
+    assert server.updates == 1.5
+    server.handle("b", Leave(), 3)
+    server.handle("a", push(2, 0, 0, 0), 4)
+    assert server.updates == 2.5
+
+
+def test_updates_survive_a_checkpoint() -> None:
+    old = make()
+    enter(old, "a", "b", "c")
+    for sequence in range(1, 101):
+        old.handle("a", push(sequence, 0, 0, 0), sequence)
+    new = make()
+    new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
+    assert (new.exchanges, new.updates) == (100, 100 / 3)
+    enter(new, "a", "b", "c")
+    for sequence in (101, 102):
+        new.handle("a", push(sequence, 0, 0, 0), sequence)
+    assert (new.exchanges, new.updates) == (102, 34.0)
+
+
+class Gradient(Rule):
+    """A push is a gradient, which cannot become θ_P."""
+
+    def start(self, push: Update) -> None:
+        return None
+
+    def apply(self, parent: Vector, push: Update) -> None:
+        self.seen = msgspec.structs.astuple(push)[1:]
+        parent -= push.vector
+
+
+def test_a_rule_is_told_what_a_push_brings() -> None:
+    experiment, rule = Experiment(), Gradient()
+    server = ParameterServer(experiment, trials=SingleTrialRun(experiment, rule))
+    enter(server, "a")
+    before = state(server, 1)
+    refused = server.handle("a", push(1, 1, 1, 1), 1)
+    assert refused == Refusal(
+        code="order",
+        reason="child 'a' pushes before the parent has weights, and this push cannot become them",
+    )
+    assert state(server, 1) == before
+    server.restore(server.snapshot(1), SIGNATURE, vector(1, 2, 3))
+    enter(server, "a", "b")
+    server.handle("b", push(1, 0, 0, 0), 2)
+    reply = server.handle("a", push(1, 1, 1, 1, steps=7), 3)
+    assert heard(reply) == (Weights(version=2), [0, 1, 2])
+    assert rule.seen == (0, 1, 7, "a", 2, 3, 0.0, None, 0, math.sqrt(3))
+
+
+def test_a_pull_gives_the_weights_and_counts_nothing() -> None:
+    server = make()
+    enter(server, "a", "b")
+    reply = server.handle("b", Pull(), 1.0)
+    assert heard(reply) == (Weights(version=0), None)
+    server.handle("a", push(1, 4.0, 4.0, 4.0), 2.0)
+    before = state(server, 3.0)
+    assert heard(server.handle("b", Pull(), 3.0)) == (Weights(version=1), [4.0] * SIGNATURE.size)
+    assert state(server, 3.0) == before
+
+
+def test_a_rule_says_what_is_news_to_a_child_and_how_much_to_bring() -> None:
+    class Fresh(Blend):
+        def __init__(self) -> None:
+            super().__init__(0.5)
+            self.gone: list[str] = []
+
+        def share(self, child: str, children: int) -> int:
+            return len(child) + 10 * children
+
+        def pull(self, parent: np.ndarray, child: str) -> bool:
+            parent += 1.0
+            return child != "bb"
+
+        def forget(self, child: str) -> None:
+            self.gone.append(child)
+
+    rule = Fresh()
+    settings = Experiment()
+    server = ParameterServer(settings, trials=SingleTrialRun(settings, rule))
+    enter(server, "a", "bb")
+    server.handle("a", push(1, 4.0, 4.0, 4.0), 2.0)
+    first = server.handle("a", Pull(), 3.0)
+    assert isinstance(first, Weights)
+    assert first.steps == 21
+    assert first.vector is not None
+    assert first.vector.tolist() == [5.0] * SIGNATURE.size
+    second = server.handle("bb", Pull(), 3.0)
+    assert isinstance(second, Weights)
+    assert (second.steps, second.vector) == (22, None)
+    rule.gone.clear()
+    server.disconnected("a", "gone", 4.0)
+    assert rule.gone == ["a"]
+
+
+def test_a_pull_before_the_join_is_refused() -> None:
+    server = make()
+    server.handle("", hello("a"), 0.0)
+    reply = server.handle("a", Pull(), 0.0)
+    assert isinstance(reply, Refusal)
+    assert (reply.code, reply.reason) == ("order", "child 'a' pulls before it has joined")
+
+
+def test_a_search_needs_trials_of_its_own() -> None:
+    space = {"algorithm.gamma": [0.9, 0.99]}
+    plan = {"trials": 2, "phases": 2, "phase_steps": 1, "space": space}
+    with pytest.raises(ValueError, match="give trials=Search"):
+        ParameterServer(Experiment.from_dict({"search": plan}))
+
+
+def test_a_repeated_push_is_answered_but_not_counted_again() -> None:
+    server = make()
+    enter(server, "a", "b")
+    server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 1)
+    server.handle("b", push(1, 0, 0, 0), 2)
+    before = state(server, 3)
+    lines(server)
+    for _ in range(2):
+        assert heard(server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 3)) == (
+            Weights(version=2),
+            [2, 2, 2],
+        )
+    assert (state(server, 3), lines(server)) == (before, [])
+    server.handle("a", push(9, 2, 2, 2), 4)  # a gap is no fault
+    assert server.trial.version == 3
+    for sequence in (9, 5, 2):
+        server.handle("a", push(sequence, 8, 8, 8), 5)
+    assert server.trial.version == 3
+
+
+# Who is there.
+
+
+def test_a_name_in_use_is_refused_and_free_again_after_the_connection_is_gone() -> None:
+    server = make()
+    enter(server, "pi")
+    assert server.handle("", hello("pi", "s2"), 1) == Refusal(
+        code="name", reason="the name 'pi' is in use by another child; give this one another name"
+    )
+    server.disconnected("pi", "timed out", 2)
+    server.disconnected("pi", "timed out", 3)
+    server.disconnected("nobody", "timed out", 3)
+    assert server.connected == []
+    assert isinstance(server.handle("", hello("pi", "s2"), 4), Welcome)
+    assert server.connected == ["pi"]
+    assert lines(server) == [
+        {
+            "time": 1,
+            "event": "refused",
+            "child": "",
+            "code": "name",
+            "reason": "the name 'pi' is in use by another child; give this one another name",
+        },
+        {"time": 2, "event": "leave", "child": "pi", "reason": "timed out"},
+    ]
+
+
+def test_the_same_session_may_return_before_its_old_connection_is_known_to_be_dead() -> None:
+    server = make()
+    enter(server, "pi")
+    server.handle("pi", push(1, 1, 1, 1), 1)
+    enter(server, "pi", now=2)
+    assert heard(server.handle("pi", push(1, 1, 1, 1), 3)) == (
+        Weights(version=1),
+        [1, 1, 1],
+    )  # its reply had been lost
+    assert server.handle("pi", push(2, 1, 1, 1), 4).version == 2  # type: ignore[union-attr]
+    assert server.children["pi"].exchanges == 2
+
+
+def test_a_new_session_of_a_name_counts_its_pushes_from_1_again() -> None:
+    server = make()
+    enter(server, "pi")
+    server.handle("pi", push(7, 1, 1, 1), 1)
+    server.disconnected("pi", "crashed", 2)
+    enter(server, "pi", now=3, session="s2")
+    assert server.handle("pi", push(1, 1, 1, 1), 4).version == 2  # type: ignore[union-attr]
+    assert (server.children["pi"].exchanges, server.updates) == (2, 2.0)
+
+
+def test_no_more_children_than_are_allowed_but_each_may_return() -> None:
+    server = make(parent_max_children=2)
+    enter(server, "a", "b")
+    full = Refusal(code="full", reason="parent.max_children = 2: so many are connected already")
+    assert server.handle("", hello("c"), 1) == full
+    assert isinstance(server.handle("", hello("a"), 2), Welcome)
+    server.disconnected("a", "gone", 3)
+    assert isinstance(server.handle("", hello("c"), 4), Welcome)
+    assert server.handle("", hello("a"), 5) == full
+    assert set(server.children) == {"b", "c"}  # who has never pushed is forgotten
+
+
+# What is not allowed.
+
+
+def running() -> ParameterServer:
+    """Two children have pushed, a third has said hello only."""
+    server = make(parent_max_children=3, parent_max_parameters=100)
+    enter(server, "a", "b")
+    server.handle("a", push(1, 4, 4, 4, returns=(1.0,), steps=5), 1)
+    server.handle("b", push(1, 0, 0, 0, returns=(2.0,), steps=5), 2)
+    server.handle("", hello("new"), 3)
+    lines(server)
+    return server
+
+
+EARLY = "the first message of a connection is a hello"
+
+
+@pytest.mark.parametrize(
+    ("child", "message", "code", "reason"),
+    [
+        (
+            "",
+            hello("a", "s2"),
+            "name",
+            "the name 'a' is in use by another child; give this one another name",
+        ),
+        ("", hello("c"), "full", "parent.max_children = 3: so many are connected already"),
+        ("c", join(), "order", EARLY),
+        ("c", push(1, 0, 0, 0), "order", EARLY),
+        ("c", Leave(), "order", EARLY),
+        ("new", push(1, 0, 0, 0), "order", "child 'new' pushes before it has joined"),
+        (
+            "a",
+            push(2, 0, 0, 0, version=3),
+            "order",
+            "child 'a' starts from version 3, the newest is 2",
+        ),
+        (
+            "new",
+            Join(signature=ENTRIES[:1]),
+            "signature",
+            "child 'new' has another network: "
+            "parameter 'bias' with shape [1] is missing (1 parameters, expected 2)",
+        ),
+        (
+            "new",
+            Join(signature=[("w", [101])]),
+            "signature",
+            "a network of 101 numbers; 1 to 100 are accepted (parent.max_parameters)",
+        ),
+        ("a", push(2, 1, 2, 3, 4), "length", "child 'a' pushes 4 numbers, expected 3"),
+        ("a", push(2, 1, NAN, 3), "finite", "child 'a' pushes NaN or infinity"),
+        ("a", push(2, 1, 2, -INFINITY), "finite", "child 'a' pushes NaN or infinity"),
+        (
+            "a",
+            push(2, 1, 2, 3, returns=(1.0, NAN)),
+            "finite",
+            "child 'a' reports a return that is NaN, infinite or beyond ±1e+30",
+        ),
+    ],
+)
+def test_what_is_not_allowed_is_refused_counted_and_changes_nothing(
+    child: str, message: Any, code: str, reason: str
+) -> None:
+    server = running()
+    before = state(server, 4)
+    final = "max_parameters" in reason
+    assert server.handle(child, message, 4) == Refusal(code=code, reason=reason, final=final)
+    assert state(server, 4) == before
+    assert lines(server) == [
+        {"time": 4, "event": "refused", "child": child, "code": code, "reason": reason}
+    ]
+    assert server.refusals == {code: 1}
+
+
+def test_a_child_that_was_refused_may_do_better() -> None:
+    server = running()
+    server.handle("a", push(2, 1, NAN, 3), 4)
+    assert heard(server.handle("a", push(2, 4, 4, 4), 5)) == (Weights(version=3), [3, 3, 3])
+
+
+def test_a_network_whose_size_has_thousands_of_digits_is_refused_like_any_other() -> None:
+    server = make()
+    server.handle("", hello("a"), 0)
+    reply = server.handle("a", Join(signature=[("w", [2**53] * 32)]), 1)
+    assert isinstance(reply, Refusal) and reply.code == "signature"
+
+
+def test_refusals_of_one_code_within_a_second_are_one_event_with_their_count() -> None:
+    server = running()
+    server.take_events()
+    for time, child in enumerate("abc"):
+        server.refuse(child, ProtocolError("malformed", f"noise of {child}"), 5 + time / 10)
+    server.settle(5.9)
+    assert [line["child"] for line in lines(server)] == ["a"]
+    server.settle(6.0)
+    assert lines(server) == [
+        {
+            "time": 6.0,
+            "event": "refused",
+            "child": "c",
+            "code": "malformed",
+            "reason": "noise of c",
+            "count": 2,
+        }
+    ]
+
+
+def test_what_the_shell_refuses_is_counted_with_the_rest() -> None:
+    server = make()
+    assert server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 5) == Refusal(
+        code="malformed", reason="noise"
+    )
+    server.refuse("1.2.3.4", ProtocolError("malformed", "noise"), 6)
+    assert server.refusals == {"malformed": 2}
+    assert lines(server)[0] == {
+        "time": 5,
+        "event": "refused",
+        "child": "1.2.3.4",
+        "code": "malformed",
+        "reason": "noise",
+    }
+
+
+#: What children may say, well or badly. The numbers after the name are chosen for the moment.
+DEEDS = [
+    "hello",
+    "other session",
+    "old protocol",
+    "join",
+    "other network",
+    "push",
+    "again",
+    "future",
+    "short",
+    "nan",
+    "bad return",
+    "leave",
+    "cut",
+]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(DEEDS), st.integers(0, 3)), max_size=40
+    )
+)
+def test_whatever_is_said_a_refusal_changes_nothing_and_a_push_counts_once(
+    deeds: list[tuple[str, str, int]],
+) -> None:
+    server = make(parent_max_children=2)
+    accepted: list[tuple[str, int]] = []  # (child, sequence) in its session
+    updates = Fraction(0)
+    sessions = dict.fromkeys("abc", 0)
+    for now, (child, deed, behind) in enumerate(
+        [*[(name, deed, 0) for name in "ab" for deed in ("hello", "join")], *deeds]
+    ):
+        version = server.trial.version
+        sequence = server.children[child].sequence + 1 if child in server.children else 1
+        start = max(0, version - behind)
+        messages: dict[str, Any] = {
+            "hello": hello(child, f"s{sessions[child]}"),
+            "other session": hello(child, f"s{sessions[child] + 1}"),
+            "old protocol": Hello(protocol=0, name=child, session="s"),
+            "join": join(),
+            "other network": Join(signature=ENTRIES[::-1]),
+            "push": push(sequence, now, 1, -1, version=start, returns=(now,), steps=1),
+            "again": push(max(1, sequence - 1), now, 2, 2, version=start, steps=1),
+            "future": push(sequence, 1, 1, 1, version=version + 1),
+            "short": push(sequence, 1, 1),
+            "nan": push(sequence, 1, NAN, 1, version=start),
+            "bad return": push(sequence, 1, 1, 1, version=start, returns=(INFINITY,)),
+            "leave": Leave(),
+        }
+        if deed == "cut":
+            server.disconnected(child, "cut", now)
+            continue
+        before = state(server, now)
+        refusals = server.refusals.total()
+        reply = server.handle(child, messages[deed], now)
+        if isinstance(reply, Refusal):
+            assert state(server, now) == before
+            assert server.refusals.total() == refusals + 1
+            continue
+        assert deed not in ("old protocol", "future", "short", "nan", "bad return")
+        if deed == "other session":
+            sessions[child] += 1
+        if isinstance(reply, Weights):
+            assert reply.version == server.trial.version
+            counted = reply.version - version
+            assert counted == (deed == "push" or (deed == "again" and sequence == 1))
+            if counted:
+                accepted.append((child, now))
+                updates += Fraction(1, len(server.joined))
+                event = lines(server)[-1]
+                assert (event["event"], event["staleness"], event["version"]) == (
+                    "exchange",
+                    version - messages[deed].version,
+                    version + 1,
+                )
+                assert reply.vector is not None and np.isfinite(reply.vector).all()
+        assert server.exchanges == server.trial.version == len(accepted)
+        assert server.updates == float(updates)
+        assert server.trial.steps == sum(record.steps for record in server.children.values())
+
+
+# The end.
+
+
+def pushes(
+    server: ParameterServer, count: int, returns: tuple[float, ...] = (), now: float = 0
+) -> str:
+    """Child a pushes so often; the last reply's reason to stop."""
+    stop = ""
+    for _ in range(count):
+        reply = server.handle("a", push(server.trial.version + 1, 0, 0, 0, returns=returns), now)
+        assert isinstance(reply, Weights)
+        stop = reply.stop
+    return stop
+
+
+def test_stop_after_so_many_seconds_even_if_nobody_pushes() -> None:
+    server = make(stop_seconds=2.5)
+    server.tick(100)  # time counts from the first join on
+    enter(server, "a", now=200)
+    server.tick(202.4)
+    assert (server.stop, server.seconds(202.4)) == ("", pytest.approx(2.4))
+    server.tick(202.5)
+    server.tick(203)
+    assert server.stop == "2.5 seconds are over"
+    assert lines(server) == [
+        {"time": 202.5, "event": "stop", "reason": "2.5 seconds are over", "version": 0}
+    ]
+
+
+def test_the_first_reason_stays_and_everybody_is_told() -> None:
+    server = make(stop_updates=1, stop_seconds=10)
+    enter(server, "a", "b")
+    assert (pushes(server, 1), pushes(server, 1)) == ("", "1 update done")
+    server.tick(100)
+    assert server.handle("b", push(1, 0, 0, 0), 100).stop == "1 update done"  # type: ignore[union-attr]
+    assert server.handle("", hello("c"), 101).stop == "1 update done"  # type: ignore[union-attr]
+    assert [event["event"] for event in lines(server)] == [
+        "exchange",
+        "exchange",
+        "stop",
+    ]  # what comes later is answered, not counted
+
+
+def test_the_history_tells_how_far_children_lie_from_the_parent() -> None:
+    """|θ_C − θ_P| / |θ_P|, before the blend: once a second a child."""
+    server = make()
+    enter(server, "a", "b")
+    for sequence, (now, child, number) in enumerate(
+        [
+            *[(0.0, "a", 3.0)],  # becomes θ_P
+            *[(1.0, "a", 6.0), (1.001, "b", 9.0)],  # 4.5 and 6.75 after them
+            *[(1.5, "a", 9.0), (1.5, "b", 7.875)],  # "a" was judged a moment ago
+            *[(2.1, "a", 7.875 * 3)],
+        ],
+        1,
+    ):
+        server.handle(child, push(sequence, number, 0, 0, version=0), now)
+    told = [(event["child"], event.get("distance")) for event in lines(server)]
+    assert told == [("a", None), ("a", 1.0), ("b", None), ("a", None), ("b", 0.0), ("a", 2.0)]
+
+
+def test_what_was_judged_waits_for_the_next_line_of_a_thinned_history() -> None:
+    server = make(parent_history_every=3)
+    enter(server, "a")
+    for now, number in enumerate([3.0, 6.0, 9.0, 9.0]):
+        server.handle("a", push(now + 1, number, 0, 0), 0.1 * now)
+    assert [(event["version"], event["distance"]) for event in lines(server)] == [(3, 1.0)]
+
+
+def test_no_more_than_so_many_children_are_judged_a_second() -> None:
+    server = make(parent_max_children=200)
+    names = [f"pi-{number}" for number in range(200)]
+    enter(server, *names)
+    server.handle("pi-0", push(1, 1, 0, 0), 0.0)
+    for number, name in enumerate(names):
+        server.handle(name, push(2, 1, 0, 0), 1.0 + number / 200)
+    judged = sum("distance" in event for event in lines(server))
+    assert 50 <= judged <= 64
+
+
+def test_the_history_may_be_thinned() -> None:
+    server = make(parent_history_every=3)
+    enter(server, "a")
+    pushes(server, 7)
+    assert [event["version"] for event in lines(server)] == [3, 6]
+
+
+# The measures of a backend.
+
+
+def measured(sequence: int, **measures: float) -> Push:
+    return Push(version=0, sequence=sequence, vector=vector(0, 0, 0), measures=measures)
+
+
+def test_measures_are_a_line_of_the_history_behind_their_exchange() -> None:
+    server = make(child_backend="ga3c")
+    enter(server, "a")
+    server.handle("a", measured(1, pps=2950.0, tps=590.0), 1)
+    server.handle("a", push(2, 0, 0, 0), 2)
+    exchanged, measures, second = lines(server)
+    assert (exchanged["event"], exchanged["version"], second["event"], second["version"]) == (
+        "exchange",
+        1,
+        "exchange",
+        2,
+    )
+    assert measures == {
+        "time": 1,
+        "event": "measures",
+        "backend": "ga3c",
+        "child": "a",
+        "pps": 2950.0,
+        "tps": 590.0,
+    }
+    assert not {"pps", "tps", "measures"} & exchanged.keys()
+
+
+def test_measures_of_a_plug_name_its_import_string() -> None:
+    server = make(child_backend="my.package:Backend")
+    enter(server, "a")
+    server.handle("a", measured(1, temperature=61.5), 1)
+    assert lines(server)[-1] == {
+        "time": 1,
+        "event": "measures",
+        "backend": "my.package:Backend",
+        "child": "a",
+        "temperature": 61.5,
+    }
+
+
+def test_a_measure_may_be_called_like_a_field_of_the_line() -> None:
+    server = make(child_backend="ga3c")
+    enter(server, "a")
+    server.handle("a", measured(1, backend=3.0, pps=1.0), 1)
+    line = lines(server)[-1]
+    assert (line["backend"], line["pps"]) == ("ga3c", 1.0)
+
+
+def test_measures_of_a_push_that_is_repeated_refused_or_too_late_are_no_line() -> None:
+    server = make(stop_updates=2)
+    enter(server, "a")
+    replies = [
+        server.handle("a", measured(1, pps=1.0), 1),
+        server.handle("a", measured(1, pps=1.0), 2),
+        server.handle(
+            "a", msgspec.structs.replace(measured(2, pps=2.0), vector=vector(NAN, 0, 0)), 3
+        ),
+        server.handle("a", measured(2, pps=3.0), 4),
+        server.handle("a", measured(3, pps=4.0), 5),
+    ]
+    assert [type(reply) for reply in replies] == [Weights, Weights, Refusal, Weights, Weights]
+    assert [event["pps"] for event in lines(server) if event["event"] == "measures"] == [
+        1.0,
+        3.0,
+    ]
+
+
+def test_measures_are_thinned_child_by_child() -> None:
+    server = make(parent_history_every=2)
+    enter(server, "a", "b")
+    for sequence in range(1, 6):
+        for child in "ab":
+            server.handle(child, measured(sequence, pps=sequence), sequence)
+    events = lines(server)
+    assert {event["child"] for event in events if event["event"] == "exchange"} == {
+        "b"
+    }  # every second of all
+    assert [(event["child"], event["pps"]) for event in events if event["event"] == "measures"] == [
+        ("a", 2),
+        ("b", 2),
+        ("a", 4),
+        ("b", 4),
+    ]
+
+
+# Going on.
+
+
+def test_a_restored_server_goes_on_as_the_old_one_would() -> None:
+    settings = {"stop_updates": 4, "stop_window": 3}
+    old = make(**settings)
+    enter(old, "a", "b", now=10)
+    old.handle("a", push(1, 4, 0, 4, steps=3, returns=(1.0, 2.0)), 11)
+    old.handle("b", push(1, 0, 4, 4, steps=4, returns=(3.0, 4.0)), 12)
+    assert old.trial.vector is not None
+    kept = msgspec.json.decode(
+        msgspec.json.encode(old.snapshot(14)), type=Snapshot
+    )  # as a checkpoint keeps it
+
+    new = make(**settings)
+    new.restore(kept, SIGNATURE, old.trial.vector.copy())
+    assert new.snapshot(1000) == old.snapshot(14)
+    assert (new.connected, new.stop) == ([], "")
+    assert new.handle("a", push(2, 0, 0, 0, version=2), 1000) == Refusal(code="order", reason=EARLY)
+
+    replies = []
+    for server, now in ((old, 14.0), (new, 1000.0)):
+        enter(server, "a", "b", now=now)
+        replies.append(
+            heard(server.handle("a", push(2, 0, 0, 0, version=2, steps=1, returns=(8.0,)), now + 1))
+        )
+        replies.append(heard(server.handle("a", push(3, 4, 4, 4, version=2, steps=1), now + 2)))
+    assert (
+        replies[:2]
+        == replies[2:]
+        == [
+            (Weights(version=3, progress=0.375), [1, 1, 2]),
+            (Weights(version=4, progress=0.5), [2.5, 2.5, 3]),
+        ]
+    )
+    assert new.snapshot(1003) == old.snapshot(17)
+    assert new.snapshot(1003).returns == [3.0, 4.0, 8.0]
+    assert new.snapshot(1003).seconds == 7
+
+
+def test_a_restored_server_refuses_another_network() -> None:
+    server = make()
+    server.restore(make().snapshot(0), SIGNATURE, vector(1, 2, 3))
+    server.handle("", hello("a"), 0)
+    reply = server.handle("a", Join(signature=[("weight", [3])]), 0)
+    assert isinstance(reply, Refusal) and reply.code == "signature"
+    assert heard(server.handle("a", join(), 0)) == (Weights(version=0), [1, 2, 3])
+
+
+def test_a_run_that_was_over_is_over_after_a_restart() -> None:
+    old = make(stop_updates=1)
+    enter(old, "a")
+    pushes(old, 1)
+    new = make(stop_updates=1)
+    new.restore(old.snapshot(5), SIGNATURE, vector(0, 0, 0))
+    new.tick(0)
+    assert new.stop == "1 update done"
+
+
+def test_a_parent_that_lost_everything_takes_the_first_survivors_weights() -> None:
+    server = make()
+    server.handle("", hello("b"), 0)
+    assert heard(server.handle("b", join(), 0)) == (Weights(version=0), None)
+    assert heard(server.handle("b", push(41, 5, 6, 7, version=0), 1)) == (
+        Weights(version=1),
+        [5, 6, 7],
+    )
+
+
+def test_what_a_rule_leaves_out_is_counted_by_child_and_told() -> None:
+    settings = {"parent.rule": "gradient", "child.exchange": "update"}
+    settings["parent.rule_options"] = {"max_staleness": 0}  # type: ignore[assignment]
+    server = ParameterServer(Experiment().with_settings(settings))
+    enter(server, "a", "b")
+    server.handle("a", push(1, 1, 1, 1, returns=(5.0,), steps=3), 1)
+    before = state(server, 1)
+    gradient = push(1, 1, 1, 1, version=0, returns=(7.0,), steps=4)
+    gradient.kind = "gradient"
+    lines(server)
+    reply = server.handle("b", gradient, 2)
+    assert heard(reply) == (Weights(version=1, progress=0.0), [1, 1, 1])
+    (line,) = lines(server)
+    assert (line["child"], line["left_out"], line["version"], line["staleness"]) == (
+        "b",
+        "stale",
+        1,
+        1,
+    )
+    assert state(server, 2)[0] == before[0]
+    assert (server.exchanges, server.trial.version, server.trial.steps) == (2, 1, 7)
+    counts = server.snapshot(2).children
+    assert counts["a"] == {"exchanges": 1, "episodes": 1, "steps": 3}
+    assert counts["b"] == {"exchanges": 1, "episodes": 1, "steps": 4, "left_out": 1}
+    again = ParameterServer(Experiment().with_settings(settings))
+    again.restore(server.snapshot(2), SIGNATURE, vector(1, 1, 1))
+    assert again.children["b"].left_out == 1
+    # The same push again is answered, and not counted again.
+    server.handle("b", gradient, 3)
+    assert server.snapshot(3).children == counts
