@@ -10,8 +10,8 @@ Laws of this file:
 - Reading executes nothing, and a file that is broken in any way is a `ConfigurationError`. A
   checksum finds a flipped bit. All numbers in a file are finite.
 - The last few checkpoints are kept, and the best one beside them.
-- `newest_readable` alone says which of several files is taken. A parent, `--resume`, an evaluation and a
-  search all ask it.
+- `newest_readable` alone says which of several files is taken. A parent, `--resume`, an evaluation
+  and a search all ask it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ import safetensors
 import safetensors.numpy
 
 from genkidama._version import __version__
-from genkidama.server.rules.blend import RuleState
-from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.protocol.shard import Shard
-from genkidama.runtime.files import make_folder, hint, write_atomically
-from genkidama.server.trial import STATE_PREFIX, Snapshot
 from genkidama.protocol.vector import DTYPE, Signature, Vector, is_finite, unflatten
+from genkidama.runtime.files import hint, make_folder, write_atomically
+from genkidama.server.rules.blend import RuleState
+from genkidama.server.trial import STATE_PREFIX, Snapshot
 
 __all__ = ["FORMAT", "Checkpoint", "CheckpointFolder", "newest_readable", "load", "save"]
 

@@ -21,13 +21,13 @@ from typing import Any, Self
 
 import msgspec
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.server.events import Evaluated, as_lines, decode_line
 from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
-from genkidama.runtime.files import hint, write_atomically
 from genkidama.runs.history import read_lines
 from genkidama.runs.sharded_checkpoint import CHECKPOINTS, join
+from genkidama.runtime.files import hint, write_atomically
+from genkidama.server.events import Evaluated, as_lines, decode_line
 from genkidama.server.trial import Snapshot
 
 __all__ = [

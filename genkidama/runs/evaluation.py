@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ConfigurationError
-from genkidama.config.formatting import plural
-from genkidama.learning.starts import is_null, starts_of
-from genkidama.runs.evaluation_workers import ignore, play
 from genkidama.cli.progress import EvaluationProgress
-from genkidama.runs.selection import Weights, weights_of
+from genkidama.config.formatting import plural
+from genkidama.errors import ConfigurationError
+from genkidama.learning.starts import is_null, starts_of
 from genkidama.runs import sharded_checkpoint
-from genkidama.runtime.machine import available_cores
 from genkidama.runs.directory import LOGS, Run
+from genkidama.runs.evaluation_workers import ignore, play
+from genkidama.runs.selection import Weights, weights_of
+from genkidama.runtime.machine import available_cores
 from genkidama.runtime.script import begin
 
 __all__ = ["Evaluation", "Evaluations", "evaluate"]

@@ -17,8 +17,8 @@ from typing import IO, Any
 
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.process import failure
-from genkidama.runtime.user_errors import describe_exit
 from genkidama.runtime.script import mark
+from genkidama.runtime.user_errors import describe_exit
 
 __all__ = ["ignore", "play"]
 

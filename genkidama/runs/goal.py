@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from genkidama.errors import ConfigurationError
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
+from genkidama.errors import ConfigurationError
 from genkidama.runtime.import_strings import environment_spec, is_import_string
 
 __all__ = ["default_threshold", "with_default_stop"]

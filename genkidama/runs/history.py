@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.runtime.files import hint, make_folder
 from genkidama.server.events import Event, as_lines
-from genkidama.runtime.files import make_folder, hint
 
 __all__ = [
     "BACKLOG",
@@ -198,8 +198,7 @@ class History:
                 del self._waiting[: os.write(self._file, self._waiting)]
         except OSError as error:
             raise EnvironmentFailure(
-                f"{self.path}: cannot be written: {error.strerror}; "
-                f"the run goes on, {hint(error)}"
+                f"{self.path}: cannot be written: {error.strerror}; the run goes on, {hint(error)}"
             ) from None
 
     def close(self) -> None:

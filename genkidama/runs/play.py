@@ -1,8 +1,8 @@
 """Playing episodes with fixed weights, to see how good they are.
 
 `python -m genkidama.runs.play`: one process' share of an evaluation, which
-`genkidama.runs.evaluation_workers` starts; the request comes as JSON on standard input. Each return goes to
-standard output as it comes, a line of JSON, and in the end the answer, in the last line.
+`genkidama.runs.evaluation_workers` starts; the request comes as JSON on standard input. Each return
+goes to standard output as it comes, a line of JSON, and in the end the answer, in the last line.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import gymnasium
 import numpy as np
 import torch
 
+from genkidama.config.allowlist import check_imports
+from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.plugins.gorila.dqn import Greedy
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import StartStates, starts_of
-from genkidama.config.allowlist import check_imports
-from genkidama.config.sections import Environment
+from genkidama.plugins.gorila.dqn import Greedy
 from genkidama.runs import sharded_checkpoint
-from genkidama.runtime.user_errors import describe_error, print_user_traceback
 from genkidama.runs.goal import default_threshold
 from genkidama.runtime.lifeline import end_with_parent
+from genkidama.runtime.user_errors import describe_error, print_user_traceback
 
 __all__ = ["play", "play_episode"]
 
@@ -129,7 +129,9 @@ def main() -> int:
         json.dump({"error": str(error), "exit_code": error.exit_code}, answer)
     except Exception as error:  # an environment or network of the user's own may raise anything
         traceback.print_exc()
-        json.dump({"error": f"playing episodes fails: {describe_error(error)}", "exit_code": 1}, answer)
+        json.dump(
+            {"error": f"playing episodes fails: {describe_error(error)}", "exit_code": 1}, answer
+        )
     return 0
 
 

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.config.allowlist import check_imports
 from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment, played
-from genkidama.plugins.render.explanation import Explanation, explain
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import CUT, Model
-from genkidama.config.allowlist import check_imports
+from genkidama.plugins.render.explanation import Explanation, explain
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
 

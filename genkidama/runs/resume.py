@@ -15,11 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.config.experiment import Experiment, Stop
-from genkidama.runs.run import Run as Result
 from genkidama.config.allowlist import allowing, modules
-from genkidama.server.trial import reached
+from genkidama.config.experiment import Experiment, Stop
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.directory import (
     CHECKPOINTS,
     HISTORY,
@@ -29,7 +27,9 @@ from genkidama.runs.directory import (
     Run,
     new_directory,
 )
+from genkidama.runs.run import Run as Result
 from genkidama.runtime.script import with_notebook
+from genkidama.server.trial import reached
 
 __all__ = ["finished", "go_on", "prepare_directory", "resumable"]
 

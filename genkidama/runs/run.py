@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from genkidama.runs.curves import columns
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import directory as runs
 from genkidama.runs.checkpoint import Checkpoint
+from genkidama.runs.curves import columns
 
 if TYPE_CHECKING:
     import pandas

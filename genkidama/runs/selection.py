@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError
-from genkidama.server.events import from_line
+from genkidama.plugins.hypertrick.status import SearchStatus
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
 from genkidama.runs.directory import Run
-from genkidama.plugins.hypertrick.status import SearchStatus
+from genkidama.server.events import from_line
 
 __all__ = ["Weights", "best_trial_of", "weights_of"]
 

@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.runs.checkpoint import load as load_file
-from genkidama.protocol.vector import DTYPE, Signature, Vector
 
 __all__ = ["CHECKPOINTS", "PARTS", "cut", "directory_of", "join", "load", "newest", "run_of"]
 

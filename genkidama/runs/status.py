@@ -19,6 +19,8 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import duration, plural, rate, remaining
 from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS, weight_of
 from genkidama.server.events import (
     Evaluated,
@@ -34,8 +36,6 @@ from genkidama.server.events import (
     TrialAssigned,
     Warned,
 )
-from genkidama.config.experiment import Experiment
-from genkidama.config.formatting import duration, plural, rate, remaining
 
 __all__ = ["SCHEMA", "ChildStatus", "Curve", "Facts", "FactsOf", "RunStatus", "fold", "line"]
 

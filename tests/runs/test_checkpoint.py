@@ -16,11 +16,11 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.config.experiment import Experiment
-from genkidama.server.parameter_server import Snapshot
-from genkidama.runs.checkpoint import CheckpointFolder, _checksum, load, save
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.vector import DTYPE, Signature, Vector
+from genkidama.runs.checkpoint import CheckpointFolder, _checksum, load, save
+from genkidama.server.parameter_server import Snapshot
 
 SIGNATURE = Signature.of(
     [("z.weight", (3, 2)), ("a.bias", (3,)), ("log_deviation", ()), ("empty", (0, 4))]

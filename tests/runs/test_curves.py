@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.runs.curves import COLUMNS, band, columns, measured
 from genkidama.errors import ConfigurationError
+from genkidama.runs.curves import COLUMNS, band, columns, measured
 
 
 def exchange(time: float, steps: int, mean: float | None, **fields: Any) -> dict[str, Any]:

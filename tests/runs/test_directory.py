@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.server.events import Evaluated, from_line
-from genkidama.runs.evaluation import Evaluation
 from genkidama.runs import directory as run_module
 from genkidama.runs.directory import Run, new_directory
+from genkidama.runs.evaluation import Evaluation
+from genkidama.server.events import Evaluated, from_line
 from tests.helpers import small, untrained
 
 

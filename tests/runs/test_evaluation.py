@@ -20,13 +20,13 @@ from genkidama.cli.verbs import RUN
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.runs.play import play
-from genkidama.runs.policy import Policy
 from genkidama.plugins.render import window
-from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
-from genkidama.runs.run import Run as Result
 from genkidama.runs.checkpoint import save
 from genkidama.runs.directory import Run
+from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
+from genkidama.runs.play import play
+from genkidama.runs.policy import Policy
+from genkidama.runs.run import Run as Result
 from tests.helpers import ROOT, command, small, until, untrained
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.server.events import Left, Started, as_lines
 from genkidama.runs import history as module
 from genkidama.runs.history import (
     PIECE_BYTES,
@@ -21,6 +20,7 @@ from genkidama.runs.history import (
     whole_length,
     whole_lines,
 )
+from genkidama.server.events import Left, Started, as_lines
 
 EVENTS = [Started(time=1.0, run="r", software="0"), Left(time=2.0, child="pi", reason="tired")]
 LINES = as_lines(EVENTS)

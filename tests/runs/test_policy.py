@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from genkidama.errors import ConfigurationError
 from genkidama.config.experiment import Experiment
+from genkidama.config.sections import Environment, Network
+from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
+from genkidama.runs import checkpoint as checkpoints
 from genkidama.runs.play import play_episode
 from genkidama.runs.policy import Policy
-from genkidama.config.sections import Environment, Network
-from genkidama.runs import checkpoint as checkpoints
 from tests.helpers import untrained
 
 

@@ -8,19 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from genkidama.errors import ConfigurationError
+from genkidama.config.decoding import parse_setting
 from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
 from genkidama.runs import resume
+from genkidama.runs.checkpoint import CheckpointFolder
+from genkidama.runs.directory import Run
+from genkidama.runs.history import History
 from genkidama.runs.resume import (
     finished,
     go_on,
     prepare_directory,
     resumable,
 )
-from genkidama.config.decoding import parse_setting
-from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.history import History
-from genkidama.runs.directory import Run
 from tests.helpers import small, untrained
 
 

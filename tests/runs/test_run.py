@@ -8,8 +8,8 @@ import pytest
 
 import genkidama
 from genkidama.runs.run import Run
-from tests.plugins.figures.test_plots import run
 from tests.helpers import small, untrained
+from tests.plugins.figures.test_plots import run
 
 
 def test_its_curve_and_its_history_are_frames(tmp_path: Path) -> None:

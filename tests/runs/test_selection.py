@@ -10,11 +10,11 @@ import pytest
 
 import genkidama
 from genkidama.errors import ConfigurationError
-from genkidama.server.events import TrialEnded, as_lines
-from genkidama.runs.run import Run
-from genkidama.runs.selection import best_trial_of, weights_of
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.directory import trial_folder
+from genkidama.runs.run import Run
+from genkidama.runs.selection import best_trial_of, weights_of
+from genkidama.server.events import TrialEnded, as_lines
 from tests.helpers import small, untrained
 from tests.stories import PLAN, assigned, report
 

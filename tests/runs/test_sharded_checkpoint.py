@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.shard import WHOLE, Shard
+from genkidama.protocol.vector import DTYPE, Signature
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.server.trial import Snapshot
-from genkidama.protocol.vector import DTYPE, Signature
 
 SIGNATURE = Signature.of([("a", [3, 5]), ("b", [4]), ("statistics.returns", [3])])
 
@@ -40,7 +40,9 @@ def checkpoint(version: int, first: float = 0.0) -> Checkpoint:
 
 def write(run: Path, whole: Checkpoint, part: Shard) -> None:
     mine = sharded_checkpoint.cut(whole, part)
-    folder = CheckpointFolder(sharded_checkpoint.directory_of(run, part) / sharded_checkpoint.CHECKPOINTS)
+    folder = CheckpointFolder(
+        sharded_checkpoint.directory_of(run, part) / sharded_checkpoint.CHECKPOINTS
+    )
     folder.prepare()
     folder.save_latest(mine.signature, mine.vector, mine.snapshot, mine.state)
 
@@ -67,9 +69,13 @@ def test_a_run_goes_on_in_another_number_of_parts(
     run, whole = tmp_path_factory.mktemp("run"), checkpoint(5)
     for part in parts(before):
         write(run, whole, part)
-    assert same(sharded_checkpoint.load(run / "checkpoints" / "version-0000000005.safetensors"), whole)
+    assert same(
+        sharded_checkpoint.load(run / "checkpoints" / "version-0000000005.safetensors"), whole
+    )
     for part in parts(after):
-        assert same(sharded_checkpoint.newest(run, part, pytest.fail), sharded_checkpoint.cut(whole, part))
+        assert same(
+            sharded_checkpoint.newest(run, part, pytest.fail), sharded_checkpoint.cut(whole, part)
+        )
         # What has begun in the new parts does not hide the old ones from those that are late.
         if part.is_first and before != after:
             write(run, checkpoint(6), part)
@@ -131,6 +137,10 @@ def test_what_a_rule_remembers_is_cut_like_the_weights() -> None:
 
 def test_where_a_part_keeps_its_own() -> None:
     run = Path("runs/a")
-    assert sharded_checkpoint.directory_of(run, WHOLE) == sharded_checkpoint.directory_of(run, Shard(1, 3)) == run
+    assert (
+        sharded_checkpoint.directory_of(run, WHOLE)
+        == sharded_checkpoint.directory_of(run, Shard(1, 3))
+        == run
+    )
     for part in parts(3):
         assert sharded_checkpoint.run_of(sharded_checkpoint.directory_of(run, part), part) == run

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from genkidama.runs.status import Curve, Facts, RunStatus, Speed, fold, line, short
 from genkidama.server.events import (
     Evaluated,
     Event,
@@ -18,7 +19,6 @@ from genkidama.server.events import (
     Stopped,
     Warned,
 )
-from genkidama.runs.status import Curve, Facts, RunStatus, Speed, fold, line, short
 from tests.plugins.dashboard.stories import BEGAN, as_json, began, exchange, measures, plain, told
 
 

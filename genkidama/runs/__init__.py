@@ -1,0 +1,1 @@
+"""A run on disk and its meaning: history, checkpoints, status, evaluation, `Run`."""
