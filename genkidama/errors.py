@@ -10,13 +10,32 @@ the value and the way out. The command line prints that line instead of a traceb
 
 from __future__ import annotations
 
-__all__ = ["ConfigurationError", "EnvironmentFailure", "GenkidamaError", "ProtocolError"]
+import re
+
+__all__ = [
+    "ConfigurationError",
+    "EnvironmentFailure",
+    "GenkidamaError",
+    "ProtocolError",
+    "redacted",
+]
+
+#: The token in an address. A `Path` has made one slash of two.
+_SECRET = re.compile(r"((?:ws|http)s?:/{1,2}[^\s:@/#]*:)(?!(?:TOKEN|…)@)[^\s@#]+(?=@)")
+
+
+def redacted(text: str) -> str:
+    """The text without the tokens of join strings and viewers' addresses in it."""
+    return _SECRET.sub(r"\1…", text)
 
 
 class GenkidamaError(Exception):
-    """The base of all errors that Genkidama raises on purpose."""
+    """The base of all errors that Genkidama raises on purpose. No text of theirs holds a token."""
 
     exit_code = 1
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*(redacted(word) if isinstance(word, str) else word for word in words))
 
 
 class ConfigurationError(GenkidamaError):
@@ -64,5 +83,5 @@ class ProtocolError(GenkidamaError):
         assert code in self.CODES, code
         super().__init__(reason)
         self.code = code
-        self.reason = reason
+        self.reason = redacted(reason)
         self.final = final

@@ -15,6 +15,7 @@ import pytest
 
 from genkidama.__main__ import main
 from genkidama.cli import verbs
+from genkidama.cli.parser import VERBS
 from genkidama.runs.directory import Run
 from genkidama.runs.evaluation import Evaluation
 from tests.helpers import ROOT, command, small, untrained
@@ -353,3 +354,39 @@ def test_json_has_no_nan(
     assert (code, err) == (0, "")
     plain = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert (plain["mean"], plain["episodes"]) == (None, 2)
+
+
+TOKEN = "s3cr3t-s3cr3t-s3cr3t-s3cr3t"
+JOIN = f"wss://*:{TOKEN}@127.0.0.1:1#{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *([verb, JOIN] for verb in (*VERBS, "doctor") if verb not in ("join", "doctor")),
+        [JOIN],
+        ["doctor", "--parent", JOIN],
+        ["doctor", JOIN],
+        ["train", "--resume", JOIN],
+        ["train", "--children", JOIN],
+        ["token", "a", "--host", JOIN, "--listen", JOIN],
+        ["evaluate", JOIN, "--environment", JOIN],
+        ["join", JOIN[:-1]],
+    ],
+    ids=lambda words: " ".join(words).replace(JOIN, "STRING"),
+)
+def test_a_join_string_given_to_another_command_is_not_printed(
+    genkidama: Callable[..., Outcome], capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    try:
+        code, out, err = genkidama(*words)
+    except SystemExit as ended:
+        code, (out, err) = int(str(ended.code)), capsys.readouterr()
+    assert code != 0 and (out or err)
+    assert TOKEN not in out + err
+
+
+def test_a_child_refuses_a_join_string_and_names_no_token(tmp_path: Path) -> None:
+    said = command(tmp_path, "genkidama.child", "--parent", JOIN, "--name", "a")
+    assert said.code == 2 and TOKEN not in said.out + said.err
+    assert "that is a join string, which `genkidama join` takes" in said.err

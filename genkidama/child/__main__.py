@@ -14,12 +14,12 @@ from genkidama.child.forkservers import CORES
 from genkidama.config.role import Role
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.runtime.forkserver import disable_resource_tracker
-from genkidama.runtime.log import configure_logging, fail, stop_at_eof
+from genkidama.runtime.log import Parser, configure_logging, fail, stop_at_eof
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m genkidama.child",
         description="Trains on this machine; the parent says what.",
     )

@@ -76,6 +76,8 @@ class Transport:
         try:
             address = urlsplit(parent)
             self.host = address.hostname or ""
+            if address.username is not None:
+                raise ValueError("that is a join string, which `genkidama join` takes")
         except ValueError as error:
             raise _no_address(parent, error) from None
         self.parent = parent

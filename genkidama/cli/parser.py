@@ -25,6 +25,7 @@ from genkidama.cli.options import (
 )
 from genkidama.cli.play import PLAY
 from genkidama.plugins.doctor.__main__ import add_arguments
+from genkidama.runtime.log import Parser
 
 __all__ = ["DOCTOR", "OVER", "VERBS", "make_parser"]
 
@@ -296,7 +297,7 @@ the first hour:
 
 def make_parser() -> argparse.ArgumentParser:
     """The command's parser. What it parses has the name of its verb as `verb`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="genkidama",
         description="Trains one policy on many small machines.",
         epilog=_EPILOG,

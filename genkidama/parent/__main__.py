@@ -24,7 +24,7 @@ from genkidama.runs.goal import with_default_stop
 from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.forkserver import disable_resource_tracker
 from genkidama.runtime.import_strings import check_environment
-from genkidama.runtime.log import configure_logging, fail, stop_at_eof
+from genkidama.runtime.log import Parser, configure_logging, fail, stop_at_eof
 from genkidama.runtime.machine import keep_large_blocks
 
 _FILES = ("tokens_file", "certificate_file", "key_file")
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m genkidama.parent",
         description="Holds the weights of a run and serves its children.",
     )

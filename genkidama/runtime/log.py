@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import signal
 import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from genkidama.errors import GenkidamaError
+from genkidama.errors import GenkidamaError, redacted
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
 
-__all__ = ["configure_logging", "fail", "log_with", "stop_at_eof"]
+__all__ = ["Parser", "configure_logging", "fail", "log_with", "stop_at_eof"]
 
 #: What each line of a named process says beside its own words.
 _always: dict[str, str] = {}
@@ -31,6 +32,19 @@ class _StandardError:
     def flush(self) -> None:
         with suppress(OSError, ValueError):
             sys.stderr.flush()
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of arguments whose complaints hold no token."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redacted(message))
+
+
+def _redact(logger: object, method: str, event: Any) -> Any:
+    return {
+        key: redacted(value) if isinstance(value, str) else value for key, value in event.items()
+    }
 
 
 def log_with(**fields: str) -> None:
@@ -55,6 +69,7 @@ def configure_logging(*, named: bool = False) -> None:
     terminal = sys.stderr.isatty()
     processors: list[Processor] = [
         *([_add_always] if named else []),
+        _redact,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
         if terminal

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genkidama._version import __version__
 from genkidama.errors import GenkidamaError
+from genkidama.runtime.log import Parser
 
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
@@ -246,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     That is 0, 1 (a check has failed), 2 (the user's mistake) or 130 (interrupted).
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m genkidama.plugins.doctor",
         description="Examines this machine, and the way to its parent.",
     )

@@ -404,6 +404,8 @@ def parse_target(url: str) -> Target:
         parts = urlsplit(url)
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
             raise ValueError("no host" if parts.scheme in ("ws", "wss") else "another scheme")
+        if parts.username is not None:
+            raise ValueError("that is a join string, which `genkidama join` takes")
         tls = parts.scheme == "wss"
         return Target(parts.hostname, parts.port or (443 if tls else 80), tls)
     except ValueError as error:
