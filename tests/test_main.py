@@ -363,9 +363,10 @@ JOIN = f"wss://*:{TOKEN}@127.0.0.1:1#{'0' * 64}"
 @pytest.mark.parametrize(
     "words",
     [
-        *([verb, JOIN] for verb in (*VERBS, "doctor") if verb not in ("join", "doctor")),
+        *([verb, JOIN] for verb in (*VERBS, "doctor") if verb not in ("join", "doctor", "top")),
         [JOIN],
         ["doctor", "--parent", JOIN],
+        ["top", JOIN, "--once"],
         ["doctor", JOIN],
         ["train", "--resume", JOIN],
         ["train", "--children", JOIN],
