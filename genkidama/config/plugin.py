@@ -7,6 +7,7 @@ Laws of this file:
 - Built-in plug-ins are the packages in `genkidama/plugins/`. Others are entry points of the group
   `genkidama.plugins`. They are looked up only for a name that no built-in one has, since finding
   them reads the metadata of all that is installed.
+- This module needs the standard library alone: help and the doctor work without anything else.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
-
-import msgspec
 
 from genkidama.errors import ConfigurationError
 
@@ -29,37 +29,38 @@ GROUP = "genkidama.plugins"
 Table = dict[str, str]
 
 
-class Plugin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, kw_only=True)
+class Plugin:
     """The additions of one plug-in, by hook: names and import strings `"package.module:Name"`."""
 
-    sections: Table = {}
+    sections: Table = field(default_factory=dict)
     """Tables of an experiment: `config.decoding.Section` classes."""
-    checks: Table = {}
+    checks: Table = field(default_factory=dict)
     """Checks of a whole experiment: `check(given, experiment, source)`, which raises
     `ConfigurationError`."""
-    rules: Table = {}
+    rules: Table = field(default_factory=dict)
     """Values of `parent.rule`: `server.rules.blend.Rule` classes."""
-    rule_wrappers: Table = {}
+    rule_wrappers: Table = field(default_factory=dict)
     """Rules around the rule of an experiment: `wrap(rule, settings) -> Rule`."""
-    companions: Table = {}
+    companions: Table = field(default_factory=dict)
     """Processes beside a parent: `companion(parent) -> parent.companion.Companion | None`."""
-    trials: Table = {}
+    trials: Table = field(default_factory=dict)
     """Parents with many trials, by the section that asks for them: `parent.run_writer.RunStore`."""
-    backends: Table = {}
+    backends: Table = field(default_factory=dict)
     """Values of `child.backend`: `child.backend.Backend` classes."""
-    core_parts: Table = {}
+    core_parts: Table = field(default_factory=dict)
     """Parts of a core and their arrays in the shared memory of a child."""
-    connections: Table = {}
+    connections: Table = field(default_factory=dict)
     """Connections of a child to a parent in several processes."""
-    learners: Table = {}
+    learners: Table = field(default_factory=dict)
     """Values of `algorithm.name`: `learning.learners.Learner` classes."""
-    environments: Table = {}
+    environments: Table = field(default_factory=dict)
     """Makers of environments, by the prefix of `environment.id`."""
-    observers: Table = {}
+    observers: Table = field(default_factory=dict)
     """Readers of a parent's events: `observer(parent) -> parent.observer.Observer`."""
-    run_methods: Table = {}
+    run_methods: Table = field(default_factory=dict)
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
-    verbs: Table = {}
+    verbs: Table = field(default_factory=dict)
     """Verbs of the command: `cli.options.Verb` values."""
 
 
