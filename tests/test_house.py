@@ -1,4 +1,4 @@
-"""The house: what `docs/design.md` says of every module, checked module by module.
+"""The house: what `docs/design.md` says of the package, checked module by module.
 
 Who may import whom is in pyproject.toml's import contracts, the width of lines among ruff's rules.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+import pytest
+
+from docs.pictures.house import PICTURE, picture
 from tests.helpers import ROOT
 
 PACKAGE = ROOT / "genkidama"
@@ -28,14 +31,14 @@ def given_at_once(statement: ast.Assign) -> int:
     """How many names get a value each; taking one apart, `a, b, c = row`, is one assignment."""
     if not isinstance(statement.value, ast.Tuple):
         return len(statement.targets)
-    found = [node for target in statement.targets for node in ast.walk(target)]
+    targets = [node for target in statement.targets for node in ast.walk(target)]
     names = (ast.Name, ast.Attribute, ast.Subscript)
-    return sum(isinstance(node, names) and isinstance(node.ctx, ast.Store) for node in found)
+    return sum(isinstance(node, names) and isinstance(node.ctx, ast.Store) for node in targets)
 
 
-def listed(found: Iterable[str]) -> str:
+def listed(lines: Iterable[str]) -> str:
     """One line for each, for a failure that shows them all."""
-    return "".join(f"\n  {line}" for line in found)
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def test_a_statement_assigns_two_names_at_most() -> None:
@@ -46,3 +49,15 @@ def test_a_statement_assigns_two_names_at_most() -> None:
         if isinstance(node, ast.Assign) and given_at_once(node) > NAMES
     ]
     assert not crowded, listed(crowded)
+
+
+def test_the_root_holds_four_files_and_ten_folders() -> None:
+    files = {path.name for path in PACKAGE.glob("*.py")}
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert files == {"__init__.py", "__main__.py", "_version.py", "errors.py"}
+    assert len(folders) == 10
+
+
+def test_the_picture_of_the_folders_is_that_of_the_code() -> None:
+    if PICTURE.read_text(encoding="utf-8") != picture():
+        pytest.fail("docs/pictures/house.svg is stale: run python -m docs.pictures.house")

@@ -6,6 +6,9 @@ link, and the navigation.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
 import re
 import sys
 import tomllib
@@ -15,6 +18,7 @@ from pathlib import Path
 import genkidama
 from docs.site import commands, settings
 from docs.site.repository import PICTURES, ROOT, linked, page_of, shown
+from genkidama.config import plugin
 
 _DOCS = ROOT / "docs"
 _OWN = _DOCS / "site"
@@ -31,8 +35,23 @@ def _api() -> str:
     return "\n".join([*lines, "```"])
 
 
+def _hooks() -> str:
+    """The fields of `Plugin` with the texts below them."""
+    (kind,) = (
+        node
+        for node in ast.parse(inspect.getsource(plugin)).body
+        if isinstance(node, ast.ClassDef) and node.name == "Plugin"
+    )
+    rows = ["| hook | entries |", "|---|---|"]
+    for field, text in itertools.pairwise(kind.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+            words = " ".join(ast.literal_eval(text.value).split())
+            rows.append(f"| `{ast.unparse(field.target)}` | {words} |")
+    return "\n".join(rows)
+
+
 #: A page says by `<!-- made: NAME -->` where such a text belongs.
-_MADE = {"settings": settings.page, "command": commands.page, "api": _api}
+_MADE = {"settings": settings.page, "command": commands.page, "api": _api, "hooks": _hooks}
 _MARK = re.compile(r"<!-- made: (\w+) -->")
 
 
