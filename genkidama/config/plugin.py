@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from genkidama.config.allowlist import import_string
 from genkidama.errors import ConfigurationError
 
 __all__ = ["Plugin", "every", "find", "names", "plugins"]
@@ -133,5 +134,6 @@ def every(hook: str) -> Iterator[tuple[str, Any]]:
 
 def load(home: str) -> Any:
     """The object of an import string of a plug-in."""
-    module, _, attribute = home.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    named = import_string(home)
+    assert named is not None, home
+    return getattr(importlib.import_module(named.module), named.name)
