@@ -50,9 +50,9 @@ from pathlib import Path
 import numpy as np
 from processes import PEERS, cpu_seconds, free_port, start, start_parent, stop, wait_for_port
 
+from genkidama.config.plugin import find, names
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Kind, Push, Request, Weights, encode
 from genkidama.protocol.vector import DTYPE
-from genkidama.server.rules.registry import RULES
 
 SERVER_CORE, LOAD_CORE = 0, 1
 
@@ -344,8 +344,8 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
                         children,
                         vector,
                         manners=measurement.server != "bare",
-                        kind=RULES[measurement.server].takes
-                        if measurement.server in RULES
+                        kind=find("rules", measurement.server).takes
+                        if measurement.server in names("rules")
                         else "weights",
                     ) as connections:
                         run_window(connections, process.pid, 0.2)
@@ -366,7 +366,7 @@ def compare(size: int, options: argparse.Namespace, directory: Path) -> list[Mea
 
 def settings_for(rule: str, optimizer: str, directory: Path) -> Path:
     """The experiment of a Parent with this rule."""
-    exchange = "update" if RULES[rule].takes == "gradient" else "free"
+    exchange = "update" if find("rules", rule).takes == "gradient" else "free"
     path = directory / f"exchange-{rule}.toml"
     path.write_text(
         f'[parent]\nalpha = 0.5\nrule = "{rule}"\n[child]\nexchange = "{exchange}"\n'
@@ -485,7 +485,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="sizes to run Flower with; empty for none",
     )
     parser.add_argument("--flower-clients", type=int, default=16, metavar="N")
-    parser.add_argument("--rules", nargs="*", default=[], choices=sorted(RULES))
+    parser.add_argument("--rules", nargs="*", default=[], choices=sorted(names("rules")))
     parser.add_argument("--optimizer", default="adam", help="of the rule gradient (default adam)")
     parser.add_argument("--no-parent", action="store_true", help="only the bare server")
     parser.add_argument(

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import FieldInfo, fields
 
-from genkidama.config.experiment import Experiment, SearchSettings
+from genkidama.config.experiment import Experiment
 from genkidama.config.role import Role
+from genkidama.plugins.hypertrick.settings import SearchSettings
 from tests.texts import texts
 
 __all__ = ["UNITS", "page", "sections"]
@@ -91,7 +92,7 @@ def _table(section: str, kind: type[msgspec.Struct]) -> str:
     written = texts(kind)
     rows = ["| setting | default | |", "|---|---|---|"]
     for field in fields(kind):
-        if isinstance(field.default, msgspec.Struct) or field.name == "search":
+        if isinstance(field.default, msgspec.Struct) or field.name in ("search", "plugins"):
             continue
         key = f"{section}.{field.name}".lstrip(".")
         said = written.get(field.name, "").replace("|", "\\|")

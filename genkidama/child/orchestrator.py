@@ -37,10 +37,10 @@ from genkidama.child.worker_pool import WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.protocol.session import with_free_exchange
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.machine import available_bytes
 from genkidama.runtime.shared_block import size_of
-from genkidama.server.parameter_server import with_free_exchange
 
 __all__ = ["CoreOrchestrator"]
 

@@ -13,7 +13,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -47,9 +47,14 @@ Natural = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 
 
-def plug(*names: str) -> msgspec.Meta:
-    """Allows one of our own by name, or a plug of the user's: `"package.module:Name"`."""
-    pattern = "|".join((*names, IMPORT))
+def plug(*names: str, more: bool = False) -> msgspec.Meta:
+    """Allows a name, or an import string `"package.module:Name"` of the user's code.
+
+    Args:
+        names: the names that Genkidama has.
+        more: whether plug-ins may add names; `Experiment.from_dict` then looks a name up.
+    """
+    pattern = "|".join((*(("[a-z][a-z0-9_-]*",) if more else names), IMPORT))
     expected = f"one of {', '.join(map(repr, names))}, or an import string 'module:Name'"
     return Meta(pattern=rf"^({pattern})\Z", extra={"expected": expected})
 
@@ -61,8 +66,11 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The base of all sections: frozen, and unknown keys are errors.
 
     Raises:
-        ConfigurationError: a value has the wrong type or lies outside its range.
+        ConfigurationError: a value has the wrong type or is outside its range.
     """
+
+    #: Whether an experiment without this table has None there, rather than the defaults.
+    optional: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         kind = type(self)

@@ -9,63 +9,48 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 import msgspec
 import tomli_w
 
 from genkidama.config.decoding import NAME, Finite, Meta, Section, convert
+from genkidama.config.plugin import OWNERS, every, find, load, names, plugins
 from genkidama.config.sections import (
     Algorithm,
     ChildSettings,
     Environment,
-    GA3CSettings,
+    Kind,
     Network,
     Optimizer,
     ParentSettings,
-    ReplaySettings,
     Stop,
     Wrapper,
 )
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.gorila.checks import check_replay
-from genkidama.plugins.hypertrick.settings import SearchSettings, check_search
-from genkidama.protocol.messages import Kind
-from genkidama.server.rules.registry import RULES, check_push, make_rule, pushes
 
 __all__ = [
     "Algorithm",
     "ChildSettings",
     "Environment",
     "Experiment",
-    "GA3CSettings",
     "Network",
     "Optimizer",
     "ParentSettings",
-    "ReplaySettings",
-    "SearchSettings",
     "Stop",
     "Wrapper",
-    "check_algorithm",
     "applicable_settings",
     "read_toml",
 ]
 
-
-# ------------------------------------------------------------------------------------------------
-# Which settings of `[algorithm]` which algorithm has, and what it needs beside them. Pure.
-
-#: The algorithms that learn from samples of the replay tensor.
-_OFF_POLICY = ("dqn", "vtrace")
-
-#: The settings that some algorithms alone have. One of a user's own has all.
+#: Settings of `[algorithm]` that some algorithms alone have. One of a user's code has all.
 _OWN = {
     "epochs": ("ppo",),
-    "minibatch_size": ("ppo", *_OFF_POLICY),
+    "minibatch_size": ("ppo", "dqn", "vtrace"),
     "clip": ("ppo",),
-    "start_steps": _OFF_POLICY,
-    "batch_updates": _OFF_POLICY,
-    "n_steps": _OFF_POLICY,
+    "start_steps": ("dqn", "vtrace"),
+    "batch_updates": ("dqn", "vtrace"),
+    "n_steps": ("dqn", "vtrace"),
     "double": ("dqn",),
     "dueling": ("dqn",),
     "huber": ("dqn",),
@@ -73,64 +58,26 @@ _OWN = {
     "target_versions": ("dqn",),
 }
 
+#: Settings whose value may be a name that a plug-in has, and its hook.
+_NAMED = (
+    ("algorithm", "name", "learners"),
+    ("parent", "rule", "rules"),
+    ("child", "backend", "backends"),
+)
+
 
 def applicable_settings(section: dict[str, Any], name: str) -> dict[str, Any]:
-    """What of `[algorithm]` the algorithm of this name has."""
-    return {
-        key: value
-        for key, value in section.items()
-        if ":" in str(name) or name in _OWN.get(key, (name,))
-    }
-
-
-def check_algorithm(given: dict[str, Any], experiment: Experiment, source: str) -> None:
-    """Checks the settings as they were given, and those that an off-policy learner needs.
-
-    Raises:
-        ConfigurationError: a setting of another algorithm, or one without which nothing is learned.
-    """
-    algorithm, replay = experiment.algorithm, experiment.replay
-    name = algorithm.name
-    for key, value in given.get("algorithm", {}).items():
-        if key not in applicable_settings({key: value}, name):
-            names = " or ".join(map(repr, _OWN[key]))
-            raise ConfigurationError(
-                f"{source}: algorithm.{key} = {value!r}: "
-                f"only algorithm.name = {names} has this setting"
-            )
-    if replay.priority_exponent and not replay.steps:
-        raise ConfigurationError(
-            f"{source}: replay.priority_exponent = {replay.priority_exponent}: with "
-            "replay.steps = 0 nothing is kept that could be drawn; set that, too"
-        )
-    if name not in _OFF_POLICY:
-        return
-    if experiment.sends_experience:
-        raise ConfigurationError(
-            f"{source}: algorithm.name = {name!r}: samples what its own child remembers, but with "
-            "parent.rule = 'experience' children only act; take another parent.rule"
-        )
-    if not replay.steps:
-        raise ConfigurationError(
-            f"{source}: replay.steps = 0: {name!r} samples the replay tensor; set it to how many "
-            "steps each core is to keep, with child.backend = 'hogwild'"
-        )
-    if algorithm.start_steps > replay.steps:
-        raise ConfigurationError(
-            f"{source}: algorithm.start_steps = {algorithm.start_steps}: at most replay.steps = "
-            f"{replay.steps} is allowed, or a child with one core would never learn"
-        )
-    if name == "dqn" and not (algorithm.target_updates or algorithm.target_versions):
-        raise ConfigurationError(
-            f"{source}: algorithm.target_updates = 0: with target_versions = 0 too, θ⁻ would never "
-            "follow θ; set one of them"
-        )
+    """The settings of `[algorithm]` that the algorithm of this name has."""
+    if name not in ("a3c", "ppo", "dqn", "vtrace"):
+        return section
+    return {key: value for key, value in section.items() if name in _OWN.get(key, (name,))}
 
 
 class Experiment(Section, frozen=True):
     """Every setting of a run.
 
     It is frozen: `msgspec.structs.replace` makes a changed copy, `with_settings` a checked one.
+    The tables of built-in plug-ins are fields beside these: `experiment.replay`.
     """
 
     name: Annotated[
@@ -146,13 +93,12 @@ class Experiment(Section, frozen=True):
     environment: Environment = Environment()
     network: Network = Network()
     algorithm: Algorithm = Algorithm()
-    replay: ReplaySettings = ReplaySettings()
     optimizer: Optimizer = Optimizer()
     parent: ParentSettings = ParentSettings()
     child: ChildSettings = ChildSettings()
-    ga3c: GA3CSettings = GA3CSettings()
     stop: Stop = Stop()
-    search: SearchSettings | None = None
+    plugins: dict[str, Any] = {}
+    """The tables `[plugins.NAME]` of plug-ins that are not Genkidama's own."""
 
     def __post_init__(self) -> None:
         short: Any = self.environment
@@ -161,10 +107,29 @@ class Experiment(Section, frozen=True):
             msgspec.structs.force_setattr(self, "environment", environment)
         super().__post_init__()
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **settings: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def section(self, name: str) -> Any:
+        """The table of a built-in plug-in; None without the plug-in, or if it is absent."""
+        return getattr(self, name, None)
+
     @property
     def pushes(self) -> Kind:
-        """What a child pushes: `"weights"`, `"difference"`, `"gradient"` or `"experience"`."""
-        return pushes(self)
+        """The content of a child's pushes: `"weights"`, `"difference"`, `"gradient"` or
+        `"experience"`."""
+        if self.child.push != "auto":
+            return self.child.push
+        rule = None if self.searches else find("rules", self.parent.rule)
+        return "weights" if rule is None else rule.takes
+
+    @property
+    def searches(self) -> bool:
+        """Whether each child trains a trial of its own, since there is a `[search]`."""
+        return self.section("search") is not None
 
     @property
     def sends_experience(self) -> bool:
@@ -173,13 +138,20 @@ class Experiment(Section, frozen=True):
 
     @property
     def role(self) -> Literal["bundle", "act", "learn"]:
-        """What a child does, in the experiment that its parent has told it."""
+        """The role of a child, in the experiment that its parent has sent it."""
         return self.child.roles[0] if len(self.child.roles) == 1 else "bundle"
+
+    @property
+    def replay_steps(self) -> int:
+        """Steps that a core keeps, or all cores together if they share a replay; 0 for none."""
+        replay = self.section("replay")
+        return 0 if replay is None else replay.steps
 
     @property
     def shares_replay(self) -> bool:
         """Whether all children share one replay, which an engine keeps."""
-        return self.replay.url != "local"
+        replay = self.section("replay")
+        return replay is not None and replay.url != "local"
 
     @property
     def pull(self) -> float:
@@ -187,7 +159,7 @@ class Experiment(Section, frozen=True):
         return self.child.beta if self.pushes == "weights" else 1.0
 
     @classmethod
-    def load(cls, path: str | Path) -> Experiment:
+    def load(cls, path: str | Path) -> Self:
         """Reads an experiment from a TOML file.
 
         Raises:
@@ -202,32 +174,53 @@ class Experiment(Section, frozen=True):
         return cls.from_dict(settings, source=str(path))
 
     @classmethod
-    def from_dict(cls, settings: dict[str, Any], source: str = "the experiment") -> Experiment:
+    def from_dict(cls, settings: dict[str, Any], source: str = "the experiment") -> Self:
         """Checks nested settings, as TOML gives them.
 
         Raises:
             ConfigurationError: as `load`, with `source` in the file's place.
         """
+        for table, owner in OWNERS.items():
+            if table in settings and owner not in plugins():
+                raise ConfigurationError(
+                    f"{source}: [{table}]: is of the plug-in {owner!r}, which is not there; "
+                    "take the table out, or install Genkidama anew"
+                )
         experiment = convert(settings, cls, source)
+        if experiment.plugins:
+            sections = {
+                name: _section_of_plugin(name, table, source)
+                for name, table in experiment.plugins.items()
+            }
+            experiment = msgspec.structs.replace(experiment, plugins=sections)
+        _check_names(experiment, source)
         _check_combination(settings, experiment, source)
+        installed = plugins(installed=True) if experiment.plugins else {}
+        for _, check in every("checks"):
+            check(settings, experiment, source)
+        for name in experiment.plugins:
+            for home in installed[name].checks.values():
+                load(home)(settings, experiment, source)
         return experiment
 
     def to_dict(self) -> dict[str, Any]:
         """Nested plain values that `from_dict` accepts, without the absent settings."""
         settings: dict[str, Any] = msgspec.to_builtins(self)
         for section in ("stop", "search"):
-            if settings[section] is not None:
+            if settings.get(section) is not None:
                 settings[section] = {
                     key: value for key, value in settings[section].items() if value is not None
                 }
         settings["algorithm"] = applicable_settings(settings["algorithm"], self.algorithm.name)
+        if not self.plugins:
+            del settings["plugins"]
         return {key: value for key, value in settings.items() if value is not None}
 
     def to_toml(self) -> str:
         """The experiment as a TOML document."""
         return tomli_w.dumps(self.to_dict())
 
-    def with_settings(self, changes: dict[str, Any], source: str = "--set") -> Experiment:
+    def with_settings(self, changes: dict[str, Any], source: str = "--set") -> Self:
         """A checked copy with single settings changed. Keys are dotted, as `child.exchange`.
 
         Raises:
@@ -245,6 +238,28 @@ class Experiment(Section, frozen=True):
                     raise ConfigurationError(f"{source}: {key}: {section!r} is no section")
             where[last] = value
         return type(self).from_dict(settings, source=source)
+
+
+def _with_plugins(kind: Any) -> Any:
+    """The same struct with the tables of the built-in plug-ins as fields."""
+    tables = [
+        (name, section | None, None) if section.optional else (name, section, section())
+        for name, section in every("sections")
+    ]
+    return msgspec.defstruct(
+        kind.__name__,
+        tables,
+        bases=(kind,),
+        namespace={"__doc__": kind.__doc__},
+        module=kind.__module__,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+if not TYPE_CHECKING:
+    Experiment = _with_plugins(Experiment)
 
 
 #: No file of settings is larger.
@@ -278,47 +293,45 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise EnvironmentFailure(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _check_actors(experiment: Experiment, source: str) -> None:
-    """Checks that the children can act for a learner."""
-    for key, value, wanted in (
-        ("child.backend", experiment.child.backend, "hogwild"),
-        ("algorithm.epsilon", experiment.algorithm.epsilon, 0.0),
-        ("replay.steps", experiment.replay.steps, 0),
-        ("algorithm.across_episodes", experiment.algorithm.across_episodes, True),
-    ):
-        if value != wanted:
-            raise ConfigurationError(
-                f"{source}: {key} = {value!r}: with parent.rule = 'experience' "
-                f"only {wanted!r} is possible"
-            )
+def _section_of_plugin(name: str, table: Any, source: str) -> Section:
+    """The table `[plugins.NAME]`, checked by the plug-in's own section."""
+    key = f"{source}: [plugins.{name}]"
+    if isinstance(table, Section):
+        return table
+    plugin = plugins(installed=True).get(name)
+    if plugin is None or name not in plugin.sections:
+        raise ConfigurationError(
+            f"{key}: no plug-in {name!r} with such a table is installed; install it, or take the "
+            "table out"
+        )
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{source}: plugins.{name} = {table!r}: expected a table")
+    section: Section = convert(table, load(plugin.sections[name]), key)
+    return section
 
 
-def _check_lanes(experiment: Experiment, source: str) -> None:
-    lanes, algorithm = experiment.environment.lanes, experiment.algorithm
-    if lanes == 1:
-        return
-    key = f"{source}: environment.lanes = {lanes}"
-    if experiment.child.backend == "ga3c":
+def _check_names(experiment: Experiment, source: str) -> None:
+    """Checks that the core or a plug-in has the names of rule, backend and algorithm."""
+    for section, key, hook in _NAMED:
+        name = getattr(getattr(experiment, section), key)
+        if ":" in name or name in names(hook) or name in names(hook, installed=True):
+            continue
         raise ConfigurationError(
-            f"{key}: the backend ga3c has ga3c.environments instead; take environment.lanes out"
-        )
-    if not algorithm.across_episodes:
-        raise ConfigurationError(
-            f"{key}: episodes in several lanes do not end together, "
-            "but algorithm.across_episodes = False ends a batch with its episode; set it to true"
-        )
-    if algorithm.batch_size % lanes:
-        applicable_settings = max(1, algorithm.batch_size // lanes) * lanes
-        raise ConfigurationError(
-            f"{key}: does not divide algorithm.batch_size = {algorithm.batch_size}; "
-            f"set that to {applicable_settings}, for instance"
+            f"{source}: {section}.{key} = {name!r}: expected one of "
+            f"{', '.join(map(repr, names(hook)))}, or an import string 'module:Name'"
         )
 
 
 def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks what no single field's type can say."""
-    algorithm = experiment.algorithm
-    check_algorithm(given, experiment, source)
+    algorithm, child, environment = experiment.algorithm, experiment.child, experiment.environment
+    for key, value in given.get("algorithm", {}).items():
+        if key not in applicable_settings({key: value}, algorithm.name):
+            owners = " or ".join(map(repr, _OWN[key]))
+            raise ConfigurationError(
+                f"{source}: algorithm.{key} = {value!r}: "
+                f"only algorithm.name = {owners} has this setting"
+            )
     learns_itself = not experiment.sends_experience
     small = algorithm.minibatch_size > algorithm.batch_size
     if algorithm.name == "ppo" and small and learns_itself:
@@ -326,22 +339,13 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.minibatch_size = {algorithm.minibatch_size}: "
             f"at most algorithm.batch_size = {algorithm.batch_size} is allowed"
         )
-    child = experiment.child
-    if not learns_itself:
-        _check_actors(experiment, source)
-    _check_lanes(experiment, source)
-    if steps := experiment.replay.steps:
-        if steps < algorithm.batch_size:
-            raise ConfigurationError(
-                f"{source}: replay.steps = {steps}: at least algorithm.batch_size = "
-                f"{algorithm.batch_size} is needed; 0 keeps the newest batch alone"
-            )
-        if child.backend == "ga3c":
-            raise ConfigurationError(
-                f"{source}: replay.steps = {steps}: the backend ga3c has no replay tensor; "
-                "set it to 0, or child.backend to 'hogwild'"
-            )
-    check_replay(experiment, source)
+    if environment.lanes > 1 and child.backend != "ga3c":
+        _check_lanes(experiment, source)
+    if set(child.roles) != {"bundle"} and experiment.section("replay") is None:
+        raise ConfigurationError(
+            f"{source}: child.roles = {list(child.roles)}: a replay for all children is of the "
+            "plug-in 'gorila', which is not there; take the setting out"
+        )
     on_policy = child.backend == "hogwild" and learns_itself
     other = algorithm.name in ("ppo", "dqn", "vtrace")
     if algorithm.vtrace and (other or on_policy):
@@ -356,7 +360,6 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.vtrace = True: knows the policy's own actions only; "
             "set algorithm.epsilon to 0"
         )
-    environment = experiment.environment
     if environment.wrappers and (environment.vectorized or environment.envpool is not None):
         name = environment.wrappers[0].name
         if environment.envpool is None:
@@ -367,45 +370,29 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: environment.wrappers: {name!r} cannot be put around {kind}; "
             f"take out {cause} or the wrappers"
         )
-    ga3c = experiment.ga3c
-    for key in ("predictors", "trainers", "agents"):
-        number, limit = getattr(ga3c, key), getattr(ga3c, f"max_{key}")
-        if number != "auto" and number > limit and (ga3c.dynamic or key == "agents"):
-            raise ConfigurationError(
-                f"{source}: ga3c.{key} = {number}: at most ga3c.max_{key} = {limit} is allowed"
-            )
     if child.exchange == "free" and not child.exchange_seconds and not child.exchange_steps:
         raise ConfigurationError(
             f"{source}: child.exchange_seconds = 0: with exchange_steps = 0 too, "
             "a free child would never exchange; set one of them"
         )
-    _check_rule(experiment, source)
     if not experiment.parent.checkpoint_updates and not experiment.parent.checkpoint_seconds:
         raise ConfigurationError(
             f"{source}: parent.checkpoint_seconds = 0: with checkpoint_updates = 0 too, "
             "nothing would be saved on the way; set one of them"
         )
-    if experiment.search is not None:
-        plain = msgspec.structs.replace(experiment, search=None)
-        check_search(experiment.search, experiment.stop, plain.with_settings, source)
 
 
-def _check_rule(experiment: Experiment, source: str) -> None:
-    """Checks a rule that has a name; the parent checks one of one's own when it makes it."""
-    parent, child = experiment.parent, experiment.child
-    if parent.average and experiment.search is not None:
+def _check_lanes(experiment: Experiment, source: str) -> None:
+    lanes, algorithm = experiment.environment.lanes, experiment.algorithm
+    key = f"{source}: environment.lanes = {lanes}"
+    if not algorithm.across_episodes:
         raise ConfigurationError(
-            f"{source}: parent.average = {parent.average}: a search keeps no running mean; "
-            "set it to 0"
+            f"{key}: episodes in several lanes do not end together, "
+            "but algorithm.across_episodes = False ends a batch with its episode; set it to true"
         )
-    if child.exchange == "update" and child.backend == "ga3c":
+    if algorithm.batch_size % lanes:
+        divisible = max(1, algorithm.batch_size // lanes) * lanes
         raise ConfigurationError(
-            f"{source}: child.exchange = 'update': the cores of the backend hogwild can wait for "
-            "each update, ga3c cannot; set child.exchange to 'free', or child.backend to 'hogwild'"
+            f"{key}: does not divide algorithm.batch_size = {algorithm.batch_size}; "
+            f"set that to {divisible}, for instance"
         )
-    if parent.rule not in RULES:
-        return
-    try:
-        check_push(experiment, make_rule(experiment).takes)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{source}: {error}") from None

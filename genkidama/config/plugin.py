@@ -8,6 +8,7 @@ Laws of this file:
   `genkidama.plugins`. They are looked up only for a name that no built-in one has, since finding
   them reads the metadata of all that is installed.
 - This module needs the standard library alone: help and the doctor work without anything else.
+- `CORE` has the names of the core itself, so that one table holds all values of a setting.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from genkidama.config.allowlist import import_string
 from genkidama.errors import ConfigurationError
 
-__all__ = ["Plugin", "every", "find", "names", "plugins"]
+__all__ = ["OWNERS", "Plugin", "every", "find", "load", "names", "plugins"]
 
 #: The entry points of installed plug-ins.
 GROUP = "genkidama.plugins"
@@ -35,14 +36,16 @@ class Plugin:
     """The additions of one plug-in, by hook: names and import strings `"package.module:Name"`."""
 
     sections: Table = field(default_factory=dict)
-    """Tables of an experiment: `config.decoding.Section` classes."""
+    """Tables of an experiment: `config.decoding.Section` classes. That of a plug-in outside of
+    Genkidama has the plug-in's name and is `[plugins.NAME]` there."""
     checks: Table = field(default_factory=dict)
-    """Checks of a whole experiment: `check(given, experiment, source)`, which raises
-    `ConfigurationError`."""
+    """Checks of a whole experiment: `check(given, experiment, source)` with the settings as given,
+    the experiment of them, and its name in errors; raises `ConfigurationError`. Those of a plug-in
+    outside of Genkidama run if there is a table of it."""
     rules: Table = field(default_factory=dict)
     """Values of `parent.rule`: `server.rules.blend.Rule` classes."""
     rule_wrappers: Table = field(default_factory=dict)
-    """Rules around the rule of an experiment: `wrap(rule, settings) -> Rule`."""
+    """Rules around the rule of an experiment: `wrap(rule, settings) -> Rule`, with `[parent]`."""
     companions: Table = field(default_factory=dict)
     """Processes beside a parent: `companion(parent) -> parent.companion.Companion | None`."""
     trials: Table = field(default_factory=dict)
@@ -65,12 +68,29 @@ class Plugin:
     """Verbs of the command: `cli.options.Verb` values."""
 
 
+CORE = Plugin(
+    checks={"rule": "genkidama.server.rules.registry:check_rule"},
+    rules={
+        "blend": "genkidama.server.rules.blend:Blend",
+        "weighted": "genkidama.server.rules.weighted:Weighted",
+        "difference": "genkidama.server.rules.difference:Difference",
+        "gradient": "genkidama.server.rules.gradient:Gradient",
+    },
+    backends={"hogwild": "genkidama.child.orchestrator:CoreOrchestrator"},
+    learners={"a3c": "genkidama.learning.a3c:A3C", "ppo": "genkidama.learning.ppo:PPO"},
+)
+
+#: Tables of an experiment, and the built-in plug-ins that have them: for the error if one is gone.
+OWNERS = {"ga3c": "ga3c", "replay": "gorila", "search": "hypertrick"}
+
+
 @cache
 def _built_in() -> dict[str, Plugin]:
     package = importlib.import_module("genkidama.plugins")
+    modules = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     return {
-        module.name: importlib.import_module(f"{package.__name__}.{module.name}").PLUGIN
-        for module in pkgutil.iter_modules(package.__path__)
+        "core": CORE,
+        **{name: importlib.import_module(f"{package.__name__}.{name}").PLUGIN for name in modules},
     }
 
 
@@ -109,7 +129,7 @@ def names(hook: str, installed: bool = False) -> list[str]:
 
 
 def find(hook: str, name: str) -> Any:
-    """The object of this name, imported now; None if no plug-in has it.
+    """The object of this name, imported now; None if no plug-in has it, as an import string.
 
     Args:
         hook: a field of `Plugin`, as `"rules"`.
@@ -118,15 +138,17 @@ def find(hook: str, name: str) -> Any:
     Raises:
         ConfigurationError: as `plugins`.
     """
-    for known in (_built_in, _installed):
-        for each in known().values():
+    for source in (_built_in, _installed):
+        if ":" in name:
+            break
+        for each in source().values():
             if (home := getattr(each, hook).get(name)) is not None:
                 return load(home)
     return None
 
 
 def every(hook: str) -> Iterator[tuple[str, Any]]:
-    """Name and object of all entries of a hook of the built-in plug-ins, in order of names."""
+    """Name and object of all entries of a hook of the built-in plug-ins, the core's first."""
     for each in _built_in().values():
         for name, home in getattr(each, hook).items():
             yield name, load(home)

@@ -1,15 +1,14 @@
-"""The sections of an experiment about its machines: parent, child, GA3C. Pure.
+"""The sections of an experiment: each setting with its type, its range and its default. Pure.
 
 The text below each field is its documentation, and its comment in `parent/parent.toml`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from genkidama.config.allowlist import ENVIRONMENT, ENVPOOL, IMPORT
 from genkidama.config.decoding import (
-    NAME,
     Count,
     Finite,
     Fraction,
@@ -25,22 +24,17 @@ __all__ = [
     "Algorithm",
     "ChildSettings",
     "Environment",
-    "GA3CSettings",
+    "Kind",
     "Network",
     "Optimizer",
     "ParentSettings",
-    "ReplaySettings",
     "Stop",
     "Wrapper",
 ]
 
 
-# ------------------------------------------------------------------------------------------------
-# The sections of an experiment about what is learned, and how: every setting with its type, its
-# range and its default. Pure.
-#
-# The text below each field is its documentation, and its comment in `parent/parent.toml`. The
-# sections' names are public and stay.
+#: The content of a push: θ_C, θ_C − θ_base, a gradient at θ_base, rows of steps, or no vector.
+Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience", "work"]
 
 #: A part of a whole that is not nothing.
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]
@@ -131,7 +125,7 @@ class Network(Section, frozen=True):
 class Algorithm(Section, frozen=True):
     """`[algorithm]`: how a core learns from its steps."""
 
-    name: Annotated[str, plug("a3c", "ppo", "dqn", "vtrace")] = "ppo"
+    name: Annotated[str, plug("a3c", "ppo", "dqn", "vtrace", more=True)] = "ppo"
     """`"a3c"`, `"ppo"`; `"dqn"` or `"vtrace"`, which learn from samples of `[replay]`; or
     `"module:Class"`."""
     gamma: Fraction = 0.99
@@ -206,38 +200,6 @@ class Algorithm(Section, frozen=True):
     """Keyword arguments for an algorithm of one's own."""
 
 
-class ReplaySettings(Section, frozen=True):
-    """`[replay]`: what the cores of a child remember, for algorithms that learn from samples."""
-
-    steps: Count = 0
-    """Steps that each core keeps, at least a batch; 0 means its newest batch alone. Where `url` is
-    not `"local"`, steps that are kept in all."""
-    priority_exponent: Fraction = 0.0
-    """`dqn`: α, how much more often steps with large errors are drawn: by |δ|^α; 0 means all
-    alike."""
-    correction: Fraction = 0.4
-    """With priorities: β, how far their effect on the loss is taken back at the start of the run;
-    at its end it is 1."""
-    url: Annotated[
-        str,
-        Meta(
-            pattern=r"^(local|embedded|rediss?://([^@/\s]*@)?"
-            r"([^:@/\s]+|\[[^\]\s]+\])?(:\d{1,5})?(/\d*)?)\Z",
-            extra={"expected": "'local', 'embedded' or 'redis://[:PASSWORD@]HOST[:PORT]'"},
-        ),
-    ] = "local"
-    """Where they are kept: `"local"`, in each child's memory; or once for all children, by Valkey
-    or Redis: `"embedded"`, which the parent starts, or `"redis://:PASSWORD@HOST:PORT"`,
-    `"rediss://…"` with TLS, one of your own."""
-    name: Annotated[
-        str,
-        Meta(max_length=64, pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?\Z", extra={"expected": NAME}),
-    ] = ""
-    """What this replay is called there; empty means as the run."""
-    port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """`embedded`: where the children reach it on the parent's machine; 0 means any free port."""
-
-
 class Optimizer(Section, frozen=True):
     """`[optimizer]`: how a gradient becomes a step on the child's shared vector."""
 
@@ -296,9 +258,9 @@ class ParentSettings(Section, frozen=True):
 
     alpha: Fraction = 0.5
     """How far the parent moves towards each push: θ_P ← (1−α)θ_P + αθ_C."""
-    rule: Annotated[str, plug("blend", "weighted", "difference", "gradient", "experience")] = (
-        "blend"
-    )
+    rule: Annotated[
+        str, plug("blend", "weighted", "difference", "gradient", "experience", more=True)
+    ] = "blend"
     """How the parent uses a push: `"blend"`, as above; `"weighted"`, a blend in which not all
     pushes count the same; `"difference"`: θ_P ← θ_P + α(θ_C − θ_base); `"gradient"`: children send
     gradients, and `[optimizer]` is the parent's; `"experience"`: children only act, and one learner
@@ -382,7 +344,7 @@ class ChildSettings(Section, frozen=True):
     push weights, it takes θ_P over whole."""
     push: Literal["auto", "weights", "difference", "gradient", "experience"] = "auto"
     """What a child pushes; `"auto"` means what `parent.rule` takes, and nothing else fits it."""
-    backend: Annotated[str, plug("hogwild", "ga3c")] = "hogwild"
+    backend: Annotated[str, plug("hogwild", "ga3c", more=True)] = "hogwild"
     """`"hogwild"` (each core acts and learns), `"ga3c"` (many agents, one model), or
     `"module:Class"`."""
     exchange: Literal["episode", "update", "free"] = "episode"
@@ -405,45 +367,3 @@ class ChildSettings(Section, frozen=True):
     """A core that does nothing for so long, and for four times as long as any of them ever did,
     hangs, and another takes its place; 0 means that none ever does. So it is with a learner beside
     the parent."""
-
-
-class GA3CSettings(Section, frozen=True):
-    """`[ga3c]`: the backend `"ga3c"`, in which many agents share one model.
-
-    `algorithm.batch_size` is its t_max.
-    """
-
-    device: Annotated[
-        str,
-        Meta(
-            pattern=r"^(auto|cpu|cuda(:\d+)?)\Z",
-            extra={"expected": "'auto', 'cpu', 'cuda' or 'cuda:N'"},
-        ),
-    ] = "auto"
-    """Where the model is: `"cpu"`, `"cuda"`, `"cuda:N"`; `"auto"` means a GPU if there is one."""
-    agents: Natural | Literal["auto"] = "auto"
-    """N_A: agent processes; `"auto"` means eight for each core that the child may use."""
-    environments: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """Environments of an agent; several share its process and the cost of asking."""
-    predictors: Natural = 1
-    """N_P: threads that predict."""
-    trainers: Natural = 1
-    """N_T: threads that train."""
-    prediction_batch: Natural = 128
-    """Observations of a prediction, at most."""
-    training_batch: Count = 0
-    """Steps of an update, at least: rollouts of several agents are grouped until there are so
-    many steps; 0 means one rollout."""
-    rollouts: Annotated[int, Meta(ge=2)] = 3
-    """Rollouts of an environment in memory. The agent fills one, and the others wait for a
-    trainer; when all are full, the agent waits."""
-    dynamic: bool = True
-    """Whether N_P, N_T and N_A adjust themselves to give the most training batches a second."""
-    window_seconds: Positive = 20.0
-    """`dynamic`: how long each setting is measured."""
-    max_predictors: Natural = 4
-    """`dynamic`: the largest N_P."""
-    max_trainers: Natural = 4
-    """`dynamic`: the largest N_T."""
-    max_agents: Natural = 64
-    """The largest N_A."""

@@ -30,6 +30,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from genkidama.config.sections import Kind
 from genkidama.errors import ProtocolError
 from genkidama.protocol.compression import Encoding
 from genkidama.protocol.shard import PART
@@ -42,6 +43,7 @@ __all__ = [
     "Goodbye",
     "Hello",
     "Join",
+    "Kind",
     "Leave",
     "Message",
     "Pull",
@@ -82,9 +84,6 @@ Name = Annotated[
 ]
 
 Proof = Annotated[str, msgspec.Meta(max_length=64)]
-
-#: A push's vector: θ_C, θ_C − θ_P as last taken over, a gradient at it, rows, or none ("work").
-Kind: TypeAlias = Literal["weights", "difference", "gradient", "experience", "work"]
 
 #: A line of the history has these keys beside the measures.
 _RESERVED = ("time", "event", "child", "trial")

@@ -20,7 +20,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 
 from genkidama._version import __version__
@@ -46,7 +48,6 @@ from genkidama.protocol.messages import (
 )
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector, is_finite
-from genkidama.server.parameter_server import resolve_host
 
 __all__ = [
     "DeltaBase",
@@ -66,6 +67,8 @@ __all__ = [
     "check_same",
     "check_welcome",
     "expect",
+    "resolve_host",
+    "with_free_exchange",
 ]
 
 
@@ -200,7 +203,7 @@ def check_same(ours: Experiment, theirs: Experiment, parent: str) -> None:
         GenkidamaError: it runs another experiment.
     """
     for section in _BUILT_FROM:
-        if getattr(theirs, section) != getattr(ours, section):
+        if getattr(theirs, section, None) != getattr(ours, section, None):
             what = "parent.rule" if section == "pushes" else f"[{section}]"
             raise GenkidamaError(
                 f"{parent} now runs another experiment ({what} differs); "
@@ -321,6 +324,34 @@ _LONGEST_REASON = 200
 
 #: A parent closes with this code when the run is over, and with another code if it may come back.
 _RUN_OVER = 1000
+
+
+def resolve_host(experiment: Experiment, parent: str) -> Experiment:
+    """The same, its engine's host named: one without a name is on the parent's machine.
+
+    Args:
+        parent: `ws://HOST:PORT`.
+    """
+    replay = experiment.section("replay")
+    scheme, found, rest = ("" if replay is None else replay.url).partition("://")
+    user, at, place = rest.rpartition("@")
+    if not found or not (place.startswith((":", "/")) or not place):
+        return experiment
+    host = urlsplit(parent).hostname or "127.0.0.1"
+    named = f"[{host}]" if ":" in host else host
+    replay = msgspec.structs.replace(replay, url=f"{scheme}://{user}{at}{named}{place}")
+    return msgspec.structs.replace(experiment, replay=replay)
+
+
+def with_free_exchange(experiment: Experiment) -> Experiment:
+    """The same for a child whose role brings nothing that `child.exchange` counts: a free one."""
+    child = experiment.child
+    lacking = {"act": "update", "learn": "episode"}.get(experiment.role)
+    if child.exchange != lacking:
+        return experiment
+    seconds = child.exchange_seconds or (0.0 if child.exchange_steps else 1.0)
+    replace = msgspec.structs.replace
+    return replace(experiment, child=replace(child, exchange="free", exchange_seconds=seconds))
 
 
 class Session:

@@ -16,9 +16,6 @@ from collections import Counter
 from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
-from urllib.parse import urlsplit
-
-import msgspec
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import shortened
@@ -62,8 +59,6 @@ __all__ = [
     "RoleAssignment",
     "Snapshot",
     "Trial",
-    "with_free_exchange",
-    "resolve_host",
 ]
 
 
@@ -139,33 +134,6 @@ class RoleAssignment:
         return min(self._list, key=lambda role: there.count(role) / self._list.count(role))
 
 
-def resolve_host(experiment: Experiment, parent: str) -> Experiment:
-    """The same, its engine's host named: one without a name is on the parent's machine.
-
-    Args:
-        parent: `ws://HOST:PORT`.
-    """
-    scheme, found, rest = experiment.replay.url.partition("://")
-    user, at, place = rest.rpartition("@")
-    if not found or not (place.startswith((":", "/")) or not place):
-        return experiment
-    host = urlsplit(parent).hostname or "127.0.0.1"
-    named = f"[{host}]" if ":" in host else host
-    replay = msgspec.structs.replace(experiment.replay, url=f"{scheme}://{user}{at}{named}{place}")
-    return msgspec.structs.replace(experiment, replay=replay)
-
-
-def with_free_exchange(experiment: Experiment) -> Experiment:
-    """The same for a child whose role brings nothing that `child.exchange` counts: a free one."""
-    child = experiment.child
-    lacking = {"act": "update", "learn": "episode"}.get(experiment.role)
-    if child.exchange != lacking:
-        return experiment
-    seconds = child.exchange_seconds or (0.0 if child.exchange_steps else 1.0)
-    replace = msgspec.structs.replace
-    return replace(experiment, child=replace(child, exchange="free", exchange_seconds=seconds))
-
-
 class ParameterServer:
     """The parent's mind: which children there are, what θ_P is, how each message is answered.
 
@@ -178,7 +146,7 @@ class ParameterServer:
     """
 
     def __init__(self, experiment: Experiment, run: str = "", trials: Trials | None = None) -> None:
-        if trials is None and experiment.search is not None:
+        if trials is None and experiment.searches:
             raise ValueError("this experiment is a search: give trials=Search(experiment)")
         self.experiment = experiment
         self.run = run

@@ -17,14 +17,15 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from genkidama.config.experiment import Experiment, Stop
+from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
+from genkidama.config.sections import Stop
 from genkidama.errors import ProtocolError
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector, is_finite
 from genkidama.server.events import Event, Exchange
-from genkidama.server.rules.blend import Blend, Rule, RuleState, Update, blend
-from genkidama.server.rules.registry import RULES, make_rule, pushes
+from genkidama.server.rules.blend import Rule, RuleState, Update, blend
+from genkidama.server.rules.registry import make_rule
 
 __all__ = [
     "STATE_PREFIX",
@@ -491,9 +492,9 @@ class SingleTrialRun:
     def __init__(
         self, experiment: Experiment, rule: Rule | None = None, part: Shard = WHOLE
     ) -> None:
-        self.rule: Rule = rule or _named(experiment)
+        self.rule: Rule = rule or make_rule(experiment)
         settings = experiment.to_dict()
-        if self.rule.takes != pushes(experiment):
+        if self.rule.takes != experiment.pushes:
             # The children do not know a rule of one's own.
             settings["child"]["push"] = self.rule.takes
         self.trial = Trial(window=experiment.stop.window, experiment=settings, part=part)
@@ -592,8 +593,3 @@ def reached(
     if stop.seconds is not None and seconds >= stop.seconds:
         return f"{stop.seconds:g} seconds are over"
     return ""
-
-
-def _named(experiment: Experiment) -> Rule:
-    settings = experiment.parent
-    return make_rule(experiment) if settings.rule in RULES else Blend(settings.alpha)

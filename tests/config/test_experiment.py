@@ -21,8 +21,8 @@ from genkidama.config.sections import (
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 
 SECTIONS = (
-    "algorithm, child, environment, ga3c, name, network, optimizer, parent, replay, search, seed, "
-    "solved, stop"
+    "algorithm, child, environment, ga3c, name, network, optimizer, parent, plugins, replay, "
+    "search, seed, solved, stop"
 )
 
 fractions = st.floats(0.0, 1.0)
@@ -223,6 +223,7 @@ def test_every_setting_is_tried_here() -> None:
         *CHANGES,
         *PPO_ONLY,
         *DQN_ONLY,
+        "plugins",
         "search",
     }  # whose settings tests/plugins/hypertrick/test_settings.py tries
 

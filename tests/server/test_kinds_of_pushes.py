@@ -240,7 +240,7 @@ async def test_who_only_acts_brings_steps_and_no_version_and_takes_the_parents_w
         assert trial.vector is not None
         assert actor.backend.weights[0] - 1 <= trial.vector[0]
         url = actor.backend.experiment.replay.url
-        assert re.fullmatch(r"redis://:[^@]{32}@127\.0\.0\.1:\d+", url)
+        assert re.fullmatch(r"redis://genkidama:[^@]{32}@127\.0\.0\.1:\d+", url)
         assert learner.backend.experiment.replay.url == url
 
 

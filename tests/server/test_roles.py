@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ProtocolError
 from genkidama.protocol.messages import Hello
+from genkidama.protocol.session import resolve_host, with_free_exchange
 from genkidama.server import parameter_server as module
-from genkidama.server.parameter_server import RoleAssignment, resolve_host, with_free_exchange
+from genkidama.server.parameter_server import RoleAssignment
 
 
 def experiment(**child: Any) -> Experiment:

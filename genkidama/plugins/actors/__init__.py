@@ -12,4 +12,7 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin(rules={"experience": "genkidama.plugins.actors.rule:Experience"})
+PLUGIN = Plugin(
+    checks={"experience": "genkidama.plugins.actors.rule:check"},
+    rules={"experience": "genkidama.plugins.actors.rule:Experience"},
+)

@@ -18,16 +18,27 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.errors import ProtocolError
+from genkidama.errors import ConfigurationError, ProtocolError
 from genkidama.protocol.vector import LARGEST, Vector
 from genkidama.server.rules.blend import Rule, RuleState, Update
 
-__all__ = ["Columns", "Experience", "LearnedBatch", "are_actions", "are_numbers", "most_rows"]
+if TYPE_CHECKING:
+    from genkidama.config.experiment import Experiment
+
+__all__ = [
+    "Columns",
+    "Experience",
+    "LearnedBatch",
+    "are_actions",
+    "are_numbers",
+    "check",
+    "most_rows",
+]
 
 Rows = npt.NDArray[np.float32]
 
@@ -435,3 +446,24 @@ class Experience(Rule):
                 "raise algorithm.minibatch_size, lower algorithm.epochs, or start fewer children"
             )
         return found
+
+
+def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
+    """Checks that the children can act for a learner, if they are to.
+
+    Raises:
+        ConfigurationError: a setting is for children that learn.
+    """
+    if not experiment.sends_experience:
+        return
+    for key, value, wanted in (
+        ("child.backend", experiment.child.backend, "hogwild"),
+        ("algorithm.epsilon", experiment.algorithm.epsilon, 0.0),
+        ("replay.steps", experiment.replay_steps, 0),
+        ("algorithm.across_episodes", experiment.algorithm.across_episodes, True),
+    ):
+        if value != wanted:
+            raise ConfigurationError(
+                f"{source}: {key} = {value!r}: with parent.rule = 'experience' "
+                f"only {wanted!r} is possible"
+            )

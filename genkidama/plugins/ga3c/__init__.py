@@ -21,4 +21,8 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin(backends={"ga3c": "genkidama.plugins.ga3c.backend:GA3C"})
+PLUGIN = Plugin(
+    sections={"ga3c": "genkidama.plugins.ga3c.settings:GA3CSettings"},
+    checks={"ga3c": "genkidama.plugins.ga3c.settings:check"},
+    backends={"ga3c": "genkidama.plugins.ga3c.backend:GA3C"},
+)

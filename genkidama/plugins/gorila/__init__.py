@@ -7,8 +7,10 @@ from genkidama.config.plugin import Plugin
 __all__ = ["PLUGIN"]
 
 PLUGIN = Plugin(
+    sections={"replay": "genkidama.plugins.gorila.settings:ReplaySettings"},
+    checks={"replay": "genkidama.plugins.gorila.settings:check"},
     learners={
         "dqn": "genkidama.plugins.gorila.dqn:DQN",
         "vtrace": "genkidama.plugins.gorila.off_policy:VTrace",
-    }
+    },
 )

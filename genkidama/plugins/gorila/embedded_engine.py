@@ -28,9 +28,9 @@ from typing import Any
 
 import structlog
 
-from genkidama.config.experiment import ReplaySettings
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.plugins.gorila.engine import EngineGone, RedisClient
+from genkidama.plugins.gorila.settings import ReplaySettings
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.pacing import RestartPolicy

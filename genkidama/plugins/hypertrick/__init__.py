@@ -32,7 +32,10 @@ _HOMES = {
     "workers_before_selection": _EQUATIONS,
 }
 
-PLUGIN = Plugin()
+PLUGIN = Plugin(
+    sections={"search": "genkidama.plugins.hypertrick.settings:SearchSettings"},
+    checks={"search": "genkidama.plugins.hypertrick.settings:check"},
+)
 
 
 def __getattr__(name: str) -> Any:

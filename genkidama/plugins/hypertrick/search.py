@@ -26,6 +26,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.assignments import Assignments, SearchTrial
 from genkidama.plugins.hypertrick.records import PhaseRecord, SearchRecord, State, end_of
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
+from genkidama.plugins.hypertrick.settings import SearchSettings
 from genkidama.plugins.hypertrick.space import parse_space
 from genkidama.protocol.vector import Vector
 from genkidama.server.events import (
@@ -68,7 +69,8 @@ class Search:
 
     def __init__(self, experiment: Experiment) -> None:
         assert experiment.search is not None
-        self.settings = settings = experiment.search
+        self.settings: SearchSettings = experiment.search
+        settings = self.settings
         self.space = parse_space(settings.space)
         self.rule: Rule = Replace()
         #: Says after each phase which trials go on.

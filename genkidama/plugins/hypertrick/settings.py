@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
 
 from genkidama.config.decoding import Count, Meta, Natural, NotNegative, Positive, Section, plug
 from genkidama.config.sections import Stop
@@ -11,11 +13,16 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.equations import geometric_phases
 from genkidama.plugins.hypertrick.space import parse_space
 
-__all__ = ["SearchSettings", "check_search"]
+if TYPE_CHECKING:
+    from genkidama.config.experiment import Experiment
+
+__all__ = ["SearchSettings", "check", "check_search"]
 
 
 class SearchSettings(Section, frozen=True):
     """`[search]`: makes the run a search, in which each child trains one trial after another."""
+
+    optional = True
 
     method: Literal["hypertrick", "hyperband", "asha", "random"] = "hypertrick"
     """`"hypertrick"`, `"hyperband"` and `"asha"` stop the trials that do worse, each by its rule;
@@ -98,6 +105,22 @@ _METHODS_OF: dict[str, tuple[str, ...]] = {
 
 #: A trial cannot have its own value of these: they belong to the run, or to all trials.
 _NOT_SEARCHABLE = ("name", "solved", "parent", "stop", "search")
+
+
+def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
+    """Checks `[search]`, if there is one.
+
+    Raises:
+        ConfigurationError: as `check_search`, or the run averages versions.
+    """
+    if experiment.search is None:
+        return
+    if average := experiment.parent.average:
+        raise ConfigurationError(
+            f"{source}: parent.average = {average}: a search keeps no running mean; set it to 0"
+        )
+    plain = msgspec.structs.replace(experiment, search=None)
+    check_search(experiment.search, experiment.stop, plain.with_settings, source)
 
 
 def check_search(

@@ -1,45 +1,36 @@
-"""Which rule has which name, what it takes, and whether an experiment's settings fit it. Pure."""
+"""The rule of an experiment, and the checks of settings that belong to a rule. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from genkidama.config.plugin import every, find
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.actors.rule import Experience
-from genkidama.plugins.robust.aggregation import cautious
-from genkidama.protocol.messages import Kind
 from genkidama.protocol.shard import MOST_PARTS
 from genkidama.server.rules.blend import Blend, Rule
-from genkidama.server.rules.difference import Difference
 from genkidama.server.rules.gradient import Gradient
-from genkidama.server.rules.weighted import Weighted
 
 if TYPE_CHECKING:
     from genkidama.config.experiment import Experiment
 
-__all__ = ["RULES", "check_parts", "check_push", "make_rule", "pushes", "reads_loss"]
-
-#: The rules of `parent.rule` that have a name.
-RULES: dict[str, type[Rule]] = {
-    "blend": Blend,
-    "weighted": Weighted,
-    "difference": Difference,
-    "gradient": Gradient,
-    "experience": Experience,
-}
+__all__ = ["check_parts", "check_push", "check_rule", "make_rule", "reads_loss"]
 
 
 def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
-    """The rule that `parent.rule` names.
+    """The rule of `parent.rule`, with the rules of plug-ins around it.
 
     Args:
-        kind: its class, if it is a rule of one's own.
+        kind: its class, if `parent.rule` is an import string; without it that is `Blend`.
 
     Raises:
-        ConfigurationError: it does not take the options, or is no rule.
+        ConfigurationError: it does not accept the options, or is no rule; or a plug-in that
+            settings of `[parent]` need is not there.
     """
     settings = experiment.parent
-    kind = kind or RULES[settings.rule]
+    if kind is None:
+        kind = find("rules", settings.rule)
+    if kind is None:
+        return Blend(settings.alpha)
     options = settings.rule_options
     arguments: tuple[Any, ...] = (settings.alpha,)
     if kind is Gradient:
@@ -54,15 +45,17 @@ def make_rule(experiment: Experiment, kind: Any = None) -> Rule:
         raise ConfigurationError(f"{problem}: {error}") from None
     if not isinstance(rule, Rule):
         raise ConfigurationError(f"{problem}: is no genkidama.server.rules.blend.Rule")
-    return cautious(rule, settings)
-
-
-def pushes(experiment: Experiment) -> Kind:
-    """What the children of this experiment push: `"weights"` or something else."""
-    if experiment.child.push != "auto":
-        return experiment.child.push
-    kind = RULES.get(experiment.parent.rule)
-    return "weights" if kind is None or experiment.search is not None else kind.takes
+    wrappers = dict(every("rule_wrappers"))
+    for key in ("push_limit", "push_window", "quarantine_after"):
+        if (value := getattr(settings, key)) and "robust" not in wrappers:
+            raise ConfigurationError(
+                f"parent.{key} = {value}: is of the plug-in 'robust', which is not there; take the "
+                "setting out, or install Genkidama anew"
+            )
+    made: Rule = rule
+    for wrap in wrappers.values():
+        made = wrap(made, settings)
+    return made
 
 
 def check_parts(experiment: Experiment, count: int) -> None:
@@ -73,7 +66,7 @@ def check_parts(experiment: Experiment, count: int) -> None:
     """
     if not 1 <= count <= MOST_PARTS:
         raise ConfigurationError(f"{count} parts: 1 to {MOST_PARTS} are possible")
-    if count > 1 and experiment.search is not None:
+    if count > 1 and experiment.searches:
         raise ConfigurationError(
             f"{experiment.name}: a [search] in {count} parts: each trial has one parent; "
             "leave --shard and --shards out"
@@ -83,7 +76,7 @@ def check_parts(experiment: Experiment, count: int) -> None:
             f"{experiment.name}: a replay for all children (replay.url) in {count} parts: "
             "one parent sees to the engine; leave --shard and --shards out"
         )
-    if count > 1 and pushes(experiment) == "experience":
+    if count > 1 and experiment.pushes == "experience":
         raise ConfigurationError(
             f"parent.rule = {experiment.parent.rule!r} in {count} parts: one learner has the whole "
             "network; leave --shard and --shards out, or take another rule"
@@ -93,8 +86,8 @@ def check_parts(experiment: Experiment, count: int) -> None:
 def reads_loss(experiment: Experiment) -> bool:
     """Whether the rule may ask for the loss of a gradient, which costs its own way back."""
     parent = experiment.parent
-    asks = parent.rule not in RULES or bool(parent.rule_options.get("outlier_sigmas"))
-    return asks and pushes(experiment) == "gradient"
+    asks = ":" in parent.rule or bool(parent.rule_options.get("outlier_sigmas"))
+    return asks and experiment.pushes == "gradient"
 
 
 def check_push(experiment: Experiment, takes: str) -> None:
@@ -109,7 +102,7 @@ def check_push(experiment: Experiment, takes: str) -> None:
             f"child.push = {child.push!r}: parent.rule = {parent.rule!r} takes {takes!r}; "
             "leave child.push out"
         )
-    if takes != "weights" and experiment.search is not None:
+    if takes != "weights" and experiment.searches:
         raise ConfigurationError(
             f"parent.rule = {parent.rule!r}: in a search each child has a trial of its own, and no "
             "rule; leave parent.rule out"
@@ -119,3 +112,17 @@ def check_push(experiment: Experiment, takes: str) -> None:
             f"child.exchange = {child.exchange!r}: children push a gradient after each update; "
             "set child.exchange to 'update'"
         )
+
+
+def check_rule(given: dict[str, Any], experiment: Experiment, source: str) -> None:
+    """Checks a rule that has a name; the parent checks one of a user's module when it makes it.
+
+    Raises:
+        ConfigurationError: as `make_rule` and `check_push`.
+    """
+    if ":" in experiment.parent.rule:
+        return
+    try:
+        check_push(experiment, make_rule(experiment).takes)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error}") from None

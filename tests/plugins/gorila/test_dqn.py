@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.sections import Algorithm, Environment, Network, ReplaySettings
+from genkidama.config.sections import Algorithm, Environment, Network
 from genkidama.errors import ConfigurationError
 from genkidama.learning.learners import gradients, make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, Transitions
 from genkidama.plugins.gorila.dqn import DQN, Greedy, dqn_loss, dqn_slopes
+from genkidama.plugins.gorila.settings import ReplaySettings
 
 
 class Remembered:

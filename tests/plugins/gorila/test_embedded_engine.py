@@ -15,12 +15,12 @@ import psutil
 import pytest
 import valkey
 
-from genkidama.config.experiment import ReplaySettings
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.plugins.gorila import embedded_engine as module
 from genkidama.plugins.gorila.embedded_engine import EmbeddedEngine
 from genkidama.plugins.gorila.engine_ring import EngineRing, RingSettings
 from genkidama.plugins.gorila.ring import RingRows
+from genkidama.plugins.gorila.settings import ReplaySettings
 from tests.engines import free_port, running
 from tests.helpers import ROOT, eventually, until
 
@@ -134,7 +134,7 @@ def _group(leader: int) -> list[psutil.Process]:
 def test_it_ends_with_its_starter_however_that_ends(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys, pathlib\n"
-        "from genkidama.config.experiment import ReplaySettings\n"
+        "from genkidama.plugins.gorila.settings import ReplaySettings\n"
         "from genkidama.plugins.gorila.embedded_engine import EmbeddedEngine\n"
         "async def main():\n"
         "    settings = ReplaySettings(steps=1, url='embedded')\n"

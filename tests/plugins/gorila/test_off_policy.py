@@ -9,12 +9,13 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from genkidama.config.experiment import Experiment
-from genkidama.config.sections import Algorithm, Network, ReplaySettings
+from genkidama.config.sections import Algorithm, Network
 from genkidama.learning.a3c import A3C
 from genkidama.learning.learners import gradients, make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
 from genkidama.plugins.gorila.off_policy import VTrace
+from genkidama.plugins.gorila.settings import ReplaySettings
 
 
 def model_of(**algorithm: Any) -> Model:

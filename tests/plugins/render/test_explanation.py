@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from genkidama.config.experiment import Algorithm, Experiment
-from genkidama.config.sections import Environment, Network, ReplaySettings
+from genkidama.config.sections import Environment, Network
+from genkidama.plugins.gorila.settings import ReplaySettings
 from genkidama.runs.policy import Policy
 from tests.helpers import untrained
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import names
 from genkidama.protocol.messages import Push, Refusal
 from genkidama.protocol.vector import DTYPE, Vector
 from genkidama.server.rules.blend import Rule, RuleState, Update
-from genkidama.server.rules.registry import RULES, make_rule
+from genkidama.server.rules.registry import make_rule
 from tests.server.rules import check_push, parent_with
 
 LARGEST = float(np.finfo(DTYPE).max)
@@ -41,7 +42,7 @@ def rule_of(settings: dict[str, Any]) -> Rule:
 
 
 def test_all_rules_that_take_vectors_are_here() -> None:
-    assert {each["parent"]["rule"] for each in SETTINGS} == RULES.keys() - {"experience"}
+    assert {each["parent"]["rule"] for each in SETTINGS} == {*names("rules")} - {"experience"}
 
 
 @pytest.mark.parametrize("value", [LARGEST, -LARGEST, 1.2e38, 1.8e19, 3e14, 1e14])

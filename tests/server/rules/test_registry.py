@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
 from genkidama.server.rules.blend import Blend
-from genkidama.server.rules.registry import RULES, make_rule, pushes
+from genkidama.server.rules.registry import make_rule
 from genkidama.server.trial import SingleTrialRun
 
 SEARCH = {
@@ -37,10 +38,10 @@ def test_what_children_push_follows_from_the_rule(
     rule: str, child: dict[str, str], pushed: str
 ) -> None:
     settings = experiment(parent={"rule": rule}, child=child)
-    assert pushes(settings) == pushed
-    if rule in RULES:
-        assert type(make_rule(settings)) is RULES[rule]
-        assert type(SingleTrialRun(settings).rule) is RULES[rule]
+    assert settings.pushes == pushed
+    kind = find("rules", rule) or Blend
+    assert type(make_rule(settings)) is kind
+    assert type(SingleTrialRun(settings).rule) is kind
     assert Experiment.from_dict(settings.to_dict()) == settings
 
 
@@ -100,5 +101,5 @@ def test_a_run_of_a_rule_of_ones_own_tells_the_children_what_to_push() -> None:
 
     settings = experiment(parent={"rule": "mine:Own"})
     told = Experiment.from_dict(SingleTrialRun(settings, Own(0.5)).trial.experiment)
-    assert pushes(told) == "difference"
+    assert told.pushes == "difference"
     assert SingleTrialRun(settings, Blend(0.5)).trial.experiment == settings.to_dict()

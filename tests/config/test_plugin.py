@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from genkidama.config import plugin
+from genkidama.config.decoding import Count, Section
+from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import Plugin
+from genkidama.errors import ConfigurationError
+from genkidama.server.rules.blend import Blend
+from genkidama.server.rules.registry import make_rule
+from tests.helpers import ROOT
+
+
+class Quorum(Section, frozen=True):
+    least: Count = 2
+
+
+class OwnRule(Blend):
+    pass
+
+
+def check(given: dict[str, Any], experiment: Experiment, source: str) -> None:
+    if experiment.plugins["quorum"].least == 13:
+        raise ConfigurationError(f"{source}: plugins.quorum.least = 13: is unlucky; take another")
+
+
+@pytest.fixture
+def quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plug-in of another package."""
+    installed = Plugin(
+        sections={"quorum": f"{__name__}:Quorum"},
+        checks={"quorum": f"{__name__}:check"},
+        rules={"own": f"{__name__}:OwnRule"},
+    )
+    monkeypatch.setattr(plugin, "_installed", lambda: {"quorum": installed})
+
+
+def test_a_table_of_an_installed_plug_in_is_checked_by_it_and_kept(quorum: None) -> None:
+    settings = {"plugins": {"quorum": {"least": 5}}}
+    experiment = Experiment.from_dict(settings)
+    assert experiment.plugins == {"quorum": Quorum(least=5)}
+    assert experiment.to_dict()["plugins"] == settings["plugins"]
+    assert Experiment.from_dict(experiment.to_dict()) == experiment
+    assert experiment.with_settings({"plugins.quorum.least": 7}).plugins["quorum"].least == 7
+    assert pickle.loads(pickle.dumps(experiment)) == experiment
+
+
+@pytest.mark.parametrize(
+    ("tables", "line"),
+    [
+        ({"quorum": {"least": -1}}, "x: [plugins.quorum]: least = -1: expected int >= 0"),
+        ({"quorum": {"least": 13}}, "x: plugins.quorum.least = 13: is unlucky; take another"),
+        ({"quorum": 3}, "x: plugins.quorum = 3: expected a table"),
+        (
+            {"other": {}},
+            "x: [plugins.other]: no plug-in 'other' with such a table is installed; install it, or "
+            "take the table out",
+        ),
+    ],
+)
+def test_a_wrong_table_is_one_line(quorum: None, tables: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Experiment.from_dict({"plugins": tables}, source="x")
+    assert str(caught.value) == line
+
+
+def test_an_installed_plug_in_brings_a_rule(quorum: None) -> None:
+    assert type(make_rule(Experiment.from_dict({"parent": {"rule": "own"}}))) is OwnRule
+    with pytest.raises(ConfigurationError, match=r"parent\.rule = 'owl': expected one of 'blend',"):
+        Experiment.from_dict({"parent": {"rule": "owl"}})
+
+
+def test_installed_plug_ins_are_looked_up_only_if_something_asks_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def reads_metadata() -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(plugin, "_installed", reads_metadata)
+    Experiment.from_dict({"parent": {"rule": "experience"}, "algorithm": {"name": "a3c"}})
+
+
+def test_tables_of_plug_ins_are_fields_like_others() -> None:
+    experiment = Experiment.from_dict({"replay": {"steps": 500}})
+    more = msgspec.structs.replace(
+        experiment, replay=msgspec.structs.replace(experiment.replay, steps=600)
+    )
+    assert (experiment.replay.steps, more.replay.steps, more.search) == (500, 600, None)
+    assert pickle.loads(pickle.dumps(more)) == more
+    with pytest.raises(ConfigurationError):
+        Experiment(replay=3)
+
+
+#: Runs code as if plug-ins were deleted, whose names come first.
+WITHOUT = """
+import pkgutil, sys
+gone, modules = sys.argv[1].split(), pkgutil.iter_modules
+pkgutil.iter_modules = lambda path: (each for each in modules(path) if each.name not in gone)
+for name in gone:
+    sys.modules["genkidama.plugins." + name] = None
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.protocol.messages import Hello, Welcome
+from genkidama.server.parameter_server import ParameterServer
+from genkidama.protocol.session import Session
+session = Session("a", "w", parent="ws://parent")
+server = ParameterServer(Experiment.from_dict({}))
+hello = session.hello()
+print(session.hear(hello, server.handle("a", hello, 0.0)).experiment.pushes)
+for settings in eval(sys.argv[2]):
+    try:
+        print(Experiment.from_dict(settings, source="x"))
+    except ConfigurationError as error:
+        print(error)
+"""
+
+
+def test_without_its_folder_a_plug_ins_settings_are_refused_in_one_line() -> None:
+    settings = [
+        {"search": {}},
+        {"replay": {"steps": 3}},
+        {"ga3c": {}},
+        {"child": {"backend": "ga3c"}},
+        {"child": {"roles": ["act"]}},
+        {"algorithm": {"name": "dqn"}},
+        {"parent": {"rule": "experience"}},
+        {"parent": {"push_limit": 2.0}},
+    ]
+    names = "hypertrick gorila ga3c actors robust"
+    found = subprocess.run(
+        [sys.executable, "-c", WITHOUT, names, repr(settings)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.stderr == ""
+    again = "which is not there; take the table out, or install Genkidama anew"
+    strings = "or an import string 'module:Name'"
+    assert found.stdout.splitlines() == [
+        "weights",
+        f"x: [search]: is of the plug-in 'hypertrick', {again}",
+        f"x: [replay]: is of the plug-in 'gorila', {again}",
+        f"x: [ga3c]: is of the plug-in 'ga3c', {again}",
+        f"x: child.backend = 'ga3c': expected one of 'hogwild', {strings}",
+        "x: child.roles = ['act']: a replay for all children is of the plug-in 'gorila', which is "
+        "not there; take the setting out",
+        f"x: algorithm.name = 'dqn': expected one of 'a3c', 'ppo', {strings}",
+        "x: parent.rule = 'experience': expected one of 'blend', 'weighted', 'difference', "
+        f"'gradient', {strings}",
+        "x: parent.push_limit = 2.0: is of the plug-in 'robust', which is not there; take the "
+        "setting out, or install Genkidama anew",
+    ]
