@@ -324,7 +324,8 @@ def _check_names(experiment: Experiment, source: str) -> None:
 
 def _check_combination(given: dict[str, Any], experiment: Experiment, source: str) -> None:
     """Checks what no single field's type can say."""
-    algorithm, child, environment = experiment.algorithm, experiment.child, experiment.environment
+    algorithm, environment = experiment.algorithm, experiment.environment
+    child = experiment.child
     for key, value in given.get("algorithm", {}).items():
         if key not in applicable_settings({key: value}, algorithm.name):
             owners = " or ".join(map(repr, _OWN[key]))
