@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.sinks.feeds import Feeds
-from genkidama.plugins.sinks.registry import sink_maker
+from genkidama.plugins.sinks.feeds import Feeds, sink_maker
 from genkidama.runs.directory import Run
 
 __all__ = ["export", "requested_sinks"]
@@ -33,7 +32,7 @@ def requested_sinks(options: argparse.Namespace, say: Callable[[str], None] | No
 
 
 def _tensorboard(folder: Path, about: Any) -> Any:
-    from genkidama.plugins.sinks.tensorboard import TensorBoard
+    from genkidama.plugins.sinks.services import TensorBoard
 
     return TensorBoard(about, folder)
 

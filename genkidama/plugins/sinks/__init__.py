@@ -1,8 +1,4 @@
-"""Carries the figures of a run to tools that people watch: TensorBoard, W&B, MLflow, trackio.
-
-Here a run's lines become points, and a thread for each sink hands them on. Nothing here slows a
-run: a sink that fails or hangs is said once and dropped.
-"""
+"""Sinks: TensorBoard, W&B, MLflow and trackio receive the figures of a run."""
 
 from __future__ import annotations
 

@@ -1,46 +1,176 @@
-"""Threads between a run and its sinks.
+"""Sinks: TensorBoard, W&B and the like receive the figures of a run, each in a thread of its own.
 
 Laws of this file:
-- A line is handed over in microseconds, whatever a sink does. Each sink has a thread of its own.
-- A sink that raises, or does nothing for `PATIENCE` seconds though something waits, is said once
-  and dropped. The run goes on.
+- A line is passed on in microseconds, whatever a sink does.
+- A sink that raises, or does nothing for `PATIENCE` seconds although something waits, is reported
+  once and dropped. The run continues.
+- A line that no parent writes is no point: histories are copied from machine to machine.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Self, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, Self, TypeAlias
 
+import msgspec
+
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.sinks.points import Point, Points
-from genkidama.plugins.sinks.registry import MakesSink, RunInfo, Sink, sink_maker
+from genkidama.plugins.sinks import services
+from genkidama.plugins.sinks.services import Point, RunInfo, plain_name
+from genkidama.protocol.diagnostics import DIAGNOSTICS
 from genkidama.runs.directory import Run
+from genkidama.runs.status import RunStatus
+from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error
+from genkidama.server.events import Evaluated, Event, Exchange, Measures, PhaseReported, from_line
 
-__all__ = ["Feeds", "Sinks", "feeding"]
+__all__ = [
+    "SINKS",
+    "Feeds",
+    "Points",
+    "Sink",
+    "SinkMaker",
+    "Sinks",
+    "feeding",
+    "sink_maker",
+]
 
 Watch: TypeAlias = Callable[[dict[str, Any]], None]
 
-#: So long a sink may do nothing: W&B logs in through the network.
+#: Seconds in which a sink may do nothing: W&B logs in through the network.
 PATIENCE = 90.0
 
-#: When the run is over, a sink may go on with what waits for as long as it moves. It may do nothing
-#: for so many seconds.
+#: After the run a sink may handle what waits for as long as it moves. It may do nothing for this
+#: many seconds.
 _PARTING_SECONDS = 30.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
+
+#: By name: the package that it needs, and the class.
+SINKS = {
+    "tensorboard": ("tensorboardX", services.TensorBoard),
+    "wandb": ("wandb", services.WandB),
+    "mlflow": ("mlflow", services.MLflow),
+    "trackio": ("trackio", services.Trackio),
+}
+
+#: Times, steps and figures beyond these do not fit the formats of the tools.
+_LATEST, _MOST_STEPS, _LARGEST = 1e11, 1 << 53, 1e300
+
+
+class Sink(Protocol):
+    """A class that carries points to a tool. One thread makes all its calls.
+
+    A custom sink is a class with these methods, named by `"module:Class"`.
+    """
+
+    def __init__(self, about: RunInfo) -> None: ...
+
+    def write(self, point: Point) -> None:
+        """Takes one point; steps may decrease, as in a search."""
+        ...
+
+    def close(self) -> None:
+        """Ends: the run is over, and all points were written."""
+        ...
+
+
+#: Anything that makes a sink.
+SinkMaker: TypeAlias = Callable[[RunInfo], Any]
+
+
+def sink_maker(wanted: str | SinkMaker) -> tuple[str, SinkMaker]:
+    """The name of a sink, and what makes it.
+
+    Raises:
+        ConfigurationError: there is no such sink, or its package is not installed.
+    """
+    if not isinstance(wanted, str):
+        return getattr(wanted, "__name__", type(wanted).__name__), wanted
+    if is_import_string(wanted):
+        return wanted, load_object(wanted, "sink")
+    if wanted not in SINKS:
+        raise ConfigurationError(
+            f"sink {wanted!r}: expected one of {', '.join(SINKS)}, or 'module:Class'"
+        )
+    package, maker = SINKS[wanted]
+    if importlib.util.find_spec(package) is None:
+        raise ConfigurationError(
+            f"sink {wanted!r}: needs {package}, which is not installed: "
+            f"pip install 'genkidama[{wanted}]'"
+        )
+    return wanted, maker
+
+
+class Points:
+    """Makes points of a run's lines, in their order.
+
+    Args:
+        experiment: of the run.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._status = RunStatus(experiment) if experiment.search is None else None
+        #: By trial of a search, or None: its environment steps.
+        self._steps: dict[int | None, int] = {}
+
+    def of(self, line: dict[str, Any]) -> Point | None:
+        """The point of a line of the history; None if it has no figures, or no parent wrote it."""
+        try:
+            event = from_line(line)
+        except msgspec.MsgspecError:
+            return None
+        if event is None or not 0.0 <= event.time <= _LATEST:
+            return None
+        # For means over children a status needs no exchanges, which are most of the lines.
+        if self._status is not None and not isinstance(event, Exchange):
+            self._status.take((event,))
+        trial = getattr(event, "trial", None)
+        trial = trial if isinstance(trial, int) else None
+        if isinstance(event, Exchange | PhaseReported):
+            self._steps[trial] = min(max(event.steps, 0), _MOST_STEPS)
+        named = self._figures(event, "" if trial is None else f"trial-{trial}/")
+        figures = {plain_name(name): value for name, value in named if abs(value) <= _LARGEST}
+        return Point(self._steps.get(trial, 0), event.time, figures) if figures else None
+
+    def _figures(self, event: Event, of_trial: str) -> Iterator[tuple[str, float]]:
+        match event:
+            case Exchange():
+                whole = of_trial or "run/"
+                yield whole + "episodes", event.episodes
+                yield whole + "updates", event.update
+                if event.mean_return is not None:
+                    yield whole + "mean_return", event.mean_return
+                yield f"{event.child}/staleness", event.staleness
+            case Measures():
+                for name, value in event.figures.items():
+                    yield f"{of_trial or f'{event.child}/'}{name}", value
+                if self._status is not None:
+                    together = self._status.figures()
+                    yield from (
+                        (f"learning/{name}", together[name])
+                        for name in DIAGNOSTICS
+                        if name in event.figures and name in together
+                    )
+            case PhaseReported() if event.metric is not None:
+                yield of_trial + "metric", event.metric
+            case Evaluated():
+                for name in ("mean", "std", "minimum"):
+                    if (value := getattr(event, name)) is not None:
+                        yield f"evaluation/{name}", value
 
 
 class Feeds:
-    """The sinks of one run. They may be entered several times; the last to leave closes them.
+    """The sinks of one run. Entered several times, they are closed by the last exit.
 
     Args:
-        wanted: names of `table.SINKS`, `"module:Class"`, or anything that makes a sink of an
-            `RunInfo`.
-        say: is called with a line about a sink that is dropped; it is printed to standard error if
+        wanted: names of sinks, `"module:Class"`, or anything that makes a sink of a `RunInfo`.
+        say: receives a line about a sink that is dropped; it is printed to standard error if
             absent.
 
     Raises:
@@ -48,7 +178,7 @@ class Feeds:
     """
 
     def __init__(
-        self, wanted: Iterable[str | MakesSink], say: Callable[[str], None] | None = None
+        self, wanted: Iterable[str | SinkMaker], say: Callable[[str], None] | None = None
     ) -> None:
         if isinstance(wanted, str):
             raise ConfigurationError(f"sinks = {wanted!r}: expected a list, as [{wanted!r}]")
@@ -64,13 +194,13 @@ class Feeds:
         """Starts the sinks of a run, whose directory is prepared.
 
         Returns:
-            What is to be called with each line of the history: `watch`, and the sinks beside it.
+            The function to call with each line of the history: it calls `watch` and the sinks.
         """
         if not self._makers:
             return watch
         about = RunInfo(run)
         self._points = Points(about.experiment)
-        self._threads = [_Thread(name, maker, about, self._say) for name, maker in self._makers]
+        self._threads = [_Thread(name, make, about, self._say) for name, make in self._makers]
 
         def both(line: dict[str, Any]) -> None:
             if watch is not None:
@@ -80,14 +210,14 @@ class Feeds:
         return both
 
     def take(self, line: dict[str, Any]) -> None:
-        """Hands one line of the history to all sinks."""
+        """Passes one line of the history to all sinks."""
         point = None if self._points is None else self._points.of(line)
         if point is not None:
             for thread in self._threads:
-                thread.take(point)
+                thread.write(point)
 
     def evaluated(self, run: Run) -> None:
-        """Hands the evaluation over that was written into the history last."""
+        """Passes on the evaluation that was written into the history last."""
         if self._threads:
             last: dict[str, Any] = {}
             for line in run.history():
@@ -110,36 +240,32 @@ class Feeds:
         self._threads = []
 
 
-#: The sinks that are wanted, or that have been made already.
-Sinks: TypeAlias = Iterable[str | MakesSink] | Feeds
+#: The wanted sinks, or those made already.
+Sinks: TypeAlias = Iterable[str | SinkMaker] | Feeds
 
 
 def feeding(sinks: Sinks, say: Callable[[str], None] | None) -> Feeds:
-    """The sinks that are wanted.
-
-    Raises:
-        ConfigurationError: as `Feeds`.
-    """
+    """The wanted sinks; errors as `Feeds`."""
     return sinks if isinstance(sinks, Feeds) else Feeds(sinks, say)
 
 
 class _Thread:
-    """One sink, its thread and what waits for it."""
+    """One sink, its thread and the points that wait for it."""
 
     def __init__(
-        self, name: str, maker: MakesSink, about: RunInfo, say: Callable[[str], None]
+        self, name: str, maker: SinkMaker, about: RunInfo, say: Callable[[str], None]
     ) -> None:
         self._name = name
         self._say = say
         self._waiting: deque[Point | None] = deque()
-        self._bell = threading.Semaphore(0)
+        self._ready = threading.Semaphore(0)
         self.dropped = False
         #: When it did something last.
         self._moved = time.monotonic()
         self._thread = threading.Thread(target=self._work, args=(maker, about), daemon=True)
         self._thread.start()
 
-    def take(self, point: Point) -> None:
+    def write(self, point: Point) -> None:
         if self.dropped:
             return
         now = time.monotonic()
@@ -149,28 +275,28 @@ class _Thread:
             self._drop(f"it did nothing for {PATIENCE:.0f} s")
             return
         self._waiting.append(point)
-        self._bell.release()
+        self._ready.release()
 
     def end(self) -> None:
-        """There is no more to come."""
+        """Marks the end of the points."""
         if not self.dropped:
             self._moved = time.monotonic()
             self._waiting.append(None)
-            self._bell.release()
+            self._ready.release()
 
     def close(self) -> None:
-        """Lets the sink take what waits, as long as it moves."""
+        """Lets the sink handle what waits, as long as it moves."""
         while not self.dropped and self._thread.is_alive():
-            self._thread.join(_LOOK_SECONDS)
+            self._thread.join(_POLL_SECONDS)
             if self._thread.is_alive() and time.monotonic() - self._moved > _PARTING_SECONDS:
                 left = sum(point is not None for point in self._waiting)
                 self._drop(f"it did not end in time, and has {left} points left")
 
-    def _work(self, maker: MakesSink, about: RunInfo) -> None:
+    def _work(self, maker: SinkMaker, about: RunInfo) -> None:
         try:
             sink: Sink = maker(about)
             while True:
-                self._bell.acquire()
+                self._ready.acquire()
                 point = self._waiting[0]
                 if point is None:
                     break
@@ -180,7 +306,7 @@ class _Thread:
                     return
                 self._waiting.popleft()
             sink.close()
-        except Exception as error:  # a sink may raise anything, and the run goes on
+        except Exception as error:  # a sink may raise anything, and the run continues
             self._drop(describe_error(error))
 
     def _drop(self, why: str) -> None:

@@ -1,7 +1,8 @@
-"""Sinks that fail and hang, beside one that works."""
+"""Sinks by name, points of lines, and sinks that fail and hang beside one that works."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import threading
 from pathlib import Path
@@ -11,13 +12,12 @@ import pytest
 
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.sinks import feeds
-from genkidama.plugins.sinks.feeds import Feeds, feeding
-from genkidama.plugins.sinks.points import Point
-from genkidama.plugins.sinks.registry import RunInfo
+from genkidama.plugins.sinks.feeds import SINKS, Feeds, Points, feeding, sink_maker
+from genkidama.plugins.sinks.services import Point, RunInfo
 from genkidama.runs.directory import Run
-from genkidama.server.events import as_lines
-from tests.helpers import small
-from tests.stories import exchange
+from genkidama.server.events import Event, as_lines
+from tests.helpers import ROOT, small
+from tests.stories import PLAN, exchange, join, measures, report
 
 
 class Noting:
@@ -105,7 +105,7 @@ def test_one_that_hangs_at_the_end_is_not_waited_for(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "_PARTING_SECONDS", 0.05)
-    monkeypatch.setattr(feeds, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(feeds, "_POLL_SECONDS", 0.02)
     monkeypatch.setattr(Hanging, "free", threading.Event())
     said: list[str] = []
     with Feeds([Hanging], said.append) as found:
@@ -127,3 +127,81 @@ def test_without_sinks_nothing_stands_between(run: Run) -> None:
 def test_a_name_alone_is_no_list() -> None:
     with pytest.raises(ConfigurationError, match=r"sinks = 'wandb': expected a list, as \['wandb'"):
         Feeds("wandb")
+
+
+def points_of(*events: Event, **sections: object) -> list[Point]:
+    points = Points(small(**sections))
+    lines = as_lines(events).splitlines()
+    return [point for line in lines if (point := points.of(json.loads(line))) is not None]
+
+
+def test_the_values_are_those_of_the_history() -> None:
+    found = points_of(
+        join(0.0, "a"),
+        join(0.0, "b"),
+        exchange(1.0, 2.5, 100, 4, None, "a"),
+        measures(1.0, "a", entropy=1.0, samples=300.0),
+        exchange(2.0, 3.0, 150, 5, 21.0, "b"),
+        measures(2.0, "b", entropy=0.2, samples=100.0, lag=2.0),
+    )
+    assert found == [
+        Point(100, 1.0, {"run/episodes": 4, "run/updates": 2.5, "a/staleness": 0}),
+        Point(100, 1.0, {"a/entropy": 1.0, "a/samples": 300.0, "learning/entropy": 1.0}),
+        Point(
+            150,
+            2.0,
+            {"run/episodes": 5, "run/updates": 3.0, "run/mean_return": 21.0, "b/staleness": 0},
+        ),
+        Point(
+            150,
+            2.0,
+            {"b/entropy": 0.2, "b/samples": 100.0, "b/lag": 2.0, "learning/entropy": 0.8},
+        ),
+    ]
+
+
+def test_a_trial_of_a_search_has_its_own_figures_and_steps() -> None:
+    found = points_of(report(3.0, 7, 12.5), report(4.0, 8, None), search=PLAN)
+    assert found == [Point(10, 3.0, {"trial-7/metric": 12.5})]
+
+
+def test_other_lines_say_nothing() -> None:
+    assert Points(small()).of({"event": "news", "time": 1.0}) is None
+
+
+def test_each_name_has_an_extra_that_installs_its_package() -> None:
+    extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for name, (package, _) in SINKS.items():
+        (line,) = [one for one in extras.splitlines() if one.startswith(f"{name} = ")]
+        assert f'"{package}>=' in line
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name, (package, _) in SINKS.items():
+        with pytest.raises(ConfigurationError) as caught:
+            sink_maker(name)
+        assert str(caught.value) == (
+            f"sink {name!r}: needs {package}, which is not installed: "
+            f"pip install 'genkidama[{name}]'"
+        )
+
+
+def test_ones_own_is_named_by_an_import_string_or_given_itself() -> None:
+    name = f"{Noting.__module__}:Noting"
+    assert sink_maker(name) == (name, Noting)
+    assert sink_maker(Noting) == ("Noting", Noting)
+    with pytest.raises(ConfigurationError, match="expected one of tensorboard, wandb, mlflow, t"):
+        sink_maker("weights")
+
+
+def test_a_sink_is_told_of_its_run(tmp_path: Path) -> None:
+    (tmp_path / "experiment.toml").write_text(small(optimizer={"learning_rate": 0.5}).to_toml())
+    about = RunInfo(Run(tmp_path))
+    assert (about.name, about.folder) == (tmp_path.name, tmp_path)
+    settings = about.settings
+    assert (settings["name"], settings["optimizer.learning_rate"]) == ("small", 0.5)
+    assert not any(isinstance(value, dict) for value in settings.values())
+    options = small(algorithm={"options": {"a": {"b": 1}}})
+    (tmp_path / "experiment.toml").write_text(options.to_toml())
+    assert RunInfo(Run(tmp_path)).settings["algorithm.options.a.b"] == 1
