@@ -35,7 +35,7 @@ def figure(found: Sequence[Scaling]) -> Figure:
     Only what nothing disturbs is shown. Contenders differ in colour, in mark and in the order of
     the legend.
     """
-    from genkidama.plugins.figures.style import BLUE, GREEN, GREY, INK, ORANGE, RED, SKY, STYLE
+    from genkidama.runs.figure_style import BLUE, GREEN, GREY, INK, ORANGE, RED, SKY, STYLE
 
     colours = (BLUE, ORANGE, GREEN, RED, SKY, INK)  # they stay apart for colour-blind people, too
     import matplotlib

@@ -9,7 +9,7 @@ import numpy as np
 
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.figures.plots import draw_curves, draw_densities
-from genkidama.plugins.figures.style import COLOURS, GREY, write_all
+from genkidama.runs.figure_style import COLOURS, GREY, write_all
 from studies.thesis.cells import BEST, BETAS, CELLS, CHECKPOINTS, GRID, LEVELS, PAIRS, SIZES, Row
 from studies.thesis.published import PATHS
 

@@ -1,9 +1,10 @@
-"""The figures of plain runs: how they learned, what their children did, how good they ended."""
+"""Figures of plain runs: learning curves, children, diagnostics, final performance."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 # First of all, since it says what to install if Matplotlib is missing.
-from genkidama.plugins.figures.style import COLOURS, GREY, INK, plain, write_all
+from genkidama.runs.figure_style import COLOURS, GREY, INK, plain, write_all
 
 # isort: split
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.figures.diagnostics_plot import Series, draw_diagnostics
-from genkidama.runs.curves import AXES, band, columns
+from genkidama.protocol.diagnostics import DIAGNOSTICS
+from genkidama.runs.curves import AXES, band, columns, measured
 from genkidama.runs.directory import Run
 
-__all__ = ["Series", "draw_curves", "draw_densities", "draw_runs", "series_of"]
+__all__ = ["Series", "draw_curves", "draw_densities", "draw_diagnostics", "draw_runs", "series_of"]
 
 Numbers = npt.NDArray[np.float64]
 
@@ -31,6 +33,17 @@ _SPANS = 60
 
 #: At most so many children are told apart by colour.
 _MOST_CHILDREN = len(COLOURS)
+
+
+_COLUMNS = 3
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs that differ in nothing but their seeds."""
+
+    label: str
+    runs: list[Run]
 
 
 def series_of(runs: Sequence[Run]) -> list[Series]:
@@ -197,6 +210,44 @@ def _means(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
         np.array([x[part].mean() for part in spans]),
         np.array([y[part].mean() for part in spans]),
     )
+
+
+def draw_diagnostics(series: Sequence[Series], over: str) -> Figure | None:
+    """A chart a figure; of a single run a line a child, of several a colour a series.
+
+    Returns:
+        None if no run has measured anything.
+    """
+    alone = len(series) == 1 and len(series[0].runs) == 1
+    lines = [
+        (number, one.label, measured(run.history(), DIAGNOSTICS, over))
+        for number, one in enumerate(series)
+        for run in one.runs
+    ]
+    names = [name for name in DIAGNOSTICS if any(name in found for _, _, found in lines)]
+    if not names:
+        return None
+    rows = -(-len(names) // _COLUMNS)
+    figure = Figure(figsize=(12, 0.6 + 2.3 * rows), layout="constrained")
+    charts = figure.subplots(rows, _COLUMNS, squeeze=False, sharex=True).flat
+    labelled: dict[str, Line2D] = {}
+    for axes, name in zip(charts, names, strict=False):
+        axes.set_title(name.replace("_", " "))
+        axes.set_xlabel(AXES[over])
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        for number, label, found in lines:
+            for order, (child, (x, y)) in enumerate(sorted(found.get(name, {}).items())):
+                colour = COLOURS[(order if alone else number) % len(COLOURS)]
+                (line,) = axes.plot(x, y, color=colour, linewidth=1.0, alpha=0.8)
+                labelled.setdefault(plain(child if alone else label), line)
+    for axes in list(figure.axes)[len(names) :]:
+        axes.set_visible(False)
+    if len(labelled) > 1:
+        shown = dict(list(labelled.items())[: len(COLOURS)])
+        figure.legend(
+            list(shown.values()), list(shown), loc="outside upper right", ncols=len(shown)
+        )
+    return figure
 
 
 def _returns(series: Sequence[Series]) -> Figure | None:

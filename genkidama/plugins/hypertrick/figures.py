@@ -25,7 +25,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from genkidama.config.formatting import percent, show
-from genkidama.plugins.figures.style import (
+from genkidama.plugins.hypertrick.findings import Span, StudySnapshot
+from genkidama.plugins.hypertrick.importance import Importances, ended_study
+from genkidama.plugins.hypertrick.records import PhaseRecord, TrialRecord
+from genkidama.plugins.hypertrick.rule import Verdict
+from genkidama.runs.figure_style import (
     BLUE,
     GREEN,
     GREY,
@@ -39,10 +43,6 @@ from genkidama.plugins.figures.style import (
     plain,
     write_all,
 )
-from genkidama.plugins.hypertrick.findings import Span, StudySnapshot
-from genkidama.plugins.hypertrick.importance import Importances, ended_study
-from genkidama.plugins.hypertrick.records import PhaseRecord, TrialRecord
-from genkidama.plugins.hypertrick.rule import Verdict
 
 __all__ = ["draw"]
 

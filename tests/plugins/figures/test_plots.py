@@ -11,10 +11,10 @@ import pytest
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.figures import plots
-from genkidama.plugins.figures.plots import draw_runs, series_of
-from genkidama.plugins.figures.style import COLOURS
+from genkidama.plugins.figures.plots import Series, draw_diagnostics, draw_runs, series_of
 from genkidama.runs.directory import Run
 from genkidama.runs.evaluation import Evaluation
+from genkidama.runs.figure_style import COLOURS
 from tests.runs.test_curves import exchange
 
 
@@ -88,3 +88,32 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     searching = run(tmp_path / "search", **searched)
     with pytest.raises(ConfigurationError, match=r"search: is a search, which `genkidama report`"):
         draw_runs([searching], tmp_path / "figures")
+
+
+def test_a_chart_for_each_figure_that_was_measured_and_a_line_a_child(tmp_path: Path) -> None:
+    one = run(tmp_path / "one")
+    with (one.path / "history.jsonl").open("a") as file:
+        for turn in range(6):
+            line = {"time": 60.0 + turn, "event": "measures", "backend": "hogwild"}
+            line |= {"child": "ab"[turn % 2], "entropy": 1.0 / (1 + turn), "kl": 1.0}
+            line |= {"explained_variance": 0.5} if turn > 2 else {}
+            file.write(json.dumps(line) + "\n")
+    figure = draw_diagnostics([Series("one", [one])], "steps")
+    assert figure is not None
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") or axes.get_title() for axes in shown] == [
+        "entropy",
+        "explained variance",
+    ]
+    first, second = shown[0].get_lines()
+    np.testing.assert_allclose(first.get_ydata(), [1.0, 1 / 3, 1 / 5])
+    np.testing.assert_allclose(second.get_ydata(), [1 / 2, 1 / 4, 1 / 6])
+    assert set(first.get_xdata()) == {490.0}  # the steps of the newest exchange before
+    together = draw_diagnostics([Series("two", [one, one])], "seconds")
+    assert together is not None
+    colours = {line.get_color() for line in together.axes[0].get_lines()}
+    assert len(colours) == 1 and len(together.axes[0].get_lines()) == 4
+
+
+def test_a_run_that_measured_nothing_has_no_such_figure(tmp_path: Path) -> None:
+    assert draw_diagnostics([Series("old", [run(tmp_path / "old")])], "steps") is None

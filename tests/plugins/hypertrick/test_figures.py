@@ -15,8 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.plugins.figures import style
-from genkidama.plugins.figures.style import STYLE
 from genkidama.plugins.hypertrick import importance, report
 from genkidama.plugins.hypertrick.figures import (
     best_score,
@@ -31,6 +29,8 @@ from genkidama.plugins.hypertrick.figures import (
 )
 from genkidama.plugins.hypertrick.findings import StudySnapshot, read
 from genkidama.plugins.hypertrick.importance import Importances
+from genkidama.runs import figure_style as style
+from genkidama.runs.figure_style import STYLE
 from tests.plugins.hypertrick.studies import SPACE, by_hand, make_study, url_of
 
 ALL = {"timeline", "learning_curves", "settings", "best_score", "importances"}

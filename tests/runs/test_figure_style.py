@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.plugins.figures.style import STYLE, evenly, jitter, plain, write_all
+from genkidama.runs.figure_style import STYLE, evenly, jitter, plain, write_all
 
 
 @given(st.integers(1, 200), st.integers(2, 12))
