@@ -20,9 +20,9 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import CUT, Model
-from genkidama.plugins.render.explanation import Explanation, explain
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
+from genkidama.runs.explanation import Explanation, explain
 
 __all__ = ["Policy"]
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.render.explanation import Explanation
 from genkidama.plugins.render.pictures import Moment
+from genkidama.runs.explanation import Explanation
 from genkidama.runtime.user_errors import describe_error
 
 __all__ = ["Film", "Panel", "Window", "check_film", "check_screen", "without_screen"]

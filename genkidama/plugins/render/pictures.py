@@ -17,7 +17,7 @@ from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.starts import StartStates
-from genkidama.plugins.render.explanation import Explanation, explain
+from genkidama.runs.explanation import Explanation, explain
 from genkidama.runs.policy import Policy
 from genkidama.runtime.import_strings import environment_spec
 from genkidama.runtime.user_errors import describe_error

@@ -16,7 +16,6 @@ import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.render import film
-from genkidama.plugins.render.explanation import Explanation
 from genkidama.plugins.render.film import (
     _BAR,
     _TAKEN,
@@ -30,6 +29,7 @@ from genkidama.plugins.render.film import (
     without_screen,
 )
 from genkidama.plugins.render.pictures import Moment
+from genkidama.runs.explanation import Explanation
 from tests.films import decoded
 
 pytest.importorskip("imageio", reason="pip install 'genkidama[video]'")

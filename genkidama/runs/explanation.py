@@ -1,4 +1,4 @@
-"""What a policy says of one observation, in the numbers that people know."""
+"""Explanation of a policy at one observation: action probabilities or values, and V(s)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a policy says of one observation."""
+    """Output of a policy for one observation, in the units of the environment."""
 
-    #: What `actions` are: probabilities of actions; the means of a continuous action; or Q values.
-    #: A head of one's own says none of these.
+    #: Content of `actions`: probabilities of actions; the means of a continuous action; or Q values.
+    #: A custom head has none of these.
     kind: Literal["probabilities", "means", "values", "unknown"]
     #: float32, (actions,) or (numbers of an action,); empty if unknown.
     actions: Array
@@ -35,9 +35,9 @@ class Explanation:
 
 
 def explain(model: Model, observation: Array) -> Explanation:
-    """What the weights say of one observation, as the environment gives it.
+    """Explains an observation, as the environment gives it.
 
-    Rewards may be scaled, clipped or normalized for learning. V and Q are told without the scale
+    Rewards may be scaled, clipped or normalized for learning. V and Q are given without the scale
     and the normalization, but clipped rewards stay clipped.
     """
     with torch.inference_mode():
@@ -58,7 +58,7 @@ def explain(model: Model, observation: Array) -> Explanation:
 
 
 def _unit(model: Model) -> float:
-    """What a reward of 1 is learned as, clipping left out."""
+    """The value as which a reward of 1 is learned, clipping left out."""
     scale = model.experiment.environment.reward_scale
     returns = model.moments("returns")
     return scale if returns is None else scale / float(returns.mean_and_deviation()[1][0])
