@@ -11,7 +11,6 @@ import torch
 
 from genkidama.learning.heads import Categorical, Gaussian
 from genkidama.learning.model import Model
-from genkidama.plugins.gorila.dqn import Greedy
 
 __all__ = ["Explanation", "explain"]
 
@@ -22,7 +21,7 @@ Array = npt.NDArray[Any]
 class Explanation:
     """Output of a policy for one observation, in the units of the environment."""
 
-    #: Content of `actions`: probabilities of actions; the means of a continuous action; or Q values.
+    #: Content of `actions`: probabilities of actions, means of a continuous action, or Q values.
     #: A custom head has none of these.
     kind: Literal["probabilities", "means", "values", "unknown"]
     #: float32, (actions,) or (numbers of an action,); empty if unknown.
@@ -45,7 +44,7 @@ def explain(model: Model, observation: Array) -> Explanation:
     unit = _unit(model)
     said = outputs[0].numpy()
     value = float(values[0])
-    if isinstance(model.head, Greedy):
+    if getattr(model.head, "greedy", False):
         q = said + (value - said.mean()) if model.experiment.algorithm.dueling else said
         return Explanation("values", q / unit, None, float(q.max()) / unit)
     if isinstance(model.head, Categorical):

@@ -34,6 +34,8 @@ class Greedy(Categorical):
     Its `log_probability` is that of the softmax of the values, which nothing here uses.
     """
 
+    greedy = True
+
     def __init__(self, space: gymnasium.Space[Any]) -> None:
         space = supported(space)
         if not isinstance(space, gymnasium.spaces.Discrete):
