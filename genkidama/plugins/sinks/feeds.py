@@ -60,7 +60,9 @@ SINKS = {
 }
 
 #: Times, steps and figures beyond these do not fit the formats of the tools.
-_LATEST, _MOST_STEPS, _LARGEST = 1e11, 1 << 53, 1e300
+_LATEST = 1e11
+_MOST_STEPS = 1 << 53
+_LARGEST = 1e300
 
 
 class Sink(Protocol):
