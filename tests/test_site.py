@@ -106,7 +106,7 @@ def unfenced(text: str) -> str:
 
 def test_a_file_of_the_repository_is_shown_on_a_page(site: dict[str, str]) -> None:
     text = (ROOT / "genkidama/child/capacity.py").read_text(encoding="utf-8")
-    assert f"```python\n{text}```" in site["repository/genkidama/capacity.py.md"]
+    assert f"```python\n{text}```" in site["repository/genkidama/child/capacity.py.md"]
     assert "(repository/examples/lunarlander/thesis.toml.md)" in site["index.md"]
     assert "[`pendulum.toml`](pendulum.toml.md)" in site["repository/examples/pendulum/index.md"]
 
@@ -118,7 +118,7 @@ def test_a_link_that_leads_nowhere_is_told_and_code_is_left_alone() -> None:
     assert dead == ["docs/rules.md: the link 'no.md' leads nowhere"]
 
 
-@given(st.sampled_from(["docs/rules.md", "docs/results/parts.md", "README.md", "parent/README.md"]))
+@given(st.sampled_from(["docs/rules.md", "docs/results/shards.md", "README.md", "parent/README.md"]))
 def test_a_link_and_where_it_is_agree(source: str) -> None:
     for target in ("docs/security.md", "docs/decisions", "CHANGELOG.md", "parent/parent.toml"):
         link = Path(*[".."] * source.count("/")) / target
