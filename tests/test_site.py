@@ -118,7 +118,9 @@ def test_a_link_that_leads_nowhere_is_told_and_code_is_left_alone() -> None:
     assert dead == ["docs/rules.md: the link 'no.md' leads nowhere"]
 
 
-@given(st.sampled_from(["docs/rules.md", "docs/results/shards.md", "README.md", "parent/README.md"]))
+@given(
+    st.sampled_from(["docs/rules.md", "docs/results/shards.md", "README.md", "parent/README.md"])
+)
 def test_a_link_and_where_it_is_agree(source: str) -> None:
     for target in ("docs/security.md", "docs/decisions", "CHANGELOG.md", "parent/parent.toml"):
         link = Path(*[".."] * source.count("/")) / target
