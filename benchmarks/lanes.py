@@ -28,7 +28,7 @@ def rate(name: str, count: int, steps: int) -> float:
     import numpy as np
 
     from genkidama.config.sections import Environment
-    from genkidama.learning.vector_environment import make_lanes
+    from genkidama.learning.environments import make_lanes
 
     lanes = make_lanes(Environment(id=name), count)
     actions = np.random.default_rng(0).integers(4, size=(4096, count)).tolist()

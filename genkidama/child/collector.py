@@ -27,10 +27,9 @@ from genkidama.child.replay_tensor import ReplayRows
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
-from genkidama.learning.environments import make_environment
+from genkidama.learning.environments import make_environment, make_lanes
 from genkidama.learning.heads import samples_of_lanes
 from genkidama.learning.model import Model, Spaces
-from genkidama.learning.vector_environment import make_lanes
 
 __all__ = [
     "CollectedBatch",

@@ -43,9 +43,9 @@ from genkidama.learning.learners import (
     reads_log_mu,
     updates,
 )
-from genkidama.learning.model import Model
+from genkidama.learning.model import Model, scaled
 from genkidama.learning.optimizers import leave_gradient, make_optimizer
-from genkidama.learning.rollout import Rollout, scaled
+from genkidama.learning.rollout import Rollout
 from genkidama.plugins.gorila.learner_core import make_learner_only
 from genkidama.plugins.gorila.replay_factory import make_replay
 from genkidama.plugins.gorila.target_network import TargetNetwork

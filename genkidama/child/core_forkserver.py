@@ -29,10 +29,9 @@ from genkidama.child.shared_memory import Layout, SharedMemory
 from genkidama.child.worker import WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.algorithms import learner_class
 from genkidama.learning.environments import make_environment
 from genkidama.learning.learners import make_learner, reads_log_mu, reads_target
-from genkidama.learning.model import Model, Spaces
+from genkidama.learning.model import Model, Spaces, learner_class
 from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
 from genkidama.plugins.actors.actor import Actor

@@ -12,12 +12,12 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from genkidama.config.plugin import names
 from genkidama.errors import ConfigurationError
 
 __all__ = [
     "ANYTHING",
     "ENVIRONMENT",
-    "ENVPOOL",
     "IMPORT",
     "ImportString",
     "allowing",
@@ -25,10 +25,8 @@ __all__ = [
     "import_string",
     "imports",
     "modules",
+    "prefix_of",
 ]
-
-#: What stands before the id of an environment of EnvPool's, in `environment.id` only.
-ENVPOOL = "envpool:"
 
 _NAME = r"[^\W\d]\w*"
 _MODULE = rf"{_NAME}(?:\.{_NAME})*"
@@ -38,7 +36,7 @@ _ID = r"(?:[\w-]+/)?[\w.-]+"
 IMPORT = rf"{_MODULE}:{_NAME}"
 
 #: The same of `environment.id`: an id of Gymnasium's, one in a module that registers it, one of
-#: EnvPool's, or an import string.
+#: a plug-in's, or an import string.
 ENVIRONMENT = rf"(?:{_MODULE}:)?{_ID}"
 
 #: Gymnasium's door to environments of the old Gym: an option names any import.
@@ -75,6 +73,12 @@ def import_string(text: str) -> ImportString | None:
     return None if found is None else ImportString(*found.groups())
 
 
+def prefix_of(environment: str) -> str:
+    """The prefix of an id if a plug-in makes such environments, as `"envpool"`; else empty."""
+    prefix, colon, _ = environment.partition(":")
+    return prefix if colon and prefix in names("environments", installed=True) else ""
+
+
 def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[str, str]]:
     """What a child imports for an experiment, beside Genkidama's own.
 
@@ -99,7 +103,7 @@ def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[st
             of_environment = "environment.id" in key
             if of_environment and re.match(_OLD_GYM, value):
                 found[key] = (value, "shimmy")
-            elif of_environment and value.startswith(ENVPOOL):
+            elif of_environment and prefix_of(value):
                 pass
             elif (named := import_string(value)) is not None:
                 found[key] = (value, named.module)

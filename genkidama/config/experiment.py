@@ -361,12 +361,11 @@ def _check_combination(given: dict[str, Any], experiment: Experiment, source: st
             f"{source}: algorithm.vtrace = True: knows the policy's own actions only; "
             "set algorithm.epsilon to 0"
         )
-    if environment.wrappers and (environment.vectorized or environment.envpool is not None):
+    if environment.wrappers and (environment.vectorized or environment.prefix):
         name = environment.wrappers[0].name
-        if environment.envpool is None:
-            kind, cause = "a vectorized environment", "environment.vectorized"
-        else:
-            kind, cause = "an environment of EnvPool's", "'envpool:' of environment.id"
+        kind, cause = "a vectorized environment", "environment.vectorized"
+        if environment.prefix:
+            cause = f"{environment.prefix + ':'!r} of environment.id"
         raise ConfigurationError(
             f"{source}: environment.wrappers: {name!r} cannot be put around {kind}; "
             f"take out {cause} or the wrappers"

@@ -59,7 +59,10 @@ class Plugin:
     learners: Table = field(default_factory=dict)
     """Values of `algorithm.name`: `learning.learners.Learner` classes."""
     environments: Table = field(default_factory=dict)
-    """Makers of environments, by the prefix of `environment.id`."""
+    """Environments by the prefix of `environment.id`, as `"envpool"` of `"envpool:CartPole-v1"`:
+    `Maker(settings, count)`, a `gymnasium.vector.VectorEnv` whose episodes begin in the very step
+    that ends the last, with a function `Maker.check(settings)`, which says before anything starts
+    whether this machine has it."""
     observers: Table = field(default_factory=dict)
     """Readers of a parent's events: `observer(parent) -> parent.observer.Observer`."""
     run_methods: Table = field(default_factory=dict)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from genkidama.config.allowlist import ENVIRONMENT, ENVPOOL, IMPORT
+from genkidama.config.allowlist import ENVIRONMENT, IMPORT, prefix_of
 from genkidama.config.decoding import (
     Count,
     Finite,
@@ -88,10 +88,14 @@ class Environment(Section, frozen=True):
     """Scaled rewards that are learned from are cut to ± this; 0 means no limit."""
 
     @property
-    def envpool(self) -> str | None:
-        """EnvPool's id of the environment, None if it is not one of EnvPool's."""
-        name = self.id.removeprefix(ENVPOOL)
-        return None if name == self.id else name
+    def prefix(self) -> str:
+        """The prefix of `id` if a plug-in makes this environment, as `"envpool"`; else empty."""
+        return prefix_of(self.id)
+
+    @property
+    def plain_id(self) -> str:
+        """`id` without a plug-in's prefix."""
+        return self.id.removeprefix(f"{self.prefix}:")
 
 
 class Network(Section, frozen=True):

@@ -14,8 +14,7 @@ from torch.nn import functional
 from genkidama.config.schedules import SCHEDULES
 from genkidama.config.sections import Algorithm
 from genkidama.learning.model import Model
-from genkidama.learning.rollout import Rollout, advantages
-from genkidama.learning.vtrace import vtrace
+from genkidama.learning.rollout import Rollout, advantages, vtrace
 from genkidama.protocol.diagnostics import Diagnostics, approximate_kl
 
 __all__ = [

@@ -1,14 +1,16 @@
-"""Environments: any Gymnasium id, EnvPool's, or one's own by an import string.
+"""Environments: made from `[environment]`, stepped together, and their actions. Imports no torch.
 
-Wrappers may be put around it, or its own vectorized form may take its place.
+An environment is any of Gymnasium's, one of a plug-in's, or one of the user's own by an import
+string. Wrappers may be put around it, or its own vectorized form may take its place.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, SupportsFloat, TypeAlias
 
 import gymnasium
 import msgspec
@@ -16,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 
+from genkidama.config.plugin import find
 from genkidama.config.sections import Environment, Wrapper
 from genkidama.errors import ConfigurationError
 from genkidama.runtime.import_strings import (
@@ -27,11 +30,21 @@ from genkidama.runtime.import_strings import (
 )
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["make_environment", "make_vectorized", "played"]
+__all__ = [
+    "Lanes",
+    "Step",
+    "columns",
+    "converter",
+    "make_environment",
+    "make_lanes",
+    "make_vectorized",
+    "played",
+    "supported",
+]
 
 Array = npt.NDArray[Any]
 
-#: Options of EnvPool's that say how it computes, and not what.
+#: Options of vectorized forms about computing, which change no result.
 THREADS = ("num_threads", "thread_affinity_offset")
 
 
@@ -42,7 +55,7 @@ def make_environment(settings: Environment) -> gymnasium.Env[Any, Any]:
         ConfigurationError: it does not exist, does not accept `environment.options`, or cannot be
             built; or the same is true of a wrapper.
     """
-    if settings.vectorized or settings.envpool is not None:
+    if settings.vectorized or settings.prefix:
         return _OneOfMany(make_vectorized(settings, 1))
     try:
         if is_import_string(settings.id):
@@ -79,10 +92,10 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
         ConfigurationError: it does not exist, does not accept `environment.options`, cannot be
             built, has no vectorized form, or has one that begins anew at another time.
     """
-    if settings.envpool is not None:
-        from genkidama.plugins.envpool.pool import Pool  # needs Gymnasium 1.1
-
-        return Pool(settings, count)
+    if settings.prefix:
+        environments = find("environments", settings.prefix)(settings, count)
+        assert isinstance(environments, gymnasium.vector.VectorEnv)
+        return environments
     try:
         from gymnasium.vector import AutoresetMode  # since Gymnasium 1.1
 
@@ -112,17 +125,17 @@ def make_vectorized(settings: Environment, count: int) -> gymnasium.vector.Vecto
 def played(settings: Environment, name: str | None = None) -> Environment:
     """What a policy is evaluated in.
 
-    That is what it was trained in. But in place of an environment of EnvPool's it is Gymnasium's of
-    the same id, if Gymnasium knows that id.
+    That is what it was trained in. But in place of a plug-in's environment it is Gymnasium's of the
+    same id, if Gymnasium knows that id.
 
     Args:
         name: the id of another environment, which is taken whatever it is.
     """
-    if name is None and settings.envpool is not None:
+    if name is None and settings.prefix:
         with suppress(ConfigurationError):
-            name = environment_spec(settings.envpool).id
+            name = environment_spec(settings.plain_id).id
     result = settings if name is None else msgspec.structs.replace(settings, id=name)
-    if settings.envpool is None or result.envpool is not None:
+    if not settings.prefix or result.prefix:
         return result
     options = {key: value for key, value in settings.options.items() if key not in THREADS}
     return msgspec.structs.replace(result, options=options, vectorized=False)
@@ -177,6 +190,134 @@ def _cannot_be_built(settings: Environment, error: Exception) -> ConfigurationEr
     )
 
 
+#: One step of every lane: the observations to go on from, the rewards, which lanes terminated,
+#: which were truncated, and the last observation of each episode that ended. Where an episode
+#: ended, the observation to go on from is the first of the next one. A vectorized form gives arrays
+#: where the others give lists.
+Step: TypeAlias = tuple[
+    list[Array] | Array,
+    list[SupportsFloat] | Array,
+    list[bool] | Array,
+    list[bool] | Array,
+    dict[int, Array],
+]
+
+
+class Lanes(Protocol):
+    """Environments, numbered from 0. Each begins anew in the very step that ends its episode."""
+
+    #: How many there are.
+    count: int
+    #: The spaces of a single lane.
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+    def reset(self, seed: int) -> list[Array] | Array:
+        """The first observations. Each lane has a seed of its own, which follows from this one."""
+        ...
+
+    def step(self, actions: list[Any]) -> Step:
+        """Takes one action in each lane.
+
+        What it returns is good until the next step, which may overwrite all of it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives back what the environments hold."""
+        ...
+
+
+def make_lanes(settings: Environment, count: int) -> Lanes:
+    """`count` environments, in a vectorized form if a plug-in makes them or it is asked for.
+
+    Raises:
+        ConfigurationError: as `make_environment`.
+    """
+    if settings.vectorized or settings.prefix:
+        return _Vectorized(make_vectorized(settings, count), count)
+    return _InTurn([make_environment(settings) for _ in range(count)])
+
+
+def _first_seed(seed: int, count: int) -> int:
+    """The first of `count` consecutive seeds below 2³¹, far from those of neighbouring `seed`s."""
+    return int(np.random.SeedSequence(seed).generate_state(1)[0]) % (2**31 - count)
+
+
+class _InTurn:
+    """Single environments, stepped one after the other."""
+
+    def __init__(self, environments: list[gymnasium.Env[Any, Any]]) -> None:
+        self.count = count = len(environments)
+        self.observation_space, self.action_space = (
+            environments[0].observation_space,
+            environments[0].action_space,
+        )
+        self._environments = environments
+        self._steps = [(lane, environment.step) for lane, environment in enumerate(environments)]
+        # Filled anew in each step: new lists would cost a fast environment several per cent.
+        self._result: Step = (
+            [np.empty(0)] * count,
+            [0.0] * count,
+            [False] * count,
+            [False] * count,
+            {},
+        )
+
+    def reset(self, seed: int) -> list[Array]:
+        first = _first_seed(seed, self.count)
+        return [
+            environment.reset(seed=first + lane)[0]
+            for lane, environment in enumerate(self._environments)
+        ]
+
+    def step(self, actions: list[Any]) -> Step:
+        result = observations, rewards, terminations, truncations, finals = self._result
+        finals.clear()
+        for lane, step in self._steps:
+            observation, reward, terminated, truncated, _ = step(actions[lane])
+            rewards[lane] = reward
+            terminations[lane] = terminated
+            truncations[lane] = truncated
+            if terminated or truncated:
+                finals[lane] = np.array(observation)  # the next one may overwrite it
+                observation, _ = self._environments[lane].reset()
+            observations[lane] = observation
+        return result
+
+    def close(self) -> None:
+        for environment in self._environments:
+            environment.close()
+
+
+class _Vectorized:
+    """Environments in their own vectorized form, which steps them in one call."""
+
+    def __init__(self, environments: gymnasium.vector.VectorEnv[Any, Any, Any], count: int) -> None:
+        self.count = count
+        self.observation_space, self.action_space = (
+            environments.single_observation_space,
+            environments.single_action_space,
+        )
+        self._environments = environments
+        self._dtype = environments.action_space.dtype
+
+    def reset(self, seed: int) -> Array:
+        observations: Array = self._environments.reset(seed=_first_seed(seed, self.count))[0]
+        return observations
+
+    def step(self, actions: list[Any]) -> Step:
+        observations, rewards, terminated, truncated, infos = self._environments.step(
+            np.asarray(actions, self._dtype)
+        )
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        finals = {lane: infos["final_obs"][lane] for lane in ended}
+        return observations, rewards, terminated, truncated, finals
+
+    def close(self) -> None:
+        self._environments.close()
+
+
 class _OneOfMany(gymnasium.Env[Array, Any]):
     """A vectorized form of one environment as a plain environment.
 
@@ -214,3 +355,49 @@ class _OneOfMany(gymnasium.Env[Array, Any]):
 
     def close(self) -> None:
         self._environments.close()
+
+
+def supported(space: gymnasium.Space[Any]) -> gymnasium.spaces.Discrete | gymnasium.spaces.Box:
+    """The action space itself, if there is a policy for it.
+
+    Raises:
+        ConfigurationError: the space is neither Discrete nor a Box of floats.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return space
+    if isinstance(space, gymnasium.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return space
+    raise ConfigurationError(
+        f"environment: its action space is {space}; Discrete and Box (floats) are supported"
+    )
+
+
+def columns(space: gymnasium.Space[Any]) -> int:
+    """How many numbers an action is stored as; errors as `supported`."""
+    space = supported(space)
+    return 1 if isinstance(space, gymnasium.spaces.Discrete) else int(np.prod(space.shape))
+
+
+def converter(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
+    """A function from an action as it is stored to what the environment takes.
+
+    A stored action is float32 (columns,). Errors as `supported`. Discrete actions are stored
+    counted from 0. Those of a Box are stored as they were drawn and clipped to the space's bounds
+    here.
+    """
+    space = supported(space)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        start = int(space.start)
+
+        def number(action: Array) -> int:
+            return int(action[0]) + start
+
+        return number
+    low = space.low.reshape(-1)
+    high = space.high.reshape(-1)
+    shape = space.shape
+
+    def clipped(action: Array) -> Array:
+        return np.clip(action, low, high).reshape(shape)
+
+    return clipped

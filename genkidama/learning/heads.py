@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.learning.actions import columns, converter, supported
+from genkidama.learning.environments import columns, converter, supported
 
 __all__ = [
     "Categorical",

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.learning.algorithms import learner_class
 from genkidama.learning.heads import same_owner
-from genkidama.learning.model import Model
+from genkidama.learning.model import Model, learner_class
 from genkidama.learning.optimizers import Optimizer, clip_gradient
 from genkidama.learning.rollout import Rollout
 from genkidama.protocol.diagnostics import Diagnostics
@@ -39,7 +38,8 @@ class Learner(Protocol):
     - `reads_replay = True`: it samples `rollout.replay`, so `replay.steps` must not be 0.
     - `reads_log_mu = True`: it needs log μ of the actions, in rollouts and in what it samples.
     - `reads_target = True`: it needs `rollout.target`, θ⁻.
-    - `head`: a function from the action space to a `Head` of its own, which decides how to act.
+    - `head`: a function from the action space to a `Head` of its own, which decides how to act. One
+      with `greedy = True` takes the best action whatever is asked: its outputs are values.
     """
 
     def __init__(self, algorithm: Algorithm, model: Model) -> None: ...

@@ -22,22 +22,32 @@ import torch
 from torch import Tensor
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.plugin import find, load
+from genkidama.config.sections import Algorithm, Environment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.algorithms import learner_class
 from genkidama.learning.heads import Head, head_for
 from genkidama.learning.networks import NETWORKS, Network
-from genkidama.learning.normalization import RunningMeanStd
 from genkidama.learning.numpy_mlp import NumpyMLP
 from genkidama.protocol.vector import STATISTICS, Signature
 from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["CUT", "Model", "Spaces", "NetworkView"]
+__all__ = ["CUT", "Model", "NetworkView", "RunningMeanStd", "Spaces", "learner_class", "scaled"]
 
 Array = npt.NDArray[Any]
 
 #: Normalized observations are cut to this many standard deviations.
 CUT = 10.0
+
+
+#: Above this count the past is halved: float32 sums keep their precision, and old policies' states
+#: fade.
+_FADE = 1e6
+
+_EPSILON = 1e-8
+
+#: The learners of the core. Plug-ins have others.
+_LEARNERS = {"a3c": "genkidama.learning.a3c:A3C", "ppo": "genkidama.learning.ppo:PPO"}
 
 
 class Spaces(Protocol):
@@ -215,6 +225,20 @@ class Model:
         return observations.astype(np.float32, copy=False)
 
 
+def learner_class(algorithm: Algorithm) -> Any:
+    """The class of the learner `algorithm.name`. No other one is imported.
+
+    Raises:
+        ConfigurationError: an import string that leads nowhere, or a name that nobody has.
+    """
+    name = algorithm.name
+    if name in _LEARNERS:
+        return load(_LEARNERS[name])
+    if (kind := None if is_import_string(name) else find("learners", name)) is not None:
+        return kind
+    return load_object(name, "algorithm.name")
+
+
 def _head(experiment: Experiment, space: gymnasium.Space[Any]) -> Head:
     """The learner's own head if it has one."""
     name = experiment.algorithm.name
@@ -266,3 +290,52 @@ def _seen(experiment: Experiment, space: gymnasium.Space[Any]) -> gymnasium.Spac
     ):
         return gymnasium.spaces.Box(-CUT, CUT, space.shape)
     return space
+
+
+class RunningMeanStd:
+    """Count, sums and sums of squares of d-dimensional data, in float32 memory that is given."""
+
+    def __init__(self, memory: Array) -> None:
+        self._count = memory[:1]
+        self._sum, self._squares = np.split(memory[1:], 2)
+
+    @staticmethod
+    def size(dimension: int) -> int:
+        """How many numbers the memory for d-dimensional data has."""
+        return 1 + 2 * dimension
+
+    def add(self, data: Array) -> None:
+        """Takes in a batch of shape (n, d). There is no lock: one of two additions may get lost."""
+        data = data.astype(np.float64)
+        if self._count[0] > _FADE:
+            self._count *= 0.5
+            self._sum *= 0.5
+            self._squares *= 0.5
+        self._count += len(data)
+        self._sum += data.sum(0)
+        self._squares += np.square(data).sum(0)
+
+    def mean_and_deviation(self) -> tuple[Array, Array]:
+        """Both of shape (d,), float32; 0 and 1 while there is no data."""
+        count = float(self._count[0])
+        if count < 2.0:
+            return np.zeros_like(self._sum), np.ones_like(self._sum)
+        mean = self._sum.astype(np.float64) / count
+        variance = np.maximum(self._squares.astype(np.float64) / count - mean * mean, 0.0)
+        return mean.astype(np.float32), np.sqrt(variance + _EPSILON).astype(np.float32)
+
+
+def scaled(rewards: Array, settings: Environment, returns: RunningMeanStd | None) -> Array:
+    """Rewards as they are learned from: times `reward_scale`, then cut to ± `clip_rewards`.
+
+    Args:
+        rewards: the environment's own, shape (n,).
+        settings: `[environment]`.
+        returns: moments of the discounted return, by whose deviation rewards are divided too; None
+            without `normalize_rewards`.
+    """
+    scale = np.float32(settings.reward_scale)
+    result = rewards * (scale if returns is None else scale / returns.mean_and_deviation()[1])
+    if settings.clip_rewards:
+        np.clip(result, -settings.clip_rewards, settings.clip_rewards, out=result)
+    return result

@@ -47,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if getattr(options, key) is not None
         }
         experiment = experiment.with_settings(given, source="the command line")
-        # A machine that only holds weights needs neither Gymnasium nor EnvPool; its children will
+        # A machine that only holds weights needs neither Gymnasium nor the like; its children will
         # say what is wrong.
-        if find_spec("gymnasium") is not None and experiment.environment.envpool is None:
+        if find_spec("gymnasium") is not None and not experiment.environment.prefix:
             check_environment(experiment)
         experiment, about_stop = with_default_stop(experiment)
         part = Shard.parse(options.shard)

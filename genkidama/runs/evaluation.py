@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.cli.progress import EvaluationProgress
+from genkidama.config.allowlist import prefix_of
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError
 from genkidama.learning.starts import is_null, starts_of
@@ -104,7 +105,7 @@ class Evaluation:
         where = ""
         if self.environment != self.trained_in:
             where = f" of {self.environment} (trained in {self.trained_in})"
-        elif self.environment.startswith("envpool:"):
+        elif prefix_of(self.environment):
             where = f" of {self.environment}"
         if self.starts is not None:
             where += f" from {self.starts}"

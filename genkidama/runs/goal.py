@@ -12,7 +12,7 @@ __all__ = ["default_threshold", "with_default_stop"]
 
 def default_threshold(settings: Environment) -> float | None:
     """The mean return from which on Gymnasium calls the task solved, if it says so."""
-    name = settings.id if settings.envpool is None else settings.envpool
+    name = settings.plain_id
     if is_import_string(name):
         return None
     try:

@@ -120,7 +120,7 @@ def main() -> int:
                 "returns": returns,
                 "threshold": default_threshold(settings),
                 "environment": settings.id,
-                "greedy": greedy or isinstance(model.head, Greedy),
+                "greedy": greedy or getattr(model.head, "greedy", False),
             },
             answer,
         )

@@ -1,4 +1,4 @@
-"""What a name in an experiment means: a thing of the user's own, Gymnasium's or EnvPool's.
+"""Names in an experiment: of the user's own things, and of Gymnasium's.
 
 A thing of the user's own is a plug, named by an import string `"package.module:Name"`.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from genkidama.config.allowlist import import_string
 from genkidama.config.decoding import name_of_script
+from genkidama.config.plugin import find
 from genkidama.errors import ConfigurationError
 from genkidama.runtime.script import cells, import_module, where
 from genkidama.runtime.user_errors import describe_error
@@ -27,7 +28,6 @@ __all__ = [
     "check_environment",
     "environment_spec",
     "is_import_string",
-    "load_envpool",
     "load_object",
     "load_wrapper",
     "of_a_notebook",
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 _INSTALL_ATARI = "pip install 'genkidama[atari]'"
-_INSTALL_ENVPOOL = "pip install 'genkidama[envpool]'"
 
 #: Wrappers of Gymnasium's that need OpenCV, which Gymnasium itself does not.
 _NEED_OPENCV = ("AtariPreprocessing", "ResizeObservation")
@@ -193,30 +192,6 @@ def environment_spec(name: str) -> Any:
         ) from None
 
 
-def load_envpool(settings: Environment) -> ModuleType:
-    """EnvPool, which takes a second and 110 MB.
-
-    Raises:
-        ConfigurationError: it is not installed, or cannot be imported.
-    """
-    _find_envpool(settings)
-    try:
-        return importlib.import_module("envpool")
-    except Exception as error:  # without its packages of assets it lacks folders
-        raise ConfigurationError(
-            f"environment.id = {settings.id!r}: importing EnvPool fails: "
-            f"{describe_error(error)}; install all of it: {_INSTALL_ENVPOOL}"
-        ) from error
-
-
-def _find_envpool(settings: Environment) -> None:
-    if importlib.util.find_spec("envpool") is None:
-        raise ConfigurationError(
-            f"environment.id = {settings.id!r}: needs EnvPool, which is not installed: "
-            f"{_INSTALL_ENVPOOL}"
-        )
-
-
 def vectorized_spec(settings: Environment) -> Any:
     """`environment_spec` of an environment that has a vectorized form of its own.
 
@@ -237,12 +212,12 @@ def check_environment(experiment: Experiment) -> None:
 
     Raises:
         ConfigurationError: Gymnasium does not know the id, a vectorized form is asked for and there
-            is none, an import string leads nowhere, or a wrapper is wrong (`load_wrapper`). Or
-            EnvPool is needed and not installed; children say whether it knows the id.
+            is none, an import string leads nowhere, or a wrapper is wrong (`load_wrapper`). Or the
+            plug-in that makes it cannot do so here.
     """
     settings = experiment.environment
-    if settings.envpool is not None:
-        _find_envpool(settings)
+    if settings.prefix:
+        find("environments", settings.prefix).check(settings)
         return
     if is_import_string(settings.id):
         load_object(settings.id, "environment.id")

@@ -170,7 +170,7 @@ def one_part(options: argparse.Namespace) -> None:
 
     settings = Experiment.from_dict(json.loads(Path(options.experiment).read_text()))
     if options.kind == "environment":
-        from genkidama.learning.vector_environment import make_lanes
+        from genkidama.learning.environments import make_lanes
 
         count = settings.ga3c.environments
         lanes = make_lanes(settings.environment, count)

@@ -13,8 +13,8 @@ import torch
 from genkidama.child.core import SingleCore
 from genkidama.child.worker import EPISODE, PROGRESS, REPORT_STEPS
 from genkidama.config.experiment import Experiment
+from genkidama.learning.environments import _first_seed
 from genkidama.learning.heads import Categorical
-from genkidama.learning.vector_environment import _first_seed
 from tests.child.cores import records, single
 from tests.child.problems import FREE, experiment
 from tests.child.test_core import Sampling

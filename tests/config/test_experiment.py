@@ -560,7 +560,7 @@ NAME = "expected letters, digits, '.', '_' and '-', a letter or digit first"
         ),
         (
             {"environment": {"id": "envpool:Pong-v5", "wrappers": [{"name": "ClipReward"}]}},
-            "environment.wrappers: 'ClipReward' cannot be put around an environment of EnvPool's; "
+            "environment.wrappers: 'ClipReward' cannot be put around a vectorized environment; "
             "take out 'envpool:' of environment.id or the wrappers",
         ),
         ({"ga3c": {"agents": 65}}, "ga3c.agents = 65: at most ga3c.max_agents = 64 is allowed"),

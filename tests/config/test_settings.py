@@ -6,14 +6,18 @@ from genkidama.config.sections import Environment
 
 
 @pytest.mark.parametrize(
-    ("name", "envpool"),
+    ("name", "prefix", "plain_id"),
     [
-        ("LunarLander-v3", None),
-        ("envpool:LunarLander-v3", "LunarLander-v3"),
-        ("envpool:gfootball/11_vs_11_easy-v1", "gfootball/11_vs_11_easy-v1"),
-        ("my_envpool:LunarLander", None),
-        ("envpools:make", None),
+        ("LunarLander-v3", "", "LunarLander-v3"),
+        ("envpool:LunarLander-v3", "envpool", "LunarLander-v3"),
+        ("envpool:gfootball/11_vs_11_easy-v1", "envpool", "gfootball/11_vs_11_easy-v1"),
+        ("envpool", "", "envpool"),
+        ("my_envpool:LunarLander", "", "my_envpool:LunarLander"),
+        ("envpools:make", "", "envpools:make"),
     ],
 )
-def test_an_id_of_envpools_begins_with_its_name(name: str, envpool: str | None) -> None:
-    assert Environment(id=name).envpool == envpool
+def test_the_id_of_a_plug_ins_environment_begins_with_its_prefix(
+    name: str, prefix: str, plain_id: str
+) -> None:
+    environment = Environment(id=name)
+    assert (environment.prefix, environment.plain_id) == (prefix, plain_id)

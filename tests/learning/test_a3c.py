@@ -17,8 +17,7 @@ from genkidama.config.sections import Algorithm, Environment, Network
 from genkidama.learning.a3c import A3C, a3c_loss, entropy_coefficient, normalized
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.learning.rollout import Rollout, advantages
-from genkidama.learning.vtrace import vtrace
+from genkidama.learning.rollout import Rollout, advantages, vtrace
 
 THESIS = Algorithm(name="a3c", value_coefficient=1.0)
 SUM = Algorithm(name="a3c", value_coefficient=1.0, reduction="sum")

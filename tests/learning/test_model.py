@@ -16,9 +16,10 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.config.sections import Network as Settings
 from genkidama.learning.heads import head_for
-from genkidama.learning.model import Model
+from genkidama.learning.model import Model, RunningMeanStd, scaled
 from genkidama.learning.networks import Network
 from genkidama.protocol.vector import unflatten
+from genkidama.server.rules.blend import blend
 
 
 class Stage(gymnasium.Env[Any, Any]):
@@ -364,3 +365,171 @@ def test_without_data_observations_pass_unchanged_but_cut() -> None:
     normalize = vectors(environment=Environment(normalize_observations=True)).normalizer()
     assert normalize is not None
     assert normalize(np.array([1.0, -2.0, 300.0], np.float32)).tolist() == [1.0, -2.0, 10.0]
+
+
+def moments(*batches: np.ndarray) -> tuple[np.ndarray, RunningMeanStd]:
+    """The memory, and the moments over it after these batches of shape (n, d)."""
+    memory = np.zeros(RunningMeanStd.size(batches[0].shape[1]), np.float32)
+    result = RunningMeanStd(memory)
+    for batch in batches:
+        result.add(batch)
+    return memory, result
+
+
+batch_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+dimensions = st.integers(1, 4)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@given(batch_sizes, dimensions, seeds, st.floats(-5, 5), st.floats(0.5, 5))
+def test_the_moments_of_batches_are_numpys_of_all_data(
+    sizes: list[int], dimension: int, seed: int, mean: float, deviation: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    batches = [rng.normal(mean, deviation, (size, dimension)).astype(np.float32) for size in sizes]
+    data = np.concatenate(batches).astype(np.float64)
+    memory, ours = moments(*batches)
+    assert memory[0] == len(data)
+    found_mean, found_deviation = ours.mean_and_deviation()
+    assert found_mean.dtype == found_deviation.dtype == np.float32
+    assert found_mean.shape == found_deviation.shape == (dimension,)
+    if len(data) > 1:
+        np.testing.assert_allclose(found_mean, data.mean(0), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(found_deviation**2, data.var(0), rtol=1e-2, atol=1e-3)
+
+
+@given(st.integers(2, 60), st.integers(2, 60), dimensions, seeds, st.floats(0.01, 0.99))
+def test_blending_two_is_taking_a_weighted_mixture_of_their_data(
+    n: int, m: int, dimension: int, seed: int, alpha: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    one, other = rng.normal(2.0, 1.0, (n, dimension)), rng.normal(-1.0, 3.0, (m, dimension))
+    (memory, ours), (theirs, _) = moments(one), moments(other)
+    blend(memory, theirs, alpha)
+    found_mean, found_deviation = ours.mean_and_deviation()
+    if memory[0] < 2.0:
+        return
+    # Every sample of the one counts 1−α, every one of the other α.
+    weights = np.repeat([1 - alpha, alpha], [n, m])
+    data = np.concatenate((one, other))
+    mean = np.average(data, axis=0, weights=weights)
+    np.testing.assert_allclose(found_mean, mean, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        found_deviation**2,
+        np.average((data - mean) ** 2, axis=0, weights=weights),
+        rtol=1e-2,
+        atol=1e-3,
+    )
+
+
+def test_blending_equal_ones_changes_nothing() -> None:
+    memory, ours = moments(np.random.default_rng(0).normal(size=(100, 2)))
+    before = ours.mean_and_deviation()
+    blend(memory, memory.copy(), 0.3)
+    np.testing.assert_allclose(ours.mean_and_deviation(), before, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_float32_is_enough_for_a_million_samples_and_for_those_after_them(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    memory = np.zeros(RunningMeanStd.size(3), np.float32)
+    ours = RunningMeanStd(memory)
+    mean, deviation = np.array([0.0, 3.0, -10.0]), np.array([0.1, 1.0, 2.0])
+    # Small batches only at the end: that is where a float32 sum is large and what is added to it
+    # small.
+    large = rng.normal(mean, deviation, (990_000, 3)).astype(np.float32)
+    for start in range(0, len(large), 10_000):
+        ours.add(large[start : start + 10_000])
+    for _ in range(20_000 // rows):
+        ours.add(rng.normal(mean, deviation, (rows, 3)).astype(np.float32))
+    found_mean, found_deviation = ours.mean_and_deviation()
+    np.testing.assert_allclose(found_mean, mean, atol=0.01)
+    np.testing.assert_allclose(found_deviation, deviation, rtol=0.01)
+
+
+def test_the_count_never_grows_for_ever_and_the_past_fades() -> None:
+    memory, ours = moments(np.zeros((600_000, 1)), np.zeros((600_000, 1)))
+    assert memory[0] == 1_200_000
+    ours.add(np.ones((1000, 1)))  # above a million: halved first
+    assert memory.tolist() == [601_000.0, 1000.0, 1000.0]
+    for _ in range(40):
+        ours.add(np.full((100_000, 1), 5.0))
+    assert memory[0] <= 1_100_000
+    assert ours.mean_and_deviation()[0][0] == pytest.approx(5.0, abs=0.3)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_next_to_no_data_means_nothing_is_scaled(rows: int) -> None:
+    memory, ours = moments(np.full((rows, 2), 7.0))
+    mean, deviation = ours.mean_and_deviation()
+    assert mean.tolist() == [0.0, 0.0] and deviation.tolist() == [1.0, 1.0]
+    assert memory[0] == rows
+
+
+def test_constant_data_have_a_deviation_that_can_be_divided_by() -> None:
+    _, ours = moments(np.full((1000, 2), [0.0, 3.3], np.float32))
+    mean, deviation = ours.mean_and_deviation()
+    np.testing.assert_allclose(mean, [0.0, 3.3], rtol=1e-5)
+    assert (deviation > 0).all() and (deviation < 0.01).all()
+
+
+def test_the_moments_are_a_view_and_leave_their_neighbours_alone() -> None:
+    vector = np.full(9, 8.0, np.float32)
+    vector[2:7] = 0.0
+    RunningMeanStd(vector[2:7]).add(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+    assert vector.tolist() == [8.0, 8.0, 3.0, 9.0, 12.0, 35.0, 56.0, 8.0, 8.0]
+    assert RunningMeanStd.size(2) == 5
+
+
+# Rewards as they are learned from.
+
+
+def returns(*numbers: float) -> RunningMeanStd:
+    moments = RunningMeanStd(np.zeros(RunningMeanStd.size(1), np.float32))
+    moments.add(np.array(numbers)[:, None])
+    return moments
+
+
+@pytest.mark.parametrize(
+    ("settings", "statistics", "expected"),
+    [
+        ({}, None, [-4.0, 0.5, 3.0]),
+        ({"reward_scale": 0.5}, None, [-2.0, 0.25, 1.5]),
+        ({"clip_rewards": 1.0}, None, [-1.0, 0.5, 1.0]),
+        (
+            {"reward_scale": 0.5, "clip_rewards": 1.75},
+            None,
+            [-1.75, 0.25, 1.5],
+        ),  # the scaled ones are cut
+        ({"reward_scale": 3.0}, (-2.0, 2.0), [-6.0, 0.75, 4.5]),  # deviation 2
+        ({"reward_scale": 3.0, "clip_rewards": 5.0}, (-2.0, 2.0), [-5.0, 0.75, 4.5]),
+        ({"reward_scale": 3.0}, (7.0,), [-12.0, 1.5, 9.0]),  # no deviation of one number
+    ],
+)
+def test_rewards_are_scaled_divided_by_the_returns_deviation_and_cut(
+    settings: dict[str, float], statistics: tuple[float, ...] | None, expected: list[float]
+) -> None:
+    rewards = np.array([-4.0, 0.5, 3.0], np.float32)
+    result = scaled(
+        rewards, Environment(**settings), None if statistics is None else returns(*statistics)
+    )
+    assert result.dtype == np.float32 and result.tolist() == pytest.approx(expected)
+    assert rewards.tolist() == [-4.0, 0.5, 3.0]
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20),
+    st.floats(0.01, 100.0),
+    st.floats(0.01, 100.0),
+)
+def test_no_reward_is_larger_than_what_it_is_cut_to_and_smaller_ones_stay(
+    numbers: list[float], scale: float, limit: float
+) -> None:
+    rewards = np.array(numbers, np.float32)
+    free, cut = (
+        scaled(rewards, Environment(reward_scale=scale, clip_rewards=clip), None)
+        for clip in (0.0, limit)
+    )
+    assert (np.abs(cut) <= np.float32(limit)).all()
+    within = np.abs(free) < np.float32(limit)
+    assert (cut[within] == free[within]).all() and (np.sign(cut) == np.sign(free)).all()

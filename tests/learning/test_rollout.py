@@ -1,15 +1,15 @@
-"""`advantages` against sums written out from the definition, one step at a time."""
+"""`advantages` and `vtrace` against sums written out from the definitions, a step at a time."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genkidama.config.sections import Environment
-from genkidama.learning.normalization import RunningMeanStd
-from genkidama.learning.rollout import advantages, scaled
+from genkidama.learning.rollout import advantages, vtrace
 from tests.learning.stories import GOES_ON, TERMINATED, TRUNCATED, Story, stories
 
 
@@ -87,55 +87,178 @@ def test_the_result_is_float32_and_the_arguments_stay_as_they_are() -> None:
     )
 
 
-# Rewards as they are learned from.
+def found(
+    story: Story, ratios: list[float], gamma: float, gae_lambda: float, rho_bar: float, c_bar: float
+) -> tuple[np.ndarray, np.ndarray]:
+    log_ratio = np.log(np.array(ratios)).astype(np.float32)
+    return vtrace(story.rollout(), log_ratio, *story.known(), gamma, gae_lambda, rho_bar, c_bar)
 
 
-def returns(*numbers: float) -> RunningMeanStd:
-    moments = RunningMeanStd(np.zeros(RunningMeanStd.size(1), np.float32))
-    moments.add(np.array(numbers)[:, None])
-    return moments
+def target(
+    story: Story,
+    ratios: list[float],
+    t: int,
+    gamma: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> float:
+    """v_s = V(x_s) + Σ_t γ^{t−s} · (Π_{i=s}^{t−1} c_i) · ρ_t · δ_t, up to the trajectory's end.
+
+    Espeholt et al. 2018, eq. 1.
+    """
+    total = story.values[t]
+    for later in range(t, story.last(t) + 1):
+        product = 1.0
+        for i in range(t, later):
+            product *= gae_lambda * min(c_bar, ratios[i])
+        total += (
+            gamma ** (later - t) * product * min(rho_bar, ratios[later]) * story.delta(later, gamma)
+        )
+    return total
 
 
+def advantage(
+    story: Story,
+    ratios: list[float],
+    t: int,
+    gamma: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> float:
+    """ρ_s · (r_s + γ·v_{s+1} − V(x_s)) (§4.2).
+
+    Behind a trajectory's end there is V of what followed, or nothing.
+    """
+    if story.kinds[t] == TERMINATED:
+        following = 0.0
+    elif t in story.cuts:
+        following = story.follows[t]
+    else:
+        following = target(story, ratios, t + 1, gamma, gae_lambda, rho_bar, c_bar)
+    return min(rho_bar, ratios[t]) * (story.rewards[t] + gamma * following - story.values[t])
+
+
+def with_ratios(story: Story) -> st.SearchStrategy[tuple[Story, list[float]]]:
+    n = len(story.rewards)
+    return st.tuples(st.just(story), st.lists(st.floats(0.01, 10.0), min_size=n, max_size=n))
+
+
+limits = st.floats(0.1, 3.0)
+
+
+@given(stories.flatmap(with_ratios), fractions, fractions, limits, limits)
+def test_targets_and_advantages_are_those_of_the_definition(
+    story_and_ratios: tuple[Story, list[float]],
+    gamma: float,
+    gae_lambda: float,
+    rho_bar: float,
+    c_bar: float,
+) -> None:
+    story, ratios = story_and_ratios
+    settings = (gamma, gae_lambda, rho_bar, c_bar)
+    targets, weights = found(story, ratios, *settings)
+    steps = range(len(ratios))
+    expected = np.array([target(story, ratios, t, *settings) for t in steps])
+    # With c̄ above 1 the products grow as long as the trajectory goes on, and float32 with them.
+    tolerance = {"rtol": 1e-3, "atol": 1e-3 * (1.0 + np.abs(expected).max())}
+    np.testing.assert_allclose(targets, expected, **tolerance)
+    np.testing.assert_allclose(
+        weights, [advantage(story, ratios, t, *settings) for t in steps], **tolerance
+    )
+
+
+@given(stories, fractions)
+def test_on_policy_they_are_n_step_returns_exactly(story: Story, gamma: float) -> None:
+    targets, weights = found(story, [1.0] * len(story.rewards), gamma, 1.0, 1.0, 1.0)
+    values, cut_values = story.known()
+    plain = advantages(story.rollout(), values, cut_values, gamma, 1.0)
+    assert np.array_equal(weights, plain) and np.array_equal(targets, values + plain)
+    np.testing.assert_allclose(
+        weights, [story.n_step(t, gamma) for t in range(len(plain))], rtol=1e-4, atol=1e-3
+    )
+
+
+@given(stories.flatmap(with_ratios), fractions, fractions)
+def test_nothing_of_an_episode_reaches_another(
+    story_and_ratios: tuple[Story, list[float]], gamma: float, gae_lambda: float
+) -> None:
+    story, ratios = story_and_ratios
+    whole = found(story, ratios, gamma, gae_lambda, 1.0, 1.0)
+    start = 0
+    while start < len(ratios):
+        part = slice(start, story.last(start) + 1)
+        columns = zip(
+            story.rewards[part],
+            story.values[part],
+            story.kinds[part],
+            story.follows[part],
+            strict=True,
+        )
+        alone = found(Story(list(columns)), ratios[part], gamma, gae_lambda, 1.0, 1.0)
+        for one, other in zip(whole, alone, strict=True):
+            assert np.array_equal(one[part], other)
+        start = part.stop
+
+
+# By hand: γ = ½, λ = 1, ρ̄ = 1, c̄ = ½, rewards 2, V = 1, 2, 3 and 10 in the state that would have
+# followed; π/μ = 2, ½, 4. So ρ = 1, ½, 1 and c = ½, ½, ½; δ = 2+1−1, 2+1.5−2, 2+5−3.
 @pytest.mark.parametrize(
-    ("settings", "statistics", "expected"),
+    ("kinds", "targets", "weights"),
     [
-        ({}, None, [-4.0, 0.5, 3.0]),
-        ({"reward_scale": 0.5}, None, [-2.0, 0.25, 1.5]),
-        ({"clip_rewards": 1.0}, None, [-1.0, 0.5, 1.0]),
-        (
-            {"reward_scale": 0.5, "clip_rewards": 1.75},
-            None,
-            [-1.75, 0.25, 1.5],
-        ),  # the scaled ones are cut
-        ({"reward_scale": 3.0}, (-2.0, 2.0), [-6.0, 0.75, 4.5]),  # deviation 2
-        ({"reward_scale": 3.0, "clip_rewards": 5.0}, (-2.0, 2.0), [-5.0, 0.75, 4.5]),
-        ({"reward_scale": 3.0}, (7.0,), [-12.0, 1.5, 9.0]),  # no deviation of one number
+        # v_2 = 3+4; v_1 = 2 + ½·1.5 + ½·½·4; v_0 = 1 + 2 + ½·½·1.75. Weights: 1·(2+1.875−1),
+        # ½·(2+3.5−2), 1·(2+5−3).
+        ([GOES_ON, GOES_ON, GOES_ON], [3.4375, 3.75, 7.0], [2.875, 1.75, 4.0]),
+        ([GOES_ON, GOES_ON, TRUNCATED], [3.4375, 3.75, 7.0], [2.875, 1.75, 4.0]),
+        # δ_2 = 2−3: v_2 = 3−1; v_1 = 2 + ½·1.5 − ½·½·1; v_0 = 1 + 2 + ½·½·0.5. Weights: 2+1.25−1,
+        # ½·(2+1−2), 2−3.
+        ([GOES_ON, GOES_ON, TERMINATED], [3.125, 2.5, 2.0], [2.25, 0.5, -1.0]),
+        # A cut after the first step: δ_0 = 2+5−1, and nothing of what came after.
+        ([TRUNCATED, GOES_ON, GOES_ON], [7.0, 3.75, 7.0], [6.0, 1.75, 4.0]),
     ],
 )
-def test_rewards_are_scaled_divided_by_the_returns_deviation_and_cut(
-    settings: dict[str, float], statistics: tuple[float, ...] | None, expected: list[float]
+def test_a_worked_example_of_vtrace(
+    kinds: list[int], targets: list[float], weights: list[float]
 ) -> None:
-    rewards = np.array([-4.0, 0.5, 3.0], np.float32)
-    result = scaled(
-        rewards, Environment(**settings), None if statistics is None else returns(*statistics)
+    story = Story(
+        [(2.0, value, kind, 10.0) for value, kind in zip([1.0, 2.0, 3.0], kinds, strict=True)]
     )
-    assert result.dtype == np.float32 and result.tolist() == pytest.approx(expected)
-    assert rewards.tolist() == [-4.0, 0.5, 3.0]
+    result = found(story, [2.0, 0.5, 4.0], 0.5, 1.0, 1.0, 0.5)
+    assert [array.tolist() for array in result] == [pytest.approx(targets), pytest.approx(weights)]
 
 
-@given(
-    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20),
-    st.floats(0.01, 100.0),
-    st.floats(0.01, 100.0),
-)
-def test_no_reward_is_larger_than_what_it_is_cut_to_and_smaller_ones_stay(
-    numbers: list[float], scale: float, limit: float
-) -> None:
-    rewards = np.array(numbers, np.float32)
-    free, cut = (
-        scaled(rewards, Environment(reward_scale=scale, clip_rewards=clip), None)
-        for clip in (0.0, limit)
+def test_the_all_but_impossible_weighs_next_to_nothing_and_nothing_more_than_the_limits() -> None:
+    story = Story([(1.0, 0.0, GOES_ON, 0.0), (1.0, 0.0, TERMINATED, 0.0)])
+    for log_ratio, rho, c in (
+        (-math.inf, 0.0, 0.0),
+        (-200.0, 0.0, 0.0),
+        (200.0, 3.0, 2.0),
+        (math.inf, 3.0, 2.0),
+    ):
+        targets, weights = vtrace(
+            story.rollout(), np.full(2, log_ratio, np.float32), *story.known(), 1.0, 1.0, 3.0, 2.0
+        )
+        assert targets.tolist() == pytest.approx([rho + c * rho, rho])
+        assert weights.tolist() == pytest.approx([rho * (1.0 + rho), rho])
+
+
+def test_the_results_are_float32_and_the_arguments_stay_as_they_are() -> None:
+    story = Story([(1.0, 2.0, TERMINATED, 0.0), (3.0, 4.0, GOES_ON, 5.0)])
+    rollout, (values, cut_values), log_ratio = (
+        story.rollout(),
+        story.known(),
+        np.array([0.5, -0.5], np.float32),
     )
-    assert (np.abs(cut) <= np.float32(limit)).all()
-    within = np.abs(free) < np.float32(limit)
-    assert (cut[within] == free[within]).all() and (np.sign(cut) == np.sign(free)).all()
+    result = vtrace(rollout, log_ratio, values, cut_values, 0.9, 0.9, 1.0, 1.0)
+    assert [(array.dtype, array.shape) for array in result] == [(np.float32, (2,))] * 2
+    assert (
+        values.tolist() == [2.0, 4.0]
+        and cut_values.tolist() == [5.0]
+        and log_ratio.tolist() == [0.5, -0.5]
+    )
+    assert (
+        rollout.rewards.tolist() == [1.0, 3.0]
+        and rollout.ends.tolist() == [True, True]
+        and rollout.cuts.tolist() == [1]
+    )

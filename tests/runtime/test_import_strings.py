@@ -23,7 +23,6 @@ from genkidama.runtime.import_strings import (
     check_environment,
     environment_spec,
     is_import_string,
-    load_envpool,
     load_object,
     load_wrapper,
 )
@@ -302,34 +301,6 @@ def test_where_something_is_not_installed_the_line_says_how_to_install_it(
         )
         assert str(caught.value).endswith(": pip install 'genkidama[atari]'")
         assert len(str(caught.value).splitlines()) == 1
-
-
-def test_envpool_is_looked_for_early_and_imported_late(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    lander = Environment(id="envpool:LunarLander-v3")
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    for look in (
-        lambda: check_environment(Experiment(environment=lander)),
-        lambda: load_envpool(lander),
-    ):
-        with pytest.raises(ConfigurationError) as caught:
-            look()
-        assert str(caught.value) == (
-            "environment.id = 'envpool:LunarLander-v3': needs EnvPool, which is not installed: "
-            "pip install 'genkidama[envpool]'"
-        )
-    monkeypatch.delitem(sys.modules, "envpool")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "envpool.py").write_text("raise FileNotFoundError('atari/roms')")
-    check_environment(Experiment(environment=lander))  # importing EnvPool takes 110 MB
-    with pytest.raises(ConfigurationError) as caught:
-        load_envpool(lander)
-    assert str(caught.value) == (
-        "environment.id = 'envpool:LunarLander-v3': importing EnvPool fails: FileNotFoundError: "
-        "atari/roms (envpool.py:1); install all of it: pip install 'genkidama[envpool]'"
-    )
 
 
 def test_what_has_no_vectorized_form_of_its_own_is_told_early() -> None:

@@ -15,9 +15,9 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import gradients, make_learner, updates
-from genkidama.learning.model import Model, Spaces
+from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
-from genkidama.learning.rollout import Rollout, scaled
+from genkidama.learning.rollout import Rollout
 from genkidama.plugins.actors.rule import Columns
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
 from genkidama.protocol.vector import is_finite

@@ -6,4 +6,4 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin()
+PLUGIN = Plugin(environments={"envpool": "genkidama.plugins.envpool.pool:Pool"})

@@ -9,6 +9,8 @@ new one, which takes about a millisecond.
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.util
 import warnings
 from typing import Any
 
@@ -20,11 +22,13 @@ from gymnasium.vector.utils import batch_space
 
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
-from genkidama.runtime.import_strings import load_envpool
+from genkidama.runtime.user_errors import describe_error
 
 __all__ = ["Pool"]
 
 Array = npt.NDArray[Any]
+
+_INSTALL = "pip install 'genkidama[envpool]'"
 
 #: EnvPool's options that follow from the number of lanes and the seed, or are EnvPool's own affair.
 _NOT_THE_USERS = (
@@ -55,7 +59,7 @@ class Pool(gymnasium.vector.VectorEnv[Array, Array, Array]):
 
     def __init__(self, settings: Environment, count: int) -> None:
         self._settings = settings
-        self._envpool = load_envpool(settings)
+        self._envpool = _load_envpool(settings)
         spec = _spec(self._envpool, settings)
         self.num_envs = count
         with warnings.catch_warnings():
@@ -77,6 +81,19 @@ class Pool(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._lanes = np.arange(count, dtype=np.int32)
         self._pool: Any = None
 
+    @staticmethod
+    def check(settings: Environment) -> None:
+        """Checks that EnvPool is installed. Whether it has the environment, children find out.
+
+        Raises:
+            ConfigurationError: it is not.
+        """
+        if importlib.util.find_spec("envpool") is None:
+            raise ConfigurationError(
+                f"environment.id = {settings.id!r}: needs EnvPool, which is not installed: "
+                f"{_INSTALL}"
+            )
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
@@ -86,7 +103,7 @@ class Pool(gymnasium.vector.VectorEnv[Array, Array, Array]):
             free = 2**31 - self.num_envs
             first = int(self.np_random.integers(free)) if seed is None else seed
             self._pool = self._envpool.make_gymnasium(
-                self._settings.envpool,
+                self._settings.plain_id,
                 num_envs=self.num_envs,
                 seed=list(range(first, first + self.num_envs)),
                 **_options(self._settings),
@@ -123,16 +140,28 @@ class Pool(gymnasium.vector.VectorEnv[Array, Array, Array]):
         self._pool = None
 
 
+def _load_envpool(settings: Environment) -> Any:
+    """EnvPool's module, which takes a second and 110 MB."""
+    Pool.check(settings)
+    try:
+        return importlib.import_module("envpool")
+    except Exception as error:  # without its packages of assets it lacks folders
+        raise ConfigurationError(
+            f"environment.id = {settings.id!r}: importing EnvPool fails: "
+            f"{describe_error(error)}; install all of it: {_INSTALL}"
+        ) from error
+
+
 def _options(settings: Environment) -> dict[str, Any]:
     return {"num_threads": 1} | settings.options
 
 
 def _spec(envpool: Any, settings: Environment) -> Any:
     """What EnvPool knows of an environment with its options; no environment is made."""
-    name, options = settings.envpool, settings.options
+    name, options = settings.plain_id, settings.options
     known = envpool.list_all_envs()
     if name not in known:
-        near = difflib.get_close_matches(str(name), known, 3)
+        near = difflib.get_close_matches(name, known, 3)
         hint = (
             f"did you mean {' or '.join(repr(f'envpool:{one}') for one in near)}?"
             if near

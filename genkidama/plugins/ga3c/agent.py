@@ -36,8 +36,7 @@ from genkidama.child.worker import (
     run_worker,
 )
 from genkidama.config.experiment import Experiment
-from genkidama.learning.actions import converter
-from genkidama.learning.vector_environment import make_lanes
+from genkidama.learning.environments import converter, make_lanes
 from genkidama.plugins.ga3c.queues import put
 from genkidama.plugins.ga3c.slots import Ends, Slots
 from genkidama.protocol.diagnostics import Diagnostics

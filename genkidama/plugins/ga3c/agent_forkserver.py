@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import genkidama.plugins.ga3c.agent  # noqa: F401  # every module that an agent needs
 from genkidama.config.experiment import Experiment
-from genkidama.learning.vector_environment import make_lanes
+from genkidama.learning.environments import make_lanes
 
 __all__ = ["warm_up"]
 

@@ -22,8 +22,7 @@ import torch
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.learning.actions import columns
-from genkidama.learning.environments import make_environment
+from genkidama.learning.environments import columns, make_environment
 from genkidama.learning.learners import make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.optimizers import STATE_ROWS

@@ -23,9 +23,9 @@ from torch import Tensor
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
 from genkidama.learning.learners import gradients, make_learner, updates
-from genkidama.learning.model import Model, Spaces
+from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import make_optimizer
-from genkidama.learning.rollout import Rollout, scaled
+from genkidama.learning.rollout import Rollout
 from genkidama.plugins.ga3c.queues import LEAVE, put, ring, take
 from genkidama.plugins.ga3c.slots import Count, Slots
 from genkidama.protocol.diagnostics import Diagnostics

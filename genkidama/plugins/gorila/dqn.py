@@ -14,7 +14,7 @@ from torch import Tensor
 from genkidama.config.schedules import linear
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
-from genkidama.learning.actions import supported
+from genkidama.learning.environments import supported
 from genkidama.learning.heads import Categorical
 from genkidama.learning.model import Model, NetworkView
 from genkidama.learning.rollout import Replay, Rollout, Transitions

@@ -26,8 +26,8 @@ import torch
 
 from genkidama.child.replay_tensor import ReplayRows, RingSegment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.model import Model
-from genkidama.learning.rollout import Rollout, Transitions, scaled
+from genkidama.learning.model import Model, scaled
+from genkidama.learning.rollout import Rollout, Transitions
 from genkidama.plugins.actors.learner import columns_of
 from genkidama.plugins.actors.rule import are_actions, are_numbers
 from genkidama.plugins.gorila.engine_ring import EngineRing, RingSettings

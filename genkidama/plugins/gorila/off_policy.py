@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from genkidama.learning.a3c import A3C
-from genkidama.learning.rollout import Rollout
-from genkidama.learning.vtrace import vtrace
+from genkidama.learning.rollout import Rollout, vtrace
 
 __all__ = ["VTrace"]
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 
 from genkidama.child.replay_tensor import ReadView, ReplayTensor
-from genkidama.learning.model import Model
-from genkidama.learning.rollout import Rollout, Transitions, scaled
+from genkidama.learning.model import Model, scaled
+from genkidama.learning.rollout import Rollout, Transitions
 from genkidama.plugins.gorila.sum_tree import SumTrees
 
 __all__ = ["LearnersReplay", "Sampler"]

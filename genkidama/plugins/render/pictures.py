@@ -178,16 +178,16 @@ def pace(environment: gymnasium.Env[Any, Any]) -> float:
 
 def _plain(settings: Environment) -> Environment:
     """The environment without its vectorized form."""
-    if not settings.vectorized and settings.envpool is None:
+    if not settings.vectorized and not settings.prefix:
         return settings
-    name = settings.id if settings.envpool is None else f"ALE/{settings.envpool}"
+    name = f"ALE/{settings.plain_id}" if settings.prefix else settings.id
     try:
         spec = environment_spec(name)
     except ConfigurationError:
         raise _draws_nothing(settings, "Gymnasium does not know it") from None
     if not spec.id.startswith("ALE/"):
         return msgspec.structs.replace(settings, vectorized=False)
-    given = {**(spec.kwargs if settings.envpool is None else {}), **settings.options}
+    given = {**({} if settings.prefix else spec.kwargs), **settings.options}
     options = {
         wanted: next((given[key] for key in keys if key in given), default)
         for wanted, (keys, default) in _PREPROCESSING.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -11,19 +12,20 @@ import numpy as np
 import psutil
 import pytest
 
+from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.environments import make_environment
-from genkidama.learning.vector_environment import _first_seed, make_lanes
+from genkidama.learning.environments import _first_seed, make_environment, make_lanes
+from genkidama.runtime.import_strings import check_environment
 from tests import pools
 from tests.environments import Corridor
 from tests.helpers import ROOT
-from tests.learning.test_environments import assert_plays_as
-from tests.learning.test_vector_environment import (
+from tests.learning.test_environments import (
     Array,
     Expected,
     assert_both_ends,
     assert_lanes_show,
+    assert_plays_as,
     by_hand,
 )
 
@@ -135,6 +137,34 @@ def test_observations_in_several_arrays_are_refused() -> None:
         make_environment(Environment(id="envpool:Maze-v0"))
 
 
+def test_envpool_is_looked_for_early_and_imported_late(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lander = Environment(id="envpool:LunarLander-v3")
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    for look in (
+        lambda: check_environment(Experiment(environment=lander)),
+        lambda: make_environment(lander),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            look()
+        assert str(caught.value) == (
+            "environment.id = 'envpool:LunarLander-v3': needs EnvPool, which is not installed: "
+            "pip install 'genkidama[envpool]'"
+        )
+    monkeypatch.delitem(sys.modules, "envpool")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "envpool.py").write_text("raise FileNotFoundError('atari/roms')")
+    check_environment(Experiment(environment=lander))  # importing EnvPool takes 110 MB
+    with pytest.raises(ConfigurationError) as caught:
+        make_environment(lander)
+    assert str(caught.value) == (
+        "environment.id = 'envpool:LunarLander-v3': importing EnvPool fails: FileNotFoundError: "
+        "atari/roms (envpool.py:1); install all of it: pip install 'genkidama[envpool]'"
+    )
+
+
 # EnvPool itself.
 
 
@@ -210,8 +240,9 @@ def test_a_real_pool_has_threads_only_while_it_lives(envpool: Any) -> None:
 def test_a_real_pool_needs_no_torch_and_says_nothing(envpool: Any) -> None:
     code = """
 import sys
+from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment
-from genkidama.learning.vector_environment import make_lanes
+from genkidama.learning.environments import make_lanes
 lanes = make_lanes(Environment(id="envpool:LunarLander-v3"), 2)
 lanes.reset(0)
 lanes.step([0, 1])
