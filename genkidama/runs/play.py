@@ -23,7 +23,6 @@ from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.learning.environments import make_environment, played
 from genkidama.learning.model import Model
 from genkidama.learning.starts import StartStates, starts_of
-from genkidama.plugins.gorila.dqn import Greedy
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.goal import default_threshold
 from genkidama.runtime.lifeline import end_with_parent
