@@ -75,8 +75,8 @@ def import_string(text: str) -> ImportString | None:
 
 def prefix_of(environment: str) -> str:
     """The prefix of an id if a plug-in makes such environments, as `"envpool"`; else empty."""
-    prefix, colon, _ = environment.partition(":")
-    return prefix if colon and prefix in names("environments", installed=True) else ""
+    named = import_string(environment)
+    return named.module if named and named.module in names("environments", installed=True) else ""
 
 
 def imports(settings: dict[str, Any], whole: bool = False) -> dict[str, tuple[str, str]]:

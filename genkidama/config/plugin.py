@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from genkidama.config.allowlist import import_string
 from genkidama.errors import ConfigurationError
 
 __all__ = ["OWNERS", "Plugin", "every", "find", "load", "names", "plugins"]
@@ -159,6 +158,4 @@ def every(hook: str) -> Iterator[tuple[str, Any]]:
 
 def load(home: str) -> Any:
     """The object of an import string of a plug-in."""
-    named = import_string(home)
-    assert named is not None, home
-    return getattr(importlib.import_module(named.module), named.name)
+    return pkgutil.resolve_name(home)
