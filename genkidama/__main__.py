@@ -1,20 +1,19 @@
-"""The `genkidama` command: train · evaluate · search · launch · report · init, parent · join, ….
-
-Only what a verb needs is imported, after it is known which one is meant.
-"""
+"""The `genkidama` command. It imports only the packages that its verb needs."""
 
 from __future__ import annotations
 
 from genkidama.runtime import signals  # isort: skip  # before all else
 
 import argparse
+import difflib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from genkidama.cli.parser import make_parser
-from genkidama.errors import GenkidamaError
+from genkidama.cli.parser import all_verbs, make_parser
+from genkidama.config import plugin
+from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.runtime.log import fail
 
 
@@ -28,10 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None and not sys.flags.safe_path:
         # As `python -m` does: an experiment may name modules in the current folder.
         sys.path.insert(0, os.getcwd())
-    options = make_parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        return _run(options)
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
     except GenkidamaError as error:
         return fail(error)
     except KeyboardInterrupt:
@@ -41,20 +39,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _run(options: argparse.Namespace) -> int:
-    """What the verb does."""
-    if options.verb == "doctor":
-        # It needs no package, and says what is wrong with them.
-        from genkidama.plugins.doctor.__main__ import doctor
-
-        return doctor(options)
+def _run(arguments: list[str]) -> int:
+    """Runs the verb; raises `ConfigurationError` if there is none of this name."""
+    verbs = all_verbs()
+    name = arguments[0] if arguments else ""
+    if name and not name.startswith("-") and name not in verbs:
+        verb = plugin.find("verbs", name)
+        if verb is None:
+            near = difflib.get_close_matches(name, verbs, 1)
+            hint = f"did you mean {near[0]!r}?" if near else "`genkidama --help` lists them"
+            raise ConfigurationError(f"unknown verb {name!r}; {hint}")
+        verbs[name] = verb
+    options = make_parser(verbs).parse_args(arguments)
     try:
-        from genkidama.cli.verbs import RUN
+        run: Callable[[argparse.Namespace], int] = plugin.load(verbs[options.verb].run)
     except Exception as error:  # a package is missing, or too old, or was built for another machine
         words = f"this installation is not complete: {error}; see `genkidama doctor`"
         print(f"error: {words}", file=sys.stderr)
         return 1
-    return RUN[options.verb](options)
+    return run(options)
 
 
 def _terminated(number: int, frame: object) -> None:

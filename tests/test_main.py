@@ -313,6 +313,37 @@ def test_without_a_command_there_is_help(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "hint"),
+    [("trane", "did you mean 'train'?"), ("xyzzy", "`genkidama --help` lists them")],
+)
+def test_an_unknown_verb_is_one_line(
+    genkidama: Callable[..., Outcome], name: str, hint: str
+) -> None:
+    assert genkidama(name, "run") == (2, "", f"error: unknown verb {name!r}; {hint}\n")
+
+
+def test_an_installed_plug_in_brings_a_verb_and_a_method_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text(
+        "from genkidama.cli.options import Verb\n"
+        "from genkidama.config.plugin import Plugin\n"
+        "PLUGIN = Plugin(verbs={'hello': 'hello:HELLO'}, run_methods={'name': 'hello:name'})\n"
+        "HELLO = Verb('greet', 'Greets.', (('who', {'help': 'a name'}),), (), 'hello:run')\n"
+        "def run(options):\n    print('hello', options.who)\n    return 3\n"
+        "def name(run):\n    return run.path.name\n"
+    )
+    folder = tmp_path / "hello-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: hello\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[genkidama.plugins]\nhello = hello:PLUGIN\n")
+    found = command(tmp_path, "genkidama", "hello", "you")
+    assert (found.code, found.out, found.err) == (3, "hello you\n", "")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "experiment.toml").touch()
+    (tmp_path / "show.py").write_text("import genkidama\nprint(genkidama.Run.open('one').name())\n")
+    assert command(tmp_path, "show").out == "one\n"
+
+
+@pytest.mark.parametrize(
     "words", [["--help"], ["--version"], ["train", "--help"], ["doctor", "--help"]], ids=" ".join
 )
 def test_help_imports_no_package_and_nothing_large(words: list[str]) -> None:

@@ -18,10 +18,9 @@ from genkidama.child.capacity import expected_cores
 from genkidama.cli.forkserver import SharedForkServer
 from genkidama.cli.log_watcher import LogWatcher
 from genkidama.cli.parents import ParentProcess, end_all, finish
-from genkidama.cli.progress import following
+from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.sinks.feeds import Sinks, feeding
 from genkidama.protocol.shard import Shard
 from genkidama.runs.directory import CHILDREN, LOGS, SETTINGS
 from genkidama.runs.evaluation import evaluate

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 __all__ = [
     "ALLOW",
@@ -15,8 +14,8 @@ __all__ = [
     "LISTEN",
     "OUT",
     "SEED",
-    "SINKS",
     "WEIGHTS",
+    "Follower",
     "Option",
     "Verb",
     "file",
@@ -30,21 +29,34 @@ __all__ = [
 Option: TypeAlias = tuple[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Verb:
-    """A verb: its line in the list, the first sentence of its own help, and its options."""
+class Verb(NamedTuple):
+    """A verb: its line in the list, the first sentence of its help, its options, its function."""
 
     help: str
     description: str
     options: tuple[Option, ...]
-    #: What one may type, each with what it does.
-    examples: tuple[tuple[str, str], ...] = ()
+    #: Command lines, each with its effect.
+    examples: tuple[tuple[str, str], ...]
+    #: Import string of `run(options: argparse.Namespace) -> int`, which returns the exit code. The
+    #: attribute may be a module's own; only a verb that is run has it imported.
+    run: str
+    #: Whether it starts a run, so that it takes the options of all followers, too.
+    starts_run: bool = False
 
     @property
     def epilog(self) -> str:
         """The examples, for the end of its help."""
-        lines = [f"  {typed}\n      {what}" for typed, what in self.examples]
+        lines = [f"  {typed}\n      {effect}" for typed, effect in self.examples]
         return "\n".join(["examples:", *lines]) if lines else ""
+
+
+class Follower(NamedTuple):
+    """A reader of the history of a run that a verb starts, beside the display."""
+
+    #: Each with the follower's name as its `dest`, where it leaves a list.
+    options: tuple[Option, ...]
+    #: Import string of `open(wanted, say) -> cli.progress.Feed`.
+    open: str
 
 
 _BEST = "play a run's best weights by mean training return, if known (default)"
@@ -89,24 +101,6 @@ HOST = (
 CREDENTIALS = path("--credentials", "certificate, key and tokens (default: ~/.config/genkidama)")
 SEED = number("--seed", "the experiment's seed")
 OUT = path("--out", "the run directory (default: a new one under runs/)")
-SINKS = (
-    path(
-        "--tensorboard",
-        "event files for TensorBoard (default DIR: tensorboard/ in the run's directory)",
-        nargs="?",
-        const=Path(),
-    ),
-    (
-        "--log",
-        {
-            "action": "append",
-            "default": [],
-            "metavar": "SINK",
-            "help": "carry the figures to wandb, mlflow, trackio or module:Class; repeatable "
-            "(docs/sinks.md)",
-        },
-    ),
-)
 EPISODES = number(
     "--episodes", "length of the final evaluation (default: 500; 0 for none)", default=500
 )

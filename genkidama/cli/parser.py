@@ -1,4 +1,4 @@
-"""What may be typed behind `genkidama`: each verb with its options, as data."""
+"""The verbs of the core with their options, as data, and the parser of the command."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import textwrap
 from pathlib import Path
 
 from genkidama._version import __version__
-from genkidama.cli.access_options import ACCESS
 from genkidama.cli.options import (
     ALLOW,
+    CREDENTIALS,
     EPISODES,
+    HOST,
     JSON,
+    LISTEN,
     OUT,
     SEED,
-    SINKS,
     WEIGHTS,
     Verb,
     file,
@@ -23,19 +24,15 @@ from genkidama.cli.options import (
     path,
     setting,
 )
-from genkidama.cli.play import PLAY
-from genkidama.plugins.doctor.__main__ import add_arguments
+from genkidama.config import plugin
 from genkidama.runtime.log import Parser
 
-__all__ = ["DOCTOR", "OVER", "VERBS", "make_parser"]
+__all__ = ["VERBS", "all_verbs", "make_parser"]
 
 #: Help fits a terminal of 80 columns. `argparse` breaks what it says of options, and nothing else.
 _WIDTH = 79
 
-#: The axes of `genkidama.runs.curves`, which imports NumPy.
-OVER = ("steps", "seconds", "episodes", "updates")
-
-#: The verbs but `doctor`, which must be there when nothing else is.
+#: The verbs of the core.
 VERBS = {
     "train": Verb(
         "train a whole cluster on this machine",
@@ -52,7 +49,6 @@ VERBS = {
             ALLOW,
             setting("child.exchange=free"),
             EPISODES,
-            *SINKS,
             JSON,
         ),
         (
@@ -63,6 +59,8 @@ VERBS = {
             ),
             ("genkidama train --resume runs/first", "go on with it"),
         ),
+        run="genkidama.cli.verbs:run_train",
+        starts_run=True,
     ),
     "evaluate": Verb(
         "play episodes with a run's or a checkpoint's weights",
@@ -110,121 +108,111 @@ VERBS = {
                 "few episodes, the most probable actions, a result for programs",
             ),
         ),
+        run="genkidama.cli.verbs:run_evaluate",
     ),
-    "play": PLAY,
-    "search": Verb(
-        "search for hyperparameters",
-        "Searches for hyperparameters with HyperTrick.",
+    "parent": Verb(
+        "hold the weights for children on other machines",
+        "Holds the weights for children on other machines, with TLS and tokens. "
+        "At its first start it makes both, and prints what to type on each of those machines.",
         (
-            file("an experiment with a [search] (not needed with --resume)"),
-            number(
-                "--nodes",
-                "child processes on this machine, one trial each (default: 2)",
-                default=2,
-            ),
-            number("--cores", "core processes of each node (default: the CPU cores, shared out)"),
-            (
-                "--listen",
-                {
-                    "metavar": "HOST:PORT",
-                    "help": "let children on other machines take part, as 0.0.0.0:8765",
-                },
-            ),
-            SEED,
-            OUT,
-            path("--resume", "go on with this search"),
-            ALLOW,
-            setting("search.trials=100"),
-            *SINKS,
-            flag("--no-figures", "draw nothing at the end"),
-        ),
-        (
-            ("genkidama search lunarlander/search", "an example, by its name"),
-            (
-                "genkidama parent mine.toml --out runs/search",
-                "on other machines, each with genkidama join; then genkidama report",
-            ),
-            ("genkidama search --resume runs/search", "go on with it"),
-        ),
-    ),
-    "launch": Verb(
-        "train or search on a Ray cluster",
-        "Trains or searches on a Ray cluster.",
-        (
-            file("the experiment (may be left out with --resume)"),
-            (
-                "--ray",
-                {
-                    "action": "store_true",
-                    "required": True,
-                    "help": "on Ray: the only kind of cluster so far",
-                },
-            ),
-            (
-                "--address",
-                {
-                    "metavar": "ADDRESS",
-                    "help": "the cluster's (default: $RAY_ADDRESS, or the one this machine "
-                    "belongs to)",
-                },
-            ),
-            number("--children", "how many (default: one on each node that has enough CPUs)"),
-            number("--cores", "CPUs and core processes of each child (default: all of a node)"),
-            (
-                "--gpus",
-                {
-                    "type": float,
-                    "default": 0.0,
-                    "metavar": "N",
-                    "help": "GPUs of each child (default: 0)",
-                },
-            ),
-            SEED,
-            path("--out", "the run directory, on this machine (default: a new one under runs/)"),
-            path("--resume", "go on with this run"),
-            ALLOW,
+            path("file", "the experiment", metavar="FILE.toml|EXAMPLE"),
+            LISTEN,
+            HOST,
+            CREDENTIALS,
+            path("--out", "the run's directory; a run in it goes on (default: a new one)"),
             setting("child.exchange=free"),
-            EPISODES,
-            *SINKS,
-            JSON,
         ),
         (
-            ("genkidama launch lunarlander --ray", "a child on each node of the cluster here"),
+            ("genkidama parent lunarlander --out runs/shelf", "an example, by its name"),
             (
-                "genkidama launch mine.toml --ray --address ray://HEAD:10001 --children 8",
-                "eight children on another cluster",
+                "genkidama parent mine.toml --host shelf.example --listen 0.0.0.0:9000",
+                "children reach it by this name, on another port",
             ),
         ),
+        run="genkidama.cli.access:parent",
     ),
-    **ACCESS,
-    "report": Verb(
-        "what a search has found, while it runs or afterwards",
-        "Reports on a search.",
+    "join": Verb(
+        "train on this machine for a parent somewhere",
+        "Trains on this machine for the parent of a join string.",
         (
-            path("run", "a search's run directory"),
-            path("--figures", "draw the figures there (PNG and SVG)"),
+            (
+                "string",
+                {
+                    "nargs": "?",
+                    "help": "what `genkidama parent` or `genkidama token` prints; - reads it from "
+                    "standard input (default: $GENKIDAMA_JOIN)",
+                },
+            ),
+            ("--name", {"default": "", "help": "what this child is called"}),
+            number("--cores", "core processes (default: what the experiment says)"),
+            path("--state", "keep this child's own state there"),
+            (
+                "--allow",
+                {
+                    "metavar": "MODULE",
+                    "action": "append",
+                    "default": [],
+                    "help": "a module of your own that the parent may have this child import; "
+                    "repeatable, '*' for all (default: none)",
+                },
+            ),
         ),
-        (("genkidama report runs/search --figures figures", "the text, and the figures as files"),),
+        (
+            (
+                "genkidama join 'wss://*:TOKEN@HOST:8765#FINGERPRINT' --cores 2",
+                "what the parent printed, with two cores of this machine",
+            ),
+            ("genkidama join - < join.txt", "the string stands in no list of processes"),
+        ),
+        run="genkidama.cli.access:join",
     ),
-    "plot": Verb(
-        "draw how runs learned",
-        "Draws the learning curves and diagnostics of runs, as PNG and SVG; of a single one its "
-        "children, too. Runs that differ in their seeds alone are one line with a band.",
+    "token": Verb(
+        "let a machine join, or no longer",
+        "Makes a token, writes its hash into the parent's tokens, and prints a join string. "
+        "The parent reads its tokens at every handshake, so it need not be started again.",
         (
-            path("runs", "run directories, or one search's", nargs="+"),
-            ("--over", {"choices": OVER, "default": "steps", "help": "what is on the axis"}),
-            path("--out", "where to (default: figures/ in a single run's directory, or here)"),
+            (
+                "name",
+                {
+                    "nargs": "?",
+                    "default": "*",
+                    "metavar": "NAME",
+                    "help": "whose token it is (default: * for any name)",
+                },
+            ),
+            number("--days", "the token ends after so many days (default: never)"),
+            number(
+                "--rotate",
+                "the name's other tokens end after so many days (default of N: 7)",
+                nargs="?",
+                const=7,
+            ),
+            flag("--viewer", "a token that shows the run, and a link; it admits no child"),
+            flag("--revoke", "take the name's tokens out, and make none"),
+            flag("--list", "show whose tokens there are, and make none"),
+            LISTEN,
+            HOST,
+            CREDENTIALS,
+            path("--tokens-file", "the parent's tokens, if they lie elsewhere", metavar="FILE"),
+            path("--certificate-file", "its certificate, if it lies elsewhere", metavar="FILE"),
         ),
         (
-            ("genkidama plot runs/first", "one run: learning, children, diagnostics, returns"),
-            ("genkidama plot runs/a-* runs/b-* --over seconds", "two settings, several seeds each"),
+            ("genkidama token pi-01 --days 30", "for one machine, for a month"),
+            ("genkidama token --viewer", "a link to the run's page"),
+            ("genkidama token pi-01 --revoke", "that machine may no longer join"),
         ),
+        run="genkidama.cli.access:token",
     ),
-    "export": Verb(
-        "carry a run's figures to TensorBoard, W&B, MLflow or trackio",
-        "Carries the figures of a run that has ended, or of what there is of it, to other tools.",
-        (path("run", "a run directory"), *SINKS),
-        (("genkidama export runs/first --tensorboard", "then: tensorboard --logdir runs"),),
+    "signature": Verb(
+        "which network an experiment has",
+        "Prints the digest of an experiment's network, for parent.signature, and its parts.",
+        (
+            path("file", "the experiment", metavar="FILE.toml|EXAMPLE"),
+            ALLOW,
+            setting("network.hidden=[32]"),
+        ),
+        (("genkidama signature mine.toml", "what parent.signature may be set to"),),
+        run="genkidama.cli.access:signature",
     ),
     "init": Verb(
         "write a first experiment, with comments",
@@ -254,12 +242,14 @@ VERBS = {
             ),
             ("genkidama init mine.toml --example lunarlander", "an example to change"),
         ),
+        run="genkidama.cli.init:init",
     ),
     "examples": Verb(
         "list the examples",
         "Lists the examples, which can be trained by their names.",
         (("name", {"nargs": "?", "metavar": "NAME", "help": "print this one"}),),
         (("genkidama examples lunarlander > mine.toml", "a copy to change"),),
+        run="genkidama.cli.init:list_examples",
     ),
     "completion": Verb(
         "print a script that completes this command in a shell",
@@ -273,19 +263,9 @@ VERBS = {
             ("genkidama completion zsh > ~/.zfunc/_genkidama", "zsh, where ~/.zfunc is in fpath"),
             ("genkidama completion fish > ~/.config/fish/completions/genkidama.fish", "fish"),
         ),
+        run="genkidama.cli.init:completion",
     ),
 }
-
-#: Its options are its own: it must be there when nothing else is.
-DOCTOR = Verb(
-    "examine this machine and the way to its parent",
-    "Examines this machine, and the way to its parent.",
-    (),
-    (
-        ("genkidama doctor", "can this machine do its part?"),
-        ("genkidama doctor --parent wss://HOST:8765", "and does it reach that parent?"),
-    ),
-)
 
 _EPILOG = """\
 the first hour:
@@ -295,8 +275,17 @@ the first hour:
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The command's parser. What it parses has the name of its verb as `verb`."""
+def all_verbs() -> dict[str, Verb]:
+    """The verbs of the core and of the built-in plug-ins, by name."""
+    return {**VERBS, **{name: verb for name, verb in plugin.every("verbs") if name not in VERBS}}
+
+
+def make_parser(verbs: dict[str, Verb] | None = None) -> argparse.ArgumentParser:
+    """The command's parser; the namespace that it returns has the name of its verb as `verb`.
+
+    Args:
+        verbs: all verbs by name; `all_verbs` if absent.
+    """
     parser = Parser(
         prog="genkidama",
         description="Trains one policy on many small machines.",
@@ -305,7 +294,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"genkidama {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, verb in VERBS.items():
+    followers = [follower for _, follower in plugin.every("followers")]
+    for name, verb in (all_verbs() if verbs is None else verbs).items():
         command = commands.add_parser(
             name,
             help=verb.help,
@@ -315,14 +305,8 @@ def make_parser() -> argparse.ArgumentParser:
         )
         for option, more in verb.options:
             command.add_argument(option, **more)
+        for follower in followers if verb.starts_run else ():
+            for option, more in follower.options:
+                command.add_argument(option, **more)
         command.set_defaults(verb=name)
-    command = commands.add_parser(
-        "doctor",
-        help=DOCTOR.help,
-        description=DOCTOR.description,
-        epilog=DOCTOR.epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_arguments(command)
-    command.set_defaults(verb="doctor")
     return parser

@@ -13,14 +13,16 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeAlias, runtime_checkable
 
 import msgspec
 
+from genkidama.config import plugin
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import duration, plural, remaining
+from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.status import status_of
 from genkidama.runs.status import line
 from genkidama.server.events import (
@@ -38,7 +40,21 @@ from genkidama.server.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["EvaluationProgress", "Follower", "Progress", "following"]
+    from genkidama.runs.directory import Run
+
+__all__ = [
+    "EvaluationProgress",
+    "Feed",
+    "Follower",
+    "Progress",
+    "Sinks",
+    "Watch",
+    "feeding",
+    "following",
+]
+
+#: Called with each new line of a history.
+Watch: TypeAlias = Callable[[dict[str, Any]], None]
 
 #: In a log, a new line is written after so many seconds.
 _LOG_SECONDS = 5.0
@@ -316,6 +332,66 @@ def following(
                 watch(line)
 
         yield both
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """Readers of the history of one run beside its display. They may be entered several times; the
+    last to leave closes them."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def begin(self, run: Run, watch: Watch | None) -> Watch | None:
+        """Starts to read a run, whose directory is prepared.
+
+        Returns:
+            The function to call with each new line: it passes the line to `watch`, too.
+        """
+
+    def evaluated(self, run: Run) -> None:
+        """Reads the evaluation that was written into the history last."""
+
+
+class _NoFeed:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def begin(self, run: Run, watch: Watch | None) -> Watch | None:
+        return watch
+
+    def evaluated(self, run: Run) -> None:
+        pass
+
+
+#: Sinks by name, import string or class, or a feed that is made of them already.
+Sinks: TypeAlias = Iterable[Any] | Feed
+
+
+def feeding(sinks: Sinks, say: Callable[[str], None] | None) -> Feed:
+    """The feed of these sinks; it reads nothing if there are none.
+
+    Args:
+        sinks: as `genkidama.train` takes them.
+        say: called with a line about a sink that is dropped.
+
+    Raises:
+        ConfigurationError: there is no such sink, or its package is not installed.
+    """
+    if isinstance(sinks, Feed):
+        return sinks
+    wanted = sinks if isinstance(sinks, str) else list(sinks)
+    if not wanted:
+        return _NoFeed()
+    follower = plugin.find("followers", "sinks")
+    if follower is None:
+        raise ConfigurationError(f"sinks = {wanted!r}: the plug-in `sinks` is missing here")
+    feed: Feed = plugin.load(follower.open)(wanted, say)
+    return feed
 
 
 def _kind_of(file: TextIO | None) -> str:

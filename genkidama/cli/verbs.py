@@ -1,29 +1,23 @@
-"""What each verb of the command does: an experiment is read, its run followed, its end told."""
+"""The verbs `train` and `evaluate`, and the steps that all verbs share which start a run."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import genkidama
-from genkidama.cli import access, play, top
-from genkidama.cli.cluster import check_search, search, train
-from genkidama.cli.init import completion, init, list_examples
-from genkidama.cli.progress import Progress
-from genkidama.cli.tracking import export, requested_sinks
-from genkidama.config.allowlist import allowing, check_imports, modules
+from genkidama.cli.cluster import train
+from genkidama.cli.progress import Feed, Progress, feeding
+from genkidama.config.allowlist import allowing, check_imports
 from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.sinks.feeds import Feeds
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.directory import CHECKPOINTS, TRIALS, Run
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
@@ -33,22 +27,32 @@ from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.import_strings import check_environment
 from genkidama.server.trial import Snapshot
 
-__all__ = ["RUN", "summary"]
+__all__ = [
+    "check_episodes",
+    "closing_display",
+    "conclude",
+    "counters_before",
+    "experiment_of",
+    "run_evaluate",
+    "run_train",
+    "say_reason",
+    "summary",
+]
 
 
-def _train(options: argparse.Namespace) -> int:
-    experiment, about_stop = with_default_stop(_experiment(options, "which experiment?"))
+def run_train(options: argparse.Namespace) -> int:
+    experiment, about_stop = with_default_stop(experiment_of(options, "which experiment?"))
     check_environment(experiment)
-    before = _before(options)
-    _check_episodes(options)
+    before = counters_before(options)
+    check_episodes(options)
     if options.resume is not None and (words := finished(Run.open(options.resume), experiment)):
         print(words, file=sys.stderr)
         if options.json:
             print(_json(summary(Run.open(options.resume), before)))
         return 0
     progress = Progress(experiment, about=about_stop)
-    with requested_sinks(options, progress.say) as sinks:
-        with _followed(progress):
+    with feeding(getattr(options, "sinks", ()), progress.say) as sinks:
+        with closing_display(progress):
             run = train(
                 experiment,
                 children=options.children,
@@ -61,11 +65,11 @@ def _train(options: argparse.Namespace) -> int:
                 sinks=sinks,
                 say=progress.say,
             )
-        _finish(run, experiment, options, progress, before, sinks)
+        conclude(run, experiment, options, progress, before, sinks)
     return 0
 
 
-def _evaluate(options: argparse.Namespace) -> int:
+def run_evaluate(options: argparse.Namespace) -> int:
     evaluations = []
     for target in options.targets:
         evaluation = evaluate(
@@ -98,109 +102,10 @@ def _played(target: Path, evaluation: Evaluation) -> str:
     return f"{target}{best}: {evaluation}"
 
 
-def _search(options: argparse.Namespace) -> int:
-    experiment = _experiment(options, "what is searched?")
-    check_search(experiment)
-    check_environment(experiment)
-    progress = Progress(experiment)
-    with _followed(progress):
-        run = search(
-            experiment,
-            nodes=options.nodes,
-            cores=options.cores,
-            listen=options.listen,
-            out=options.out,
-            resume=options.resume,
-            watch=progress,
-            sinks=requested_sinks(options, progress.say),
-            say=progress.say,
-        )
-    _say_end(progress)
-    print(_findings(run, None if options.no_figures else run.path / "figures"))
-    return 0
-
-
-def _launch(options: argparse.Namespace) -> int:
-    from genkidama.plugins.ray import launch
-
-    experiment, about_stop = with_default_stop(_experiment(options, "which experiment?"))
-    check_environment(experiment)
-    _check_episodes(options)
-    if options.json and experiment.search is not None:
-        raise ConfigurationError(
-            f"--json: {experiment.name} has a [search], which ends with a report; leave --json out"
-        )
-    before = _before(options)
-    progress = Progress(experiment, about=about_stop)
-    with requested_sinks(options, progress.say) as sinks:
-        # Ray prints what it knows about lost workers to standard output, which is for the result.
-        with _followed(progress), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-            run = launch(
-                experiment,
-                address=options.address,
-                children=options.children,
-                cores=options.cores,
-                gpus=options.gpus,
-                out=options.out,
-                resume=options.resume,
-                episodes=0,
-                watch=progress,
-                sinks=sinks,
-                say=progress.say,
-            )
-        if experiment.search is not None:
-            _say_end(progress)
-            print(_findings(run, run.path / "figures"))
-        else:
-            _finish(run, experiment, options, progress, before, sinks)
-    return 0
-
-
-def _report(options: argparse.Namespace) -> int:
-    print(_findings(Run.open(options.run), options.figures))
-    return 0
-
-
-def _plot(options: argparse.Namespace) -> int:
-    runs = [genkidama.Run.open(path) for path in options.runs]
-    if len(runs) == 1:
-        paths = runs[0].plot(options.out, options.over)
-    else:
-        # It imports Matplotlib, which training does without.
-        from genkidama.plugins.figures.plots import draw_runs
-
-        paths = draw_runs(runs, options.out or Path("figures"), options.over)
-    for path in paths:
-        print(path)
-    return 0
-
-
-#: The function of each verb.
-RUN: dict[str, Callable[[argparse.Namespace], int]] = {
-    "train": _train,
-    "evaluate": _evaluate,
-    "play": play.play,
-    "search": _search,
-    "launch": _launch,
-    "parent": access.parent,
-    "join": access.join,
-    "token": access.token,
-    "top": top.top,
-    "serve": top.serve,
-    "signature": access.signature,
-    "report": _report,
-    "plot": _plot,
-    "export": export,
-    "init": init,
-    "examples": list_examples,
-    "completion": completion,
-}
-
-
 # Before a run.
 
 
-def _experiment(options: argparse.Namespace, question: str) -> Experiment:
+def experiment_of(options: argparse.Namespace, question: str) -> Experiment:
     """The experiment that the command line names, with its changes."""
     if options.file is None and options.resume is None:
         raise ConfigurationError(
@@ -222,14 +127,14 @@ def _experiment(options: argparse.Namespace, question: str) -> Experiment:
     return experiment.with_settings(changes, source="the command line")
 
 
-def _check_episodes(options: argparse.Namespace) -> None:
+def check_episodes(options: argparse.Namespace) -> None:
     if options.episodes < 0:
         raise ConfigurationError(
             f"--episodes {options.episodes}: at least 1 is needed, or 0 for no evaluation"
         )
 
 
-def _before(options: argparse.Namespace) -> Snapshot | None:
+def counters_before(options: argparse.Namespace) -> Snapshot | None:
     """What a run that goes on has done before."""
     if options.resume is None or not Run(options.resume).checkpoints:
         return None
@@ -243,7 +148,7 @@ def _before(options: argparse.Namespace) -> Snapshot | None:
 
 
 @contextmanager
-def _followed(progress: Progress) -> Iterator[None]:
+def closing_display(progress: Progress) -> Iterator[None]:
     """Leaves the last line of progress standing, and under it an error's notes about going on."""
     try:
         yield
@@ -258,16 +163,16 @@ def _followed(progress: Progress) -> Iterator[None]:
 # Afterwards.
 
 
-def _finish(
+def conclude(
     run: Run,
     experiment: Experiment,
     options: argparse.Namespace,
     progress: Progress,
     before: Snapshot | None,
-    sinks: Feeds,
+    sinks: Feed,
 ) -> None:
     """Evaluates what was trained, and tells what has come of it and how to go on."""
-    _say_end(progress)
+    say_reason(progress)
     if options.episodes:
         found = evaluate(run, episodes=options.episodes, seed=experiment.seed, progress=True)
         sinks.evaluated(run)
@@ -281,7 +186,7 @@ def _finish(
         print(_json(summary(run, before, evaluated=options.episodes > 0)))
 
 
-def _say_end(progress: Progress) -> None:
+def say_reason(progress: Progress) -> None:
     """Why it has stopped."""
     if progress.status.reason:
         progress.say(f"ended: {progress.status.reason}")
@@ -308,20 +213,6 @@ def summary(run: Run, before: Snapshot | None = None, evaluated: bool = True) ->
         "steps_per_second": steps / seconds if seconds > 0 else 0.0,
         "evaluation": evaluation or None,
     }
-
-
-def _findings(run: Run, figures: Path | None) -> str:
-    # They import Optuna, Matplotlib and scikit-learn, which training does without.
-    from genkidama.plugins.hypertrick.report import report
-    from genkidama.plugins.hypertrick.storage import storage_url
-
-    experiment = run.experiment
-    settings = experiment.search
-    if settings is None:
-        raise ConfigurationError(f"{run.path}: is no search; `genkidama plot {run.path}` draws it")
-    url = storage_url(settings.storage, run.path)
-    allow = allowing(modules(experiment.to_dict()))
-    return report(url, run.path.absolute().name, figures, str(run.path), allow)
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -67,7 +67,9 @@ class Plugin:
     run_methods: Table = field(default_factory=dict)
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
     verbs: Table = field(default_factory=dict)
-    """Verbs of the command: `cli.options.Verb` values."""
+    """Verbs of the command: `cli.options.Verb` values. Their modules import `cli.options` alone."""
+    followers: Table = field(default_factory=dict)
+    """Readers of the history of a run that this machine starts: `cli.options.Follower` values."""
 
 
 CORE = Plugin(

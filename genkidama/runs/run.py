@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genkidama.config import plugin
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import directory as runs
 from genkidama.runs.checkpoint import Checkpoint
@@ -60,43 +62,18 @@ class Run(runs.Run):
 
         return Policy(weights_of(self, best=best).checkpoint, seed, (*self.allow, *allow))
 
-    def video(
-        self,
-        path: str | Path,
-        *,
-        episodes: int = 1,
-        seed: int = 0,
-        best: bool = True,
-        deterministic: bool = False,
-        fps: float | None = None,
-        every: int = 1,
-        allow: Iterable[str] = (),
-    ) -> Path:
-        """Films the policy while it plays, and returns the file; all else as `genkidama.play`.
+    def video(self, path: str | Path, **options: Any) -> Path:
+        """Films the policy while it plays, and returns the file.
 
         Args:
             path: the film, MP4 or GIF.
-            episodes: how many are filmed.
-            seed: they follow from it.
-            best: takes the best weights, as `policy`.
-            deterministic: takes the most probable action instead of a sampled one.
-            fps: pictures a second; the environment's own pace if absent.
-            every: one step of so many is filmed.
-            allow: as `policy`.
-        """
-        from genkidama.plugins.render.window import play
+            options: those of `genkidama.play`.
 
-        play(
-            self,
-            episodes=episodes,
-            seed=seed,
-            best=best,
-            deterministic=deterministic,
-            video=path,
-            fps=fps,
-            every=every,
-            allow=allow,
-        )
+        Raises:
+            GenkidamaError: as `genkidama.play`.
+        """
+        play = _method("video")
+        play(self, video=path, **options)
         return Path(path)
 
     def curve(self) -> pandas.DataFrame:
@@ -127,17 +104,32 @@ class Run(runs.Run):
             EnvironmentFailure: the files cannot be written.
         """
         folder = self.path / "figures" if folder is None else Path(folder)
-        settings = self.experiment.search
-        if settings is None:
-            from genkidama.plugins.figures.plots import draw_runs
-
-            return draw_runs([self], folder, over)
-        from genkidama.plugins.hypertrick.report import report
-        from genkidama.plugins.hypertrick.storage import storage_url
-
-        url = storage_url(settings.storage, self.path)
-        report(url, self.path.absolute().name, folder, str(self.path))
+        if self.experiment.search is None:
+            paths: list[Path] = _method("plot")([self], folder, over)
+            return paths
+        self.report(folder)
         return sorted(folder.iterdir())
+
+    def report(self, figures: str | Path | None = None) -> str:
+        """The report on a search, as `genkidama report` prints it.
+
+        Args:
+            figures: the folder that figures are written to; none are drawn if absent.
+
+        Raises:
+            ConfigurationError: it is no search, or a package is missing.
+            EnvironmentFailure: the study cannot be read, or the figures cannot be written.
+        """
+        text: str = _method("report")(self, figures)
+        return text
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A method of an installed plug-in."""
+            if not name.startswith("_") and (method := plugin.find("run_methods", name)):
+                return partial(method, self)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: where it is, how far it came, how good it is."""
@@ -171,6 +163,14 @@ class Run(runs.Run):
             return best_trial_of(self).path.name
         except ConfigurationError:
             return "–"
+
+
+def _method(name: str) -> Any:
+    """A method that a plug-in brings."""
+    method = plugin.find("run_methods", name)
+    if method is None:
+        raise ConfigurationError(f"{name}: the plug-in that brings it is missing here")
+    return method
 
 
 def _pandas() -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from genkidama.__main__ import main
-from genkidama.cli.parser import VERBS
+from genkidama.cli.parser import all_verbs
 from genkidama.config.experiment import Experiment
 from tests.helpers import ROOT
 
@@ -77,7 +77,7 @@ def test_a_shell_takes_the_script_that_completes(
 ) -> None:
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert all(verb in script for verb in VERBS) and "--children" in script
+    assert all(verb in script for verb in all_verbs()) and "--children" in script
     if shutil.which(shell) is not None:
         checked = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True)
         assert (checked.returncode, checked.stderr) == (0, "")

@@ -15,7 +15,6 @@ from genkidama.cli.parser import make_parser
 from genkidama.cli.verbs import summary
 from genkidama.runs.evaluation import Evaluation
 from tests.helpers import small, untrained
-from tests.plugins.figures.test_plots import run
 
 
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
@@ -23,10 +22,10 @@ def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
     options = Namespace(
         file=tmp_path / "cart.toml", resume=None, set=["seed=1", "child.beta=0.25"], seed=7
     )
-    found = verbs._experiment(options, "which?")
+    found = verbs.experiment_of(options, "which?")
     assert (found.seed, found.child.beta, found.stop.updates) == (7, 0.25, 5)
     options.updates = 9
-    assert verbs._experiment(options, "which?").stop.updates == 9
+    assert verbs.experiment_of(options, "which?").stop.updates == 9
 
 
 def test_a_summary_counts_what_this_command_has_added(tmp_path: Path) -> None:
@@ -67,7 +66,7 @@ def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
 
     monkeypatch.setattr(verbs, "evaluate", played)
     words = ["evaluate", "3", "5", "--starts", "noop:30", "--choose", "20", "--seed", "9"]
-    assert verbs._evaluate(make_parser().parse_args(words)) == 0
+    assert verbs.run_evaluate(make_parser().parse_args(words)) == 0
     options = {"episodes": 500, "greedy": False, "seed": 9, "environment": None}
     options |= {"starts": "noop:30", "choose": 20, "best": True, "progress": True}
     options |= {"allow": []}
@@ -75,18 +74,7 @@ def test_several_runs_are_evaluated_alike_and_their_mean_is_said_last(
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("3: 3.0 ± 0.0 over 1 episode, greedy")
     assert said[-1] == "4.0 ± 1.0 over 2 runs, the least 3.0"
-    assert verbs._evaluate(make_parser().parse_args([*words, "--json"])) == 0
+    assert verbs.run_evaluate(make_parser().parse_args([*words, "--json"])) == 0
     assert json.loads(capsys.readouterr().out)["mean"] == 4.0
-    assert verbs._evaluate(make_parser().parse_args(["evaluate", "3", "--json"])) == 0
+    assert verbs.run_evaluate(make_parser().parse_args(["evaluate", "3", "--json"])) == 0
     assert json.loads(capsys.readouterr().out)["starts"] is None
-
-
-def test_runs_are_drawn_beside_a_single_one_or_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    one, two = run(tmp_path / "one"), run(tmp_path / "two", seed=1)
-    assert verbs._plot(Namespace(runs=[one.path], out=None, over="seconds")) == 0
-    assert (one.path / "figures" / "learning.png").is_file()
-    assert verbs._plot(Namespace(runs=[one.path, two.path], out=None, over="steps")) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "figures/learning.svg"

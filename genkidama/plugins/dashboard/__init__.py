@@ -6,4 +6,9 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin()
+PLUGIN = Plugin(
+    verbs={
+        "top": "genkidama.plugins.dashboard.verbs:TOP",
+        "serve": "genkidama.plugins.dashboard.verbs:SERVE",
+    },
+)

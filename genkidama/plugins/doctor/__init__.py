@@ -12,4 +12,6 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin()
+PLUGIN = Plugin(
+    verbs={"doctor": "genkidama.plugins.doctor.verbs:DOCTOR"},
+)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from genkidama._version import __version__
 from genkidama.errors import GenkidamaError
+from genkidama.plugins.doctor.verbs import DOCTOR
 from genkidama.runtime.log import Parser
 
 if TYPE_CHECKING:
@@ -31,57 +32,11 @@ _MARKS = {"ok": ("ok", 32), "warning": ("!", 33), "failed": ("x", 31), "skipped"
 #: Columns of the mark and of the name.
 _MARK, _NAME = 4, 13
 
-_ROLE = "with --parent-role: "
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "--parent": {
-        "metavar": "URL",
-        "help": "where the parent listens: ws://HOST:PORT or wss://HOST:PORT",
-    },
-    "--cores": {
-        "metavar": "N",
-        "help": "core processes: a number, or auto for one each CPU core",
-    },
-    "--token-file": {
-        "metavar": "FILE",
-        "help": "holds this child's token (or: the environment variable GENKIDAMA_TOKEN)",
-    },
-    "--ca-file": {
-        "metavar": "FILE",
-        "help": "PEM certificates of the authority that signed the parent's (default: the "
-        "system's)",
-    },
-    "--parent-role": {
-        "action": "store_true",
-        "help": "examine this machine as a parent: neither torch nor Box2D is needed",
-    },
-    "--out": {
-        "metavar": "DIR",
-        "type": Path,
-        "default": Path("runs"),
-        "help": f"{_ROLE}where runs are kept (default: runs)",
-    },
-    "--tokens-file": {"metavar": "FILE", "help": f"{_ROLE}names and tokens of its children"},
-    "--certificate-file": {"metavar": "FILE", "help": f"{_ROLE}the parent's PEM certificate"},
-    "--key-file": {"metavar": "FILE", "help": f"{_ROLE}its PEM private key"},
-    "--json": {
-        "action": "store_true",
-        "help": "print one JSON object on standard output and nothing else",
-    },
-}
-
 
 class _Step(NamedTuple):
     #: What the check is trying, for the person who waits.
     trying: str
     checks: Callable[[], Iterable[Check]]
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Gives a parser the doctor's arguments."""
-    words = "the child's TOML; with --parent-role, the experiment"
-    parser.add_argument("file", nargs="?", metavar="FILE.toml", type=Path, help=words)
-    for name, options in _ARGUMENTS.items():
-        parser.add_argument(name, **options)
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -251,7 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m genkidama.plugins.doctor",
         description="Examines this machine, and the way to its parent.",
     )
-    add_arguments(parser)
+    for name, more in DOCTOR.options:
+        parser.add_argument(name, **more)
     options = parser.parse_args(arguments)
     try:
         return doctor(options)

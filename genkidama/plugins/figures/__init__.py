@@ -6,4 +6,7 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin()
+PLUGIN = Plugin(
+    verbs={"plot": "genkidama.plugins.figures.verbs:PLOT"},
+    run_methods={"plot": "genkidama.plugins.figures.plots:draw_runs"},
+)

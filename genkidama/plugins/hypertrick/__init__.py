@@ -35,6 +35,11 @@ _HOMES = {
 PLUGIN = Plugin(
     sections={"search": "genkidama.plugins.hypertrick.settings:SearchSettings"},
     checks={"search": "genkidama.plugins.hypertrick.settings:check"},
+    verbs={
+        "search": "genkidama.plugins.hypertrick.verbs:SEARCH",
+        "report": "genkidama.plugins.hypertrick.verbs:REPORT",
+    },
+    run_methods={"report": "genkidama.plugins.hypertrick.report:report_of"},
 )
 
 

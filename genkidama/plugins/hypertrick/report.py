@@ -21,16 +21,18 @@ from typing import Any
 
 import numpy as np
 
+from genkidama.config.allowlist import allowing, modules
 from genkidama.config.formatting import bar, clock, percent, plural, short_names, show
+from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.findings import Span, StudySnapshot, read
 from genkidama.plugins.hypertrick.importance import Importances, importances
 from genkidama.plugins.hypertrick.methods import METHODS
 from genkidama.plugins.hypertrick.records import SearchRecord, State, TrialRecord
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
-from genkidama.plugins.hypertrick.storage import open_study
-from genkidama.runs.directory import trial_folder
+from genkidama.plugins.hypertrick.storage import open_study, storage_url
+from genkidama.runs.directory import Run, trial_folder
 
-__all__ = ["report", "text"]
+__all__ = ["report", "report_of", "text"]
 
 #: Columns of a report: those of the smallest terminal.
 WIDTH = 80
@@ -48,6 +50,27 @@ _ENDINGS = {"completed": "●", "stopped": "×", "failed": "!"}
 
 #: How many improvements are listed at most.
 _MOST_STEPS = 10
+
+
+def report_of(run: Run, figures: str | Path | None = None) -> str:
+    """The report on a search, as `genkidama report` prints it.
+
+    Args:
+        run: a search, running or ended.
+        figures: the folder that figures are written to; none are drawn if absent.
+
+    Raises:
+        ConfigurationError: it is no search, or a package is missing.
+        EnvironmentFailure: the storage cannot be read, or the figures cannot be written.
+    """
+    experiment = run.experiment
+    settings = experiment.search
+    if settings is None:
+        raise ConfigurationError(f"{run.path}: is no search; `genkidama plot {run.path}` draws it")
+    url = storage_url(settings.storage, run.path)
+    folder = None if figures is None else Path(figures)
+    allow = allowing(modules(experiment.to_dict()))
+    return report(url, run.path.absolute().name, folder, str(run.path), allow)
 
 
 def report(url: str, name: str, folder: Path | None, directory: str, allow: str = "") -> str:

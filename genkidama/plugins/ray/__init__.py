@@ -35,7 +35,9 @@ _HOMES = {
     "layout": "genkidama.plugins.ray.places",
 }
 
-PLUGIN = Plugin()
+PLUGIN = Plugin(
+    verbs={"launch": "genkidama.plugins.ray.verbs:LAUNCH"},
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from genkidama.cli.progress import following
+from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.ray.driver import Driver, Part
 from genkidama.plugins.ray.node import ChildHost
 from genkidama.plugins.ray.places import connected, find_ray, layout, nodes_of, on_node
-from genkidama.plugins.sinks.feeds import Sinks, feeding
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import with_default_stop
 from genkidama.runs.resume import prepare_directory, resumable

@@ -6,4 +6,7 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin()
+PLUGIN = Plugin(
+    verbs={"play": "genkidama.plugins.render.verbs:PLAY"},
+    run_methods={"video": "genkidama.plugins.render.window:play"},
+)

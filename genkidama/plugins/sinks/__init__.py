@@ -6,4 +6,7 @@ from genkidama.config.plugin import Plugin
 
 __all__ = ["PLUGIN"]
 
-PLUGIN = Plugin()
+PLUGIN = Plugin(
+    verbs={"export": "genkidama.plugins.sinks.verbs:EXPORT"},
+    followers={"sinks": "genkidama.plugins.sinks.verbs:SINKS"},
+)

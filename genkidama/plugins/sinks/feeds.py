@@ -15,6 +15,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
@@ -30,16 +32,7 @@ from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error
 from genkidama.server.events import Evaluated, Event, Exchange, Measures, PhaseReported, from_line
 
-__all__ = [
-    "SINKS",
-    "Feeds",
-    "Points",
-    "Sink",
-    "SinkMaker",
-    "Sinks",
-    "feeding",
-    "sink_maker",
-]
+__all__ = ["SINKS", "Feeds", "Points", "Sink", "SinkMaker", "sink_maker"]
 
 Watch: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -87,7 +80,8 @@ SinkMaker: TypeAlias = Callable[[RunInfo], Any]
 
 
 def sink_maker(wanted: str | SinkMaker) -> tuple[str, SinkMaker]:
-    """The name of a sink, and what makes it.
+    """The name and the maker of a sink: of a maker, `"module:Class"`, a name of `SINKS`, or
+    `"tensorboard=FOLDER"`.
 
     Raises:
         ConfigurationError: there is no such sink, or its package is not installed.
@@ -96,17 +90,18 @@ def sink_maker(wanted: str | SinkMaker) -> tuple[str, SinkMaker]:
         return getattr(wanted, "__name__", type(wanted).__name__), wanted
     if is_import_string(wanted):
         return wanted, load_object(wanted, "sink")
-    if wanted not in SINKS:
+    name, given, folder = wanted.partition("=")
+    if name not in SINKS or (given and name != "tensorboard"):
         raise ConfigurationError(
             f"sink {wanted!r}: expected one of {', '.join(SINKS)}, or 'module:Class'"
         )
-    package, maker = SINKS[wanted]
+    package, maker = SINKS[name]
     if importlib.util.find_spec(package) is None:
         raise ConfigurationError(
-            f"sink {wanted!r}: needs {package}, which is not installed: "
-            f"pip install 'genkidama[{wanted}]'"
+            f"sink {name!r}: needs {package}, which is not installed: "
+            f"pip install 'genkidama[{name}]'"
         )
-    return wanted, maker
+    return name, partial(services.TensorBoard, folder=Path(folder)) if given else maker
 
 
 class Points:
@@ -240,15 +235,6 @@ class Feeds:
             thread.close()
         self.dropped = sum(thread.dropped for thread in self._threads)
         self._threads = []
-
-
-#: The wanted sinks, or those made already.
-Sinks: TypeAlias = Iterable[str | SinkMaker] | Feeds
-
-
-def feeding(sinks: Sinks, say: Callable[[str], None] | None) -> Feeds:
-    """The wanted sinks; errors as `Feeds`."""
-    return sinks if isinstance(sinks, Feeds) else Feeds(sinks, say)
 
 
 class _Thread:

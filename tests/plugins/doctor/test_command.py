@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -18,7 +17,7 @@ import pytest
 import genkidama
 from genkidama.cli.parser import make_parser
 from genkidama.config.role import Role
-from genkidama.plugins.doctor.__main__ import _examine, _for_each_part, _Step, add_arguments, main
+from genkidama.plugins.doctor.__main__ import _examine, _for_each_part, _Step, main
 from genkidama.plugins.doctor.checks import Check
 from genkidama.protocol.messages import PROTOCOL
 from tests.certificates import Authority, Signed, needs_openssl
@@ -350,19 +349,8 @@ def test_no_color_and_no_terminal(
     assert capsys.readouterr().out == "ok  torch        2.9.1\n"
 
 
-def test_the_doctor_takes_the_same_words_with_and_without_the_rest_of_genkidama() -> None:
-    alone = argparse.ArgumentParser()
-    add_arguments(alone)
-    words = ["child.toml", "--cores", "2", "--parent-role", "--out", "there", "--json"]
-    found = vars(alone.parse_args(words))
-    assert found["file"] == Path("child.toml") and found["out"] == Path("there")
-    assert (found["cores"], found["parent_role"], found["json"]) == ("2", True, True)
-    assert vars(make_parser().parse_args(["doctor", *words])) == found | {"verb": "doctor"}
-
-
 def test_what_is_not_typed_is_absent_but_the_directory_of_runs() -> None:
-    alone = argparse.ArgumentParser()
-    add_arguments(alone)
-    found = vars(alone.parse_args([]))
+    found = vars(make_parser().parse_args(["doctor"]))
+    del found["verb"]
     assert found.pop("out") == Path("runs")
     assert not any(found.values())

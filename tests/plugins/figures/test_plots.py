@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.figures import plots
 from genkidama.plugins.figures.plots import Series, draw_diagnostics, draw_runs, series_of
+from genkidama.plugins.figures.verbs import OVER, run_plot
+from genkidama.runs.curves import AXES
 from genkidama.runs.directory import Run
 from genkidama.runs.evaluation import Evaluation
 from genkidama.runs.figure_style import COLOURS
@@ -117,3 +120,18 @@ def test_a_chart_for_each_figure_that_was_measured_and_a_line_a_child(tmp_path: 
 
 def test_a_run_that_measured_nothing_has_no_such_figure(tmp_path: Path) -> None:
     assert draw_diagnostics([Series("old", [run(tmp_path / "old")])], "steps") is None
+
+
+def test_runs_are_drawn_beside_a_single_one_or_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one, two = run(tmp_path / "one"), run(tmp_path / "two", seed=1)
+    assert run_plot(Namespace(runs=[one.path], out=None, over="seconds")) == 0
+    assert (one.path / "figures" / "learning.png").is_file()
+    assert run_plot(Namespace(runs=[one.path, two.path], out=None, over="steps")) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "figures/learning.svg"
+
+
+def test_curves_can_be_drawn_over_each_of_their_axes() -> None:
+    assert tuple(AXES) == OVER

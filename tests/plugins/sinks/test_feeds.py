@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from genkidama.cli.progress import feeding
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.sinks import feeds
-from genkidama.plugins.sinks.feeds import SINKS, Feeds, Points, feeding, sink_maker
+from genkidama.plugins.sinks.feeds import SINKS, Feeds, Points, sink_maker
 from genkidama.plugins.sinks.services import Point, RunInfo
 from genkidama.runs.directory import Run
 from genkidama.server.events import Event, as_lines

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from genkidama.cli.parser import make_parser
-from genkidama.cli.tracking import export, requested_sinks
+from genkidama.cli.progress import Feed, feeding
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.sinks.feeds import Feeds
+from genkidama.plugins.sinks.verbs import run_export as export
 from genkidama.server.events import as_lines
 from tests.helpers import small
 from tests.plugins.sinks.test_feeds import Failing, Noting, made
@@ -18,14 +19,15 @@ from tests.stories import exchange
 NOTING, FAILING = (f"{kind.__module__}:{kind.__name__}" for kind in (Noting, Failing))
 
 
-def asked(*words: str) -> Feeds:
-    return requested_sinks(make_parser().parse_args(words))
+def asked(*words: str) -> Feed:
+    return feeding(make_parser().parse_args(words).sinks, None)
 
 
 def test_train_search_and_launch_take_sinks(tmp_path: Path) -> None:
     for words in (["train", "x"], ["search", "x"], ["launch", "x", "--ray"]):
-        assert [name for name, _ in asked(*words)._makers] == []
+        assert make_parser().parse_args(words).sinks == []
         found = asked(*words, "--log", NOTING, "--log", FAILING)
+        assert isinstance(found, Feeds)
         assert [name for name, _ in found._makers] == [NOTING, FAILING]
     with pytest.raises(ConfigurationError, match="sink 'weights': expected one of tensorboard, w"):
         asked("train", "x", "--log", "weights")

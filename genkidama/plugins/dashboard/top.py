@@ -1,4 +1,4 @@
-"""`genkidama top URL`: the page in a terminal, attached from anywhere; and `genkidama serve`."""
+"""`genkidama top URL`: the page in a terminal, attached from anywhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs.status import fold, line
 from genkidama.runtime.pacing import Backoff, Once
 
-__all__ = ["VIEW_VARIABLE", "serve", "top"]
+__all__ = ["VIEW_VARIABLE", "top"]
 
 #: An address in this variable, with its token, stands in no list of processes.
 VIEW_VARIABLE = "GENKIDAMA_VIEW"
@@ -48,14 +48,6 @@ def top(options: argparse.Namespace) -> int:
         asyncio.run(display.run())
     if options.once:
         display.print()
-    return 0
-
-
-def serve(options: argparse.Namespace) -> int:
-    """Shows runs in directories, in a browser on this machine."""
-    from genkidama.plugins.dashboard.run_browser import show
-
-    show(options.runs, options.listen, lambda line: print(line, flush=True))
     return 0
 
 

@@ -1,12 +1,10 @@
-"""`genkidama play`: what may be typed, and what it does."""
+"""`genkidama play`."""
 
 from __future__ import annotations
 
 import argparse
 
 from genkidama.cli.options import ALLOW, WEIGHTS, Verb, flag, number, path
-
-__all__ = ["PLAY", "play"]
 
 PLAY = Verb(
     "watch a policy play, in a window or as a film",
@@ -53,12 +51,12 @@ PLAY = Verb(
         ),
         ("genkidama play runs/first --video small.gif --every 3", "a small one"),
     ),
+    run="genkidama.plugins.render.verbs:run_play",
 )
 
 
-def play(options: argparse.Namespace) -> int:
+def run_play(options: argparse.Namespace) -> int:
     """Shows a policy that plays."""
-    # It imports torch and what draws.
     from genkidama.plugins.render import window
 
     given = {key: value for key, value in vars(options).items() if key not in ("verb", "target")}

@@ -1,0 +1,52 @@
+"""`genkidama top` and `genkidama serve`."""
+
+from __future__ import annotations
+
+import argparse
+
+from genkidama.cli.options import Verb, flag, path
+
+TOP = Verb(
+    "show a run of a parent somewhere in this terminal",
+    "Shows how a run goes, attached from anywhere; connects again when the parent was away.",
+    (
+        (
+            "url",
+            {
+                "nargs": "?",
+                "metavar": "URL",
+                "help": "http://HOST:PORT, or what `genkidama token --viewer` prints; - reads "
+                "it from standard input (default: $GENKIDAMA_VIEW)",
+            },
+        ),
+        flag("--once", "print it once, and end"),
+    ),
+    (("genkidama top http://127.0.0.1:8765", "a parent on this machine"),),
+    run="genkidama.plugins.dashboard.top:top",
+)
+
+SERVE = Verb(
+    "show runs in a browser, without a parent",
+    "Shows runs in directories in a browser on this machine: one run, or several to compare.",
+    (
+        path("runs", "run directories, or folders of such, as runs/", nargs="+"),
+        (
+            "--listen",
+            {
+                "metavar": "HOST:PORT",
+                "default": "127.0.0.1:8766",
+                "help": "where the page is, on this machine alone (default: 127.0.0.1:8766)",
+            },
+        ),
+    ),
+    (("genkidama serve runs/", "all runs in this folder, side by side"),),
+    run="genkidama.plugins.dashboard.verbs:run_serve",
+)
+
+
+def run_serve(options: argparse.Namespace) -> int:
+    """Shows runs in directories, in a browser on this machine."""
+    from genkidama.plugins.dashboard.run_browser import show
+
+    show(options.runs, options.listen, lambda line: print(line, flush=True))
+    return 0

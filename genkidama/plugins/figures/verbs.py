@@ -1,0 +1,41 @@
+"""`genkidama plot`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from genkidama.cli.options import Verb, path
+
+#: The axes of `genkidama.runs.curves`, which imports NumPy.
+OVER = ("steps", "seconds", "episodes", "updates")
+
+PLOT = Verb(
+    "draw how runs learned",
+    "Draws the learning curves and diagnostics of runs, as PNG and SVG; of a single one its "
+    "children, too. Runs that differ in their seeds alone are one line with a band.",
+    (
+        path("runs", "run directories, or one search's", nargs="+"),
+        ("--over", {"choices": OVER, "default": "steps", "help": "what is on the axis"}),
+        path("--out", "where to (default: figures/ in a single run's directory, or here)"),
+    ),
+    (
+        ("genkidama plot runs/first", "one run: learning, children, diagnostics, returns"),
+        ("genkidama plot runs/a-* runs/b-* --over seconds", "two settings, several seeds each"),
+    ),
+    run="genkidama.plugins.figures.verbs:run_plot",
+)
+
+
+def run_plot(options: argparse.Namespace) -> int:
+    """Draws runs, or one search."""
+    from genkidama.plugins.figures.plots import draw_runs
+    from genkidama.runs.run import Run
+
+    runs = [Run.open(path) for path in options.runs]
+    if len(runs) == 1:
+        paths = runs[0].plot(options.out, options.over)
+    else:
+        paths = draw_runs(runs, options.out or Path("figures"), options.over)
+    print(*paths, sep="\n")
+    return 0

@@ -1,0 +1,91 @@
+"""`genkidama search` and `genkidama report`."""
+
+from __future__ import annotations
+
+import argparse
+
+from genkidama.cli.options import ALLOW, OUT, SEED, Verb, file, flag, number, path, setting
+
+SEARCH = Verb(
+    "search for hyperparameters",
+    "Searches for hyperparameters with HyperTrick.",
+    (
+        file("an experiment with a [search] (not needed with --resume)"),
+        number(
+            "--nodes",
+            "child processes on this machine, one trial each (default: 2)",
+            default=2,
+        ),
+        number("--cores", "core processes of each node (default: the CPU cores, shared out)"),
+        (
+            "--listen",
+            {
+                "metavar": "HOST:PORT",
+                "help": "let children on other machines take part, as 0.0.0.0:8765",
+            },
+        ),
+        SEED,
+        OUT,
+        path("--resume", "go on with this search"),
+        ALLOW,
+        setting("search.trials=100"),
+        flag("--no-figures", "draw nothing at the end"),
+    ),
+    (
+        ("genkidama search lunarlander/search", "an example, by its name"),
+        (
+            "genkidama parent mine.toml --out runs/search",
+            "on other machines, each with genkidama join; then genkidama report",
+        ),
+        ("genkidama search --resume runs/search", "go on with it"),
+    ),
+    run="genkidama.plugins.hypertrick.verbs:run_search",
+    starts_run=True,
+)
+
+REPORT = Verb(
+    "what a search has found, while it runs or afterwards",
+    "Reports on a search.",
+    (
+        path("run", "a search's run directory"),
+        path("--figures", "draw the figures there (PNG and SVG)"),
+    ),
+    (("genkidama report runs/search --figures figures", "the text, and the figures as files"),),
+    run="genkidama.plugins.hypertrick.verbs:run_report",
+)
+
+
+def run_search(options: argparse.Namespace) -> int:
+    """Searches on this machine, and reports on the search."""
+    from genkidama.cli.cluster import check_search, search
+    from genkidama.cli.progress import Progress
+    from genkidama.cli.verbs import closing_display, experiment_of, say_reason
+    from genkidama.runtime.import_strings import check_environment
+
+    experiment = experiment_of(options, "what is searched?")
+    check_search(experiment)
+    check_environment(experiment)
+    progress = Progress(experiment)
+    with closing_display(progress):
+        run = search(
+            experiment,
+            nodes=options.nodes,
+            cores=options.cores,
+            listen=options.listen,
+            out=options.out,
+            resume=options.resume,
+            watch=progress,
+            sinks=getattr(options, "sinks", ()),
+            say=progress.say,
+        )
+    say_reason(progress)
+    print(run.report(None if options.no_figures else run.path / "figures"))
+    return 0
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """Reports on a search."""
+    from genkidama.runs.run import Run
+
+    print(Run.open(options.run).report(options.figures))
+    return 0

@@ -1,0 +1,63 @@
+"""`genkidama export`, and the options of each verb that starts a run."""
+
+from __future__ import annotations
+
+import argparse
+
+from genkidama.cli.options import Follower, Option, Verb, path
+
+#: Both leave their sinks in one list.
+_OPTIONS: tuple[Option, ...] = (
+    (
+        "--tensorboard",
+        {
+            "dest": "sinks",
+            "action": "append",
+            "default": [],
+            "type": lambda folder: f"tensorboard={folder}" if folder else "tensorboard",
+            "nargs": "?",
+            "const": "",
+            "metavar": "DIR",
+            "help": "event files for TensorBoard (default DIR: tensorboard/ in the run's "
+            "directory)",
+        },
+    ),
+    (
+        "--log",
+        {
+            "dest": "sinks",
+            "action": "append",
+            "default": [],
+            "metavar": "SINK",
+            "help": "carry the figures to wandb, mlflow, trackio or module:Class; repeatable "
+            "(docs/sinks.md)",
+        },
+    ),
+)
+
+SINKS = Follower(_OPTIONS, "genkidama.plugins.sinks.feeds:Feeds")
+
+EXPORT = Verb(
+    "carry a run's figures to TensorBoard, W&B, MLflow or trackio",
+    "Carries the figures of a run that has ended, or of what there is of it, to other tools.",
+    (path("run", "a run directory"), *_OPTIONS),
+    (("genkidama export runs/first --tensorboard", "then: tensorboard --logdir runs"),),
+    run="genkidama.plugins.sinks.verbs:run_export",
+)
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Carries the figures of a run to other tools."""
+    from genkidama.errors import ConfigurationError
+    from genkidama.plugins.sinks.feeds import Feeds
+    from genkidama.runs.run import Run
+
+    if not options.sinks:
+        raise ConfigurationError("export: where to? give --tensorboard or --log SINK")
+    run = Run.open(options.run)
+    feeds = Feeds(options.sinks)
+    with feeds:
+        feeds.begin(run, None)
+        for line in run.history():
+            feeds.take(line)
+    return min(1, feeds.dropped)
