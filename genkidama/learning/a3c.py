@@ -11,21 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from genkidama.config.schedules import SCHEDULES
 from genkidama.config.sections import Algorithm
+from genkidama.learning.learners import entropy_coefficient, evaluated, normalized, note_losses
 from genkidama.learning.model import Model
+from genkidama.learning.numpy_gradients import a3c_slopes
 from genkidama.learning.rollout import Rollout, advantages, vtrace
-from genkidama.protocol.diagnostics import Diagnostics, approximate_kl
+from genkidama.protocol.diagnostics import approximate_kl
 
-__all__ = [
-    "A3C",
-    "a3c_loss",
-    "a3c_slopes",
-    "entropy_coefficient",
-    "evaluated",
-    "normalized",
-    "note_losses",
-]
+__all__ = ["A3C", "a3c_loss"]
 
 Array = npt.NDArray[Any]
 
@@ -54,91 +47,6 @@ def a3c_loss(
     return loss
 
 
-def a3c_slopes(
-    value: Array, advantage: Array, returns: Array, c_e: float, algorithm: Algorithm
-) -> tuple[Array, Array, float]:
-    """The derivatives of `a3c_loss` with respect to log π, V and each entropy.
-
-    With s = 1/n for the mean and 1 for the sum: −s·A_t, 2·s·c_v·(V_t − R_t) and −s·c_e.
-    """
-    share = np.float32(1.0 if algorithm.reduction == "sum" else 1.0 / len(value))
-    if algorithm.normalize_advantages:
-        advantage = normalized(torch.from_numpy(advantage)).numpy()
-    at_value = (2.0 * share * np.float32(algorithm.value_coefficient)) * (value - returns)
-    return -share * advantage, at_value, -float(share) * c_e
-
-
-def normalized(advantage: Tensor) -> Tensor:
-    """Mean 0 and standard deviation 1; a batch of one step stays as it is."""
-    if len(advantage) < 2:
-        return advantage
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-
-
-def note_losses(
-    diagnostics: Diagnostics,
-    algorithm: Algorithm,
-    c_e: float,
-    policy_loss: float,
-    residual: Array,
-    entropy: float,
-    **more: float,
-) -> None:
-    """Notes the losses of an actor-critic's update: means over its n steps, and what it minimizes.
-
-    Args:
-        policy_loss: of a step.
-        residual: R_t − V(s_t), (n,).
-        entropy: of a step.
-        more: further diagnostics.
-    """
-    n = len(residual)
-    value_loss = float(np.dot(residual, residual)) / n
-    loss = policy_loss + algorithm.value_coefficient * value_loss - c_e * entropy
-    diagnostics.add(
-        n,
-        loss=loss * (n if algorithm.reduction == "sum" else 1),
-        policy_loss=policy_loss,
-        value_loss=value_loss,
-        entropy=entropy,
-        **more,
-    )
-
-
-def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
-    """c_e when so much of the run is done."""
-    return SCHEDULES[algorithm.entropy_schedule](
-        algorithm.entropy_coefficient,
-        algorithm.final_entropy_coefficient,
-        progress / algorithm.entropy_fraction,
-    )
-
-
-def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Array]:
-    """What the network says of a rollout's n steps and k cuts, for any learner.
-
-    Returns:
-        The policy's outputs (n, outputs) and the values (n,) of the steps, on the model's device;
-        these values again, and those of the observations after the cuts (k,), as arrays.
-    """
-    n, cut_values = len(rollout.rewards), rollout.cut_values
-    if model.by_hand is not None and not torch.is_grad_enabled():
-        seen = rollout.observations
-        if cut_values is None:
-            seen = torch.cat((seen, rollout.cut_observations))
-        found, known = model.by_hand.evaluate(seen.numpy())
-        behind = known[n:] if cut_values is None else cut_values
-        return torch.from_numpy(found[:n]), torch.from_numpy(known[:n]), known[:n], behind
-    if cut_values is not None:
-        outputs, values = model.network(rollout.observations.to(model.device))
-        return outputs, values, values.detach().cpu().numpy(), cut_values
-    outputs, values = model.network(
-        torch.cat((rollout.observations, rollout.cut_observations)).to(model.device)
-    )
-    known = values.detach().cpu().numpy()
-    return outputs[:n], values[:n], known[:n], known[n:]
-
-
 class A3C:
     """The learner `algorithm.name = "a3c"`: one loss a batch.
 
@@ -148,26 +56,22 @@ class A3C:
     def __init__(self, algorithm: Algorithm, model: Model) -> None:
         self._algorithm = algorithm
         self._model = model
+        self._off_policy = algorithm.vtrace
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        head = self._model.head
-        device = self._model.device
+        head, device = self._model.head, self._model.device
         outputs, value, values, cut_values = evaluated(self._model, rollout)
         log_pi = head.log_probability(outputs, rollout.actions.to(device))
         known = log_pi.detach().cpu().numpy()
-        advantage, returns = (
-            torch.from_numpy(array).to(device)
-            for array in self._targets(rollout, known, values, cut_values)
-        )
+        targets = self._targets(rollout, known, values, cut_values)
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
+        self._note(rollout, outputs.detach(), known, values, *targets, c_e)
+        advantage, returns = (torch.from_numpy(array).to(device) for array in targets)
         entropy = head.entropy(outputs) if c_e else log_pi
-        if rollout.diagnostics is not None and rollout.diagnostics.due(len(values)):
-            arrays = advantage.cpu().numpy(), returns.cpu().numpy()
-            self._note(rollout, outputs.detach(), known, values, *arrays, c_e)
         yield a3c_loss(log_pi, entropy, value, advantage, returns, c_e, self._algorithm)
 
     def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
-        """The gradient of the loss, written by hand."""
+        """The gradient of `losses` in NumPy."""
         network = self._model.by_hand
         assert network is not None
         n, cut_values = len(rollout.rewards), rollout.cut_values
@@ -175,24 +79,35 @@ class A3C:
         if cut_values is None:
             seen = torch.cat((seen, rollout.cut_observations))
         outputs, values = network.forward(seen.numpy())
-        actions = rollout.actions.numpy()
-        log_pi, back = self._model.head.slopes(outputs[:n], actions)  # type: ignore[attr-defined]
         known, behind = values[:n], values[n:] if cut_values is None else cut_values
+        slopes = self._model.head.slopes  # type: ignore[attr-defined]
+        log_pi, back = slopes(outputs[:n], rollout.actions.numpy())
         advantage, returns = self._targets(rollout, log_pi, known, behind)
         c_e = entropy_coefficient(self._algorithm, rollout.progress)
-        at_log_pi, at_value, at_entropy = a3c_slopes(
+        self._note(rollout, torch.from_numpy(outputs[:n]), log_pi, known, advantage, returns, c_e)
+        if self._algorithm.normalize_advantages:
+            advantage = normalized(torch.from_numpy(advantage)).numpy()
+        # The observations after the cuts give targets alone: no gradient comes back from there.
+        at_outputs, at_values = np.zeros_like(outputs), np.zeros_like(values)
+        at_log_pi, at_values[:n], at_entropy = a3c_slopes(
             known, advantage, returns, c_e, self._algorithm
         )
-        # The observations after the cuts were only looked at: nothing comes back from there.
-        at_outputs = np.zeros_like(outputs)
         at_outputs[:n] = back(at_log_pi, at_entropy)
-        at_values = np.zeros_like(values)
-        at_values[:n] = at_value
-        if rollout.diagnostics is not None and rollout.diagnostics.due(n):
-            seen_outputs = torch.from_numpy(outputs[:n])
-            self._note(rollout, seen_outputs, log_pi, known, advantage, returns, c_e)
         network.backward(at_outputs, at_values)
         yield
+
+    def _targets(
+        self, rollout: Rollout, log_pi: Array, values: Array, cut_values: Array
+    ) -> tuple[Array, Array]:
+        """A_t and R_t, corrected by V-trace if an older policy has acted: both (n,)."""
+        algorithm = self._algorithm
+        known = rollout, values, cut_values, algorithm.gamma, algorithm.gae_lambda
+        if self._off_policy and rollout.log_mu is not None:
+            log_ratio = log_pi - rollout.log_mu
+            returns, weights = vtrace(*known, log_ratio, algorithm.vtrace_rho, algorithm.vtrace_c)
+            return weights, returns
+        weights = advantages(*known)
+        return weights, values + weights
 
     def _note(
         self,
@@ -204,9 +119,10 @@ class A3C:
         returns: Array,
         c_e: float,
     ) -> None:
-        """Notes how this update goes; all but `outputs` are (n,)."""
+        """Notes how this update goes, if somebody asks; all but `outputs` are (n,)."""
         diagnostics = rollout.diagnostics
-        assert diagnostics is not None
+        if diagnostics is None or not diagnostics.due(len(values)):
+            return
         if self._algorithm.normalize_advantages:
             advantage = normalized(torch.from_numpy(advantage)).numpy()
         more = {}
@@ -222,24 +138,3 @@ class A3C:
             **more,
         )
         diagnostics.add_values(values, returns)
-
-    def _targets(
-        self, rollout: Rollout, log_pi: Array, values: Array, cut_values: Array
-    ) -> tuple[Array, Array]:
-        """A_t and R_t, corrected by V-trace if it is asked for: both (n,)."""
-        algorithm = self._algorithm
-        gamma, gae_lambda = algorithm.gamma, algorithm.gae_lambda
-        if algorithm.vtrace and rollout.log_mu is not None:
-            targets, weights = vtrace(
-                rollout,
-                log_pi - rollout.log_mu,
-                values,
-                cut_values,
-                gamma,
-                gae_lambda,
-                algorithm.vtrace_rho,
-                algorithm.vtrace_c,
-            )
-            return weights, targets
-        weights = advantages(rollout, values, cut_values, gamma, gae_lambda)
-        return weights, values + weights

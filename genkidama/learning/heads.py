@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from genkidama.learning.environments import columns, converter, supported
+from genkidama.learning.numpy_gradients import categorical_slopes, gaussian_slopes
 
 __all__ = [
     "Categorical",
     "Gaussian",
     "Head",
-    "Slopes",
     "same_owner",
     "head_for",
     "samples_of_lanes",
@@ -79,15 +79,6 @@ class Head(Protocol):
     def to_environment(self, action: Any) -> Any:
         """The stored action as the environment takes it."""
         ...
-
-
-class Slopes(NamedTuple):
-    """log π(a|s) of a batch, float32 (B,), and the way from there back to the outputs."""
-
-    log_pi: Array
-    #: The gradient at the outputs (B, outputs), given that at `log_pi` (B,) and at the entropy of
-    #: each, which is the same number for all.
-    back: Callable[[Array, float], Array]
 
 
 class Categorical:
@@ -162,29 +153,11 @@ class Categorical:
 
         return sample
 
+    slopes = staticmethod(categorical_slopes)
+
     def mode(self, outputs: Array) -> np.int64:
         action: np.int64 = outputs.argmax()
         return action
-
-    def slopes(self, outputs: Array, actions: Array) -> Slopes:
-        """∂log π(a)/∂o = 1_a − π, and ∂H/∂o = −π(log π + H)."""
-        shifted = outputs - outputs.max(1, keepdims=True)
-        exponentials = np.exp(shifted)
-        total = exponentials.sum(1, keepdims=True)
-        log_pi = shifted - np.log(total)
-        pi = exponentials / total
-        rows = np.arange(len(outputs))
-        taken = actions[:, 0]
-
-        def back(at_log_pi: Array, at_entropy: float) -> Array:
-            result: Array = pi * -at_log_pi[:, None]
-            result[rows, taken] += at_log_pi
-            if at_entropy:
-                weighted = pi * log_pi
-                result -= at_entropy * (weighted - pi * weighted.sum(1, keepdims=True))
-            return result
-
-        return Slopes(log_pi[rows, taken], back)
 
     def to_environment(self, action: np.int64) -> np.int64:
         return action + self._start if self._start else action
@@ -261,19 +234,7 @@ class Gaussian:
     def mode(self, outputs: Array) -> Array:
         return outputs[: self.columns].copy()
 
-    def slopes(self, outputs: Array, actions: Array) -> Slopes:
-        """With z = (a − m)/σ: ∂log π(a)/∂m = z/σ, ∂log π(a)/∂log σ = z² − 1, ∂H/∂log σ = 1."""
-        log_deviation = outputs[:, self.columns :]
-        inverse = np.exp(-log_deviation)
-        z = (actions - outputs[:, : self.columns]) * inverse
-        log_pi = -(0.5 * z * z + log_deviation + np.float32(0.5 * _LOG_2PI)).sum(1)
-
-        def back(at_log_pi: Array, at_entropy: float) -> Array:
-            weight = at_log_pi[:, None]
-            at_deviation = weight * (z * z - 1.0) + np.float32(at_entropy)
-            return np.concatenate((weight * z * inverse, at_deviation), 1)
-
-        return Slopes(log_pi, back)
+    slopes = staticmethod(gaussian_slopes)
 
 
 def same_owner(owner: object, name: str, *others: str) -> bool:

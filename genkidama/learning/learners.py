@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from genkidama.config.schedules import SCHEDULES
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
 from genkidama.learning.heads import same_owner
@@ -21,13 +24,19 @@ from genkidama.runtime.user_errors import describe_error
 __all__ = [
     "Learner",
     "by_autograd",
+    "entropy_coefficient",
+    "evaluated",
     "gradients",
     "make_learner",
+    "normalized",
+    "note_losses",
     "reads_log_mu",
     "reads_replay",
     "reads_target",
     "updates",
 ]
+
+Array = npt.NDArray[Any]
 
 
 class Learner(Protocol):
@@ -157,3 +166,77 @@ def updates(
             diagnostics.close(clip_gradient(gradient, math.inf) if norm is None else norm)
         optimizer.step(gradient, rate)
         yield
+
+
+# Actor-critics.
+
+
+def normalized(advantage: Tensor) -> Tensor:
+    """Mean 0 and standard deviation 1; a batch of one step stays as it is."""
+    if len(advantage) < 2:
+        return advantage
+    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+
+
+def note_losses(
+    diagnostics: Diagnostics,
+    algorithm: Algorithm,
+    c_e: float,
+    policy_loss: float,
+    residual: Array,
+    entropy: float,
+    **more: float,
+) -> None:
+    """Notes the losses of an actor-critic's update: means over its n steps, and what it minimizes.
+
+    Args:
+        policy_loss: of a step.
+        residual: R_t − V(s_t), (n,).
+        entropy: of a step.
+        more: further diagnostics.
+    """
+    n = len(residual)
+    value_loss = float(np.dot(residual, residual)) / n
+    loss = policy_loss + algorithm.value_coefficient * value_loss - c_e * entropy
+    diagnostics.add(
+        n,
+        loss=loss * (n if algorithm.reduction == "sum" else 1),
+        policy_loss=policy_loss,
+        value_loss=value_loss,
+        entropy=entropy,
+        **more,
+    )
+
+
+def entropy_coefficient(algorithm: Algorithm, progress: float) -> float:
+    """c_e when so much of the run is done."""
+    return SCHEDULES[algorithm.entropy_schedule](
+        algorithm.entropy_coefficient,
+        algorithm.final_entropy_coefficient,
+        progress / algorithm.entropy_fraction,
+    )
+
+
+def evaluated(model: Model, rollout: Rollout) -> tuple[Tensor, Tensor, Array, Array]:
+    """What the network says of a rollout's n steps and k cuts, for any learner.
+
+    Returns:
+        The policy's outputs (n, outputs) and the values (n,) of the steps, on the model's device;
+        these values again, and those of the observations after the cuts (k,), as arrays.
+    """
+    n, cut_values = len(rollout.rewards), rollout.cut_values
+    if model.by_hand is not None and not torch.is_grad_enabled():
+        seen = rollout.observations
+        if cut_values is None:
+            seen = torch.cat((seen, rollout.cut_observations))
+        found, known = model.by_hand.evaluate(seen.numpy())
+        behind = known[n:] if cut_values is None else cut_values
+        return torch.from_numpy(found[:n]), torch.from_numpy(known[:n]), known[:n], behind
+    if cut_values is not None:
+        outputs, values = model.network(rollout.observations.to(model.device))
+        return outputs, values, values.detach().cpu().numpy(), cut_values
+    outputs, values = model.network(
+        torch.cat((rollout.observations, rollout.cut_observations)).to(model.device)
+    )
+    known = values.detach().cpu().numpy()
+    return outputs[:n], values[:n], known[:n], known[n:]

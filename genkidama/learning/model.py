@@ -27,7 +27,7 @@ from genkidama.config.sections import Algorithm, Environment
 from genkidama.errors import ConfigurationError
 from genkidama.learning.heads import Head, head_for
 from genkidama.learning.networks import NETWORKS, Network
-from genkidama.learning.numpy_mlp import NumpyMLP
+from genkidama.learning.numpy_gradients import NumpyMLP
 from genkidama.protocol.vector import STATISTICS, Signature
 from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from genkidama.config.sections import Network as NetworkSettings
 from genkidama.errors import ConfigurationError
 from genkidama.learning.heads import head_for
-from genkidama.learning.numpy_mlp import ACTIVATIONS, NumpyMLP, layers_of, views_of
+from genkidama.learning.numpy_gradients import ACTIVATIONS, NumpyMLP, layers_of, views_of
 
 __all__ = ["NETWORKS", "ActorCritic", "Convolutional", "Network"]
 

@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from genkidama.config.sections import Algorithm
-from genkidama.learning.a3c import entropy_coefficient, evaluated, normalized, note_losses
+from genkidama.learning.learners import entropy_coefficient, evaluated, normalized, note_losses
 from genkidama.learning.model import Model
+from genkidama.learning.numpy_gradients import ppo_slopes
 from genkidama.learning.rollout import Rollout, advantages
-from genkidama.protocol.diagnostics import approximate_kl
+from genkidama.protocol.diagnostics import Diagnostics, approximate_kl
 
-__all__ = ["PPO", "ppo_loss", "ppo_slopes"]
+__all__ = ["PPO", "ppo_loss"]
 
 Array = npt.NDArray[Any]
 
@@ -52,27 +53,6 @@ def ppo_loss(
     return loss
 
 
-def ppo_slopes(
-    log_pi: Array,
-    old_log_pi: Array,
-    value: Array,
-    advantage: Array,
-    returns: Array,
-    c_e: float,
-    algorithm: Algorithm,
-) -> tuple[Array, Array, float]:
-    """The derivatives of `ppo_loss` with respect to log π, V and each entropy.
-
-    With s = 1/m for the mean and 1 for the sum, ∂/∂log π_t = −s·A_t·ρ_t, or 0 where the clipped
-    ratio is the smaller term; ∂/∂V_t = 2·s·c_v·(V_t − R_t); ∂/∂H_t = −s·c_e.
-    """
-    share = np.float32(1.0 if algorithm.reduction == "sum" else 1.0 / len(log_pi))
-    ratio = np.exp(log_pi - old_log_pi)
-    counts = np.where(advantage > 0.0, ratio <= 1.0 + algorithm.clip, ratio >= 1.0 - algorithm.clip)
-    at_value = (2.0 * share * np.float32(algorithm.value_coefficient)) * (value - returns)
-    return -share * advantage * ratio * counts, at_value, -float(share) * c_e
-
-
 class PPO:
     """The learner `algorithm.name = "ppo"`: `epochs` passes of minibatches.
 
@@ -84,53 +64,47 @@ class PPO:
         self._model = model
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
-        algorithm = self._algorithm
-        head = self._model.head
-        network = self._model.network
-        batch = self._batch(rollout)
-        c_e = entropy_coefficient(algorithm, rollout.progress)
-        for _ in range(algorithm.epochs):
-            order = torch.randperm(len(batch[0]), generator=rng).to(self._model.device)
-            # One shuffled copy an epoch, cut into minibatches: gathering each of them costs more.
-            shuffled = (column[order].split(algorithm.minibatch_size) for column in batch)
-            for state, action, old, weight, target in zip(*shuffled, strict=True):
-                outputs, value = network(state)
-                log_pi = head.log_probability(outputs, action)
-                entropy = head.entropy(outputs) if c_e else log_pi
-                if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
-                    seen = (log_pi.detach(), old, value.detach(), weight, target)
-                    arrays = [one.cpu().numpy() for one in seen]
-                    self._note(rollout, outputs.detach(), c_e, *arrays)
-                yield ppo_loss(log_pi, old, entropy, value, weight, target, c_e, algorithm)
+        head, network = self._model.head, self._model.network
+        c_e = entropy_coefficient(self._algorithm, rollout.progress)
+        for state, action, old, advantage, returns in self._minibatches(rollout, rng):
+            outputs, value = network(state)
+            log_pi = head.log_probability(outputs, action)
+            entropy = head.entropy(outputs) if c_e else log_pi
+            if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
+                known = (log_pi.detach(), old, value.detach(), advantage, returns)
+                arrays = [one.cpu().numpy() for one in known]
+                self._note(rollout.diagnostics, outputs.detach(), c_e, *arrays)
+            yield ppo_loss(log_pi, old, entropy, value, advantage, returns, c_e, self._algorithm)
 
     def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
-        """The gradients of `losses`, written by hand."""
-        algorithm = self._algorithm
+        """The gradients of `losses` in NumPy."""
         network = self._model.by_hand
         assert network is not None
-        batch = [column.numpy() for column in self._batch(rollout)]
-        c_e = entropy_coefficient(algorithm, rollout.progress)
-        n = len(batch[0])
-        for _ in range(algorithm.epochs):
-            order = torch.randperm(n, generator=rng).numpy()
-            shuffled = [column[order] for column in batch]
-            for start in range(0, n, algorithm.minibatch_size):
-                part = slice(start, start + algorithm.minibatch_size)
-                state, action, old, weight, target = (column[part] for column in shuffled)
-                outputs, value = network.forward(state)
-                log_pi, back = self._model.head.slopes(outputs, action)  # type: ignore[attr-defined]
-                at_log_pi, at_value, at_entropy = ppo_slopes(
-                    log_pi, old, value, weight, target, c_e, algorithm
-                )
-                if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
-                    seen = torch.from_numpy(outputs)
-                    self._note(rollout, seen, c_e, log_pi, old, value, weight, target)
-                network.backward(back(at_log_pi, at_entropy), at_value)
-                yield
+        slopes = self._model.head.slopes  # type: ignore[attr-defined]
+        c_e = entropy_coefficient(self._algorithm, rollout.progress)
+        for minibatch in self._minibatches(rollout, rng):
+            state, action, old, advantage, returns = (column.numpy() for column in minibatch)
+            outputs, value = network.forward(state)
+            log_pi, back = slopes(outputs, action)
+            known = (log_pi, old, value, advantage, returns)
+            if rollout.diagnostics is not None and rollout.diagnostics.due(len(old)):
+                self._note(rollout.diagnostics, torch.from_numpy(outputs), c_e, *known)
+            at_log_pi, at_value, at_entropy = ppo_slopes(*known, c_e, self._algorithm)
+            network.backward(back(at_log_pi, at_entropy), at_value)
+            yield
+
+    def _minibatches(self, rollout: Rollout, rng: torch.Generator) -> Iterator[tuple[Tensor, ...]]:
+        """The columns of `_batch` in minibatches, shuffled anew for each epoch."""
+        batch = self._batch(rollout)
+        for _ in range(self._algorithm.epochs):
+            order = torch.randperm(len(batch[0]), generator=rng).to(self._model.device)
+            # One shuffled copy an epoch, cut into minibatches: to index each of them costs more.
+            shuffled = (column[order].split(self._algorithm.minibatch_size) for column in batch)
+            yield from zip(*shuffled, strict=True)
 
     def _note(
         self,
-        rollout: Rollout,
+        diagnostics: Diagnostics,
         outputs: Tensor,
         c_e: float,
         log_pi: Array,
@@ -140,15 +114,12 @@ class PPO:
         returns: Array,
     ) -> None:
         """Notes how the update of a minibatch goes; the arrays are (m,)."""
-        diagnostics = rollout.diagnostics
-        assert diagnostics is not None
-        algorithm = self._algorithm
         log_ratio = log_pi - old
         ratio = np.exp(log_ratio)
-        clipped = ratio.clip(1.0 - algorithm.clip, 1.0 + algorithm.clip)
+        clipped = ratio.clip(1.0 - self._algorithm.clip, 1.0 + self._algorithm.clip)
         note_losses(
             diagnostics,
-            algorithm,
+            self._algorithm,
             c_e,
             -float(np.minimum(ratio * advantage, clipped * advantage).mean()),
             returns - value,

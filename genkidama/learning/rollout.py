@@ -184,11 +184,11 @@ def advantages(
 
 def vtrace(
     rollout: Rollout,
-    log_ratio: Array,
     values: Array,
     cut_values: Array,
     gamma: float,
     gae_lambda: float,
+    log_ratio: Array,
     rho_bar: float,
     c_bar: float,
 ) -> tuple[Array, Array]:
@@ -207,11 +207,8 @@ def vtrace(
 
     Args:
         rollout: n steps, k of them cut.
+        values, cut_values, gamma, gae_lambda: as for `advantages`.
         log_ratio: log π(a_t|s_t) − log μ(a_t|s_t), shape (n,): π learns, μ has acted.
-        values: V(s_t), shape (n,).
-        cut_values: V of the observations after the cuts, shape (k,).
-        gamma: discount of a step.
-        gae_lambda: λ.
         rho_bar: ρ̄, above 0; it decides whose values are learned: the values of μ near 0, the values
             of π at infinity.
         c_bar: c̄, above 0; how far differences reach back.

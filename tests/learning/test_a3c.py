@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm, Environment, Network
-from genkidama.learning.a3c import A3C, a3c_loss, entropy_coefficient, normalized
+from genkidama.learning.a3c import A3C, a3c_loss
 from genkidama.learning.environments import make_environment
+from genkidama.learning.learners import entropy_coefficient, normalized
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout, advantages, vtrace
 
@@ -346,7 +347,7 @@ def test_by_v_trace_the_policy_is_weighted_and_the_values_go_to_its_targets() ->
     with torch.no_grad():
         _, known = model.network(torch.cat((data.observations, data.cut_observations)))
     values, cut_values = known.numpy()[:6], known.numpy()[6:]
-    targets, weights = vtrace(data, log_pi - log_mu, values, cut_values, 0.9, 0.8, 0.9, 0.7)
+    targets, weights = vtrace(data, values, cut_values, 0.9, 0.8, log_pi - log_mu, 0.9, 0.7)
     assert loss.item() == pytest.approx(
         np.mean(-log_pi * weights + 0.4 * (targets - values) ** 2), rel=1e-5
     )

@@ -91,7 +91,7 @@ def found(
     story: Story, ratios: list[float], gamma: float, gae_lambda: float, rho_bar: float, c_bar: float
 ) -> tuple[np.ndarray, np.ndarray]:
     log_ratio = np.log(np.array(ratios)).astype(np.float32)
-    return vtrace(story.rollout(), log_ratio, *story.known(), gamma, gae_lambda, rho_bar, c_bar)
+    return vtrace(story.rollout(), *story.known(), gamma, gae_lambda, log_ratio, rho_bar, c_bar)
 
 
 def target(
@@ -237,7 +237,7 @@ def test_the_all_but_impossible_weighs_next_to_nothing_and_nothing_more_than_the
         (math.inf, 3.0, 2.0),
     ):
         targets, weights = vtrace(
-            story.rollout(), np.full(2, log_ratio, np.float32), *story.known(), 1.0, 1.0, 3.0, 2.0
+            story.rollout(), *story.known(), 1.0, 1.0, np.full(2, log_ratio, np.float32), 3.0, 2.0
         )
         assert targets.tolist() == pytest.approx([rho + c * rho, rho])
         assert weights.tolist() == pytest.approx([rho * (1.0 + rho), rho])
@@ -250,7 +250,7 @@ def test_the_results_are_float32_and_the_arguments_stay_as_they_are() -> None:
         story.known(),
         np.array([0.5, -0.5], np.float32),
     )
-    result = vtrace(rollout, log_ratio, values, cut_values, 0.9, 0.9, 1.0, 1.0)
+    result = vtrace(rollout, values, cut_values, 0.9, 0.9, log_ratio, 1.0, 1.0)
     assert [(array.dtype, array.shape) for array in result] == [(np.float32, (2,))] * 2
     assert (
         values.tolist() == [2.0, 4.0]

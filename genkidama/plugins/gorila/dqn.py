@@ -17,10 +17,11 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import supported
 from genkidama.learning.heads import Categorical
 from genkidama.learning.model import Model, NetworkView
+from genkidama.learning.numpy_gradients import dqn_slopes
 from genkidama.learning.rollout import Replay, Rollout, Transitions
 from genkidama.protocol.diagnostics import Diagnostics
 
-__all__ = ["DQN", "Greedy", "dqn_loss", "dqn_slopes"]
+__all__ = ["DQN", "Greedy", "dqn_loss"]
 
 Array = npt.NDArray[Any]
 
@@ -94,18 +95,6 @@ def dqn_loss(error: Tensor, weights: Tensor, algorithm: Algorithm) -> Tensor:
     return reduce(weights * within * (size - 0.5 * within))
 
 
-def dqn_slopes(error: Array, weights: Array, algorithm: Algorithm) -> Array:
-    """The derivative of `dqn_loss` with respect to each Q(s, a): s·w·δ, with δ cut to ±κ.
-
-    s = 1/m for the mean and 1 for the sum.
-    """
-    share = np.float32(1.0 if algorithm.reduction == "sum" else 1.0 / len(error))
-    if algorithm.huber:
-        error = error.clip(-algorithm.huber, algorithm.huber)
-    result: Array = (weights * error * share).astype(np.float32, copy=False)
-    return result
-
-
 class DQN:
     """The learner `algorithm.name = "dqn"`: `batch_updates` minibatches after each batch of steps.
 
@@ -142,7 +131,7 @@ class DQN:
             yield loss
 
     def gradients(self, rollout: Rollout, rng: torch.Generator) -> Iterator[None]:
-        """The gradients of `losses`, written by hand."""
+        """The gradients of `losses` in NumPy."""
         network = self._model.by_hand
         assert network is not None
         dueling = self._algorithm.dueling

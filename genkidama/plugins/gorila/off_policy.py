@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from genkidama.config.sections import Algorithm
 from genkidama.learning.a3c import A3C
-from genkidama.learning.rollout import Rollout, vtrace
+from genkidama.learning.model import Model
+from genkidama.learning.rollout import Rollout
 
 __all__ = ["VTrace"]
-
-Array = npt.NDArray[Any]
 
 
 class VTrace(A3C):
@@ -29,6 +26,10 @@ class VTrace(A3C):
 
     reads_replay = True
     reads_log_mu = True
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None:
+        super().__init__(algorithm, model)
+        self._off_policy = True
 
     def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
         for part in self._parts(rollout):
@@ -51,20 +52,3 @@ class VTrace(A3C):
             drawn.progress = rollout.progress
             drawn.diagnostics = rollout.diagnostics
             yield drawn
-
-    def _targets(
-        self, rollout: Rollout, log_pi: Array, values: Array, cut_values: Array
-    ) -> tuple[Array, Array]:
-        assert rollout.log_mu is not None
-        algorithm = self._algorithm
-        targets, weights = vtrace(
-            rollout,
-            np.asarray(log_pi) - rollout.log_mu,
-            values,
-            cut_values,
-            algorithm.gamma,
-            algorithm.gae_lambda,
-            algorithm.vtrace_rho,
-            algorithm.vtrace_c,
-        )
-        return weights, targets

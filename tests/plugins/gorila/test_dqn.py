@@ -19,8 +19,9 @@ from genkidama.config.sections import Algorithm, Environment, Network
 from genkidama.errors import ConfigurationError
 from genkidama.learning.learners import gradients, make_learner
 from genkidama.learning.model import Model
+from genkidama.learning.numpy_gradients import dqn_slopes
 from genkidama.learning.rollout import Rollout, Transitions
-from genkidama.plugins.gorila.dqn import DQN, Greedy, dqn_loss, dqn_slopes
+from genkidama.plugins.gorila.dqn import DQN, Greedy, dqn_loss
 from genkidama.plugins.gorila.settings import ReplaySettings
 
 

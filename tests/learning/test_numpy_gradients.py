@@ -21,7 +21,7 @@ from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import gradients, make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.networks import ActorCritic
-from genkidama.learning.numpy_mlp import ACTIVATIONS
+from genkidama.learning.numpy_gradients import ACTIVATIONS
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 

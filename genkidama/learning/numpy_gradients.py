@@ -1,15 +1,33 @@
-"""The network `actor-critic` in NumPy: the way forward, and the way back written by hand.
+"""Gradients of our networks, heads and losses, written by hand in NumPy.
 
 For layers of some 64 units torch spends more time on its bookkeeping, and on its tanh, than on the
-products themselves. What is here takes half of the time of `loss.backward()`, and gives the same
-gradient; decision 20 has the figures.
+products. The same gradients take half of the time of `loss.backward()` here; decision 20 has the
+figures. `losses` say what is meant, and the tests compare the two.
 
 A layer is y = σ(xWᵀ + b). On the way back d is the loss' gradient at y: d ← d ⊙ σ′, ∂W = dᵀx,
 ∂b = Σd, and dW is the gradient at x. σ′ follows from y.
+
+Of a head with outputs o, with z = (a − m)/σ:
+
+    head          outputs o       ∂log π(a)/∂o        ∂H/∂o
+    categorical   logits          1_a − π             −π(log π + H)
+    gaussian      means m         z/σ                 0
+                  log σ           z² − 1              1
+
+Of a loss over n steps, with s = 1/n where `algorithm.reduction` is "mean" and 1 where it is "sum":
+
+    loss          ∂/∂log π_t                          ∂/∂V_t                  ∂/∂H_t
+    A3C           −s·A_t                              2·s·c_v·(V_t − R_t)     −s·c_e
+    PPO           −s·A_t·ρ_t, or 0 where the          2·s·c_v·(V_t − R_t)     −s·c_e
+                  clipped ratio is the smaller term
+
+    loss          ∂/∂Q(s, a)
+    DQN           s·w·δ, with δ cut to ±κ
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +35,21 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "Layer", "NumpyMLP", "layers_of", "views_of"]
+from genkidama.config.sections import Algorithm
+
+__all__ = [
+    "ACTIVATIONS",
+    "Layer",
+    "NumpyMLP",
+    "Slopes",
+    "a3c_slopes",
+    "categorical_slopes",
+    "dqn_slopes",
+    "gaussian_slopes",
+    "layers_of",
+    "ppo_slopes",
+    "views_of",
+]
 
 Array = npt.NDArray[Any]
 
@@ -231,3 +263,103 @@ class _Stack:
         self._results = [np.empty((rows, outputs), np.float32) for outputs, _ in widths]
         self._ones = np.ones(rows, np.float32)
         self._gradients = [np.empty((rows, inputs), np.float32) for _, inputs in widths]
+
+
+# Heads.
+
+
+class Slopes(NamedTuple):
+    """log π(a|s) of a batch, float32 (B,), and the way from there back to the outputs."""
+
+    log_pi: Array
+    #: The gradient at the outputs (B, outputs), given that at `log_pi` (B,) and at the entropy of
+    #: each, which is the same number for all.
+    back: Callable[[Array, float], Array]
+
+
+def categorical_slopes(outputs: Array, actions: Array) -> Slopes:
+    """Log π of actions (B, 1), counted from 0, and the way back from it; outputs (B, choices)."""
+    shifted = outputs - outputs.max(1, keepdims=True)
+    exponentials = np.exp(shifted)
+    total = exponentials.sum(1, keepdims=True)
+    log_pi = shifted - np.log(total)
+    pi = exponentials / total
+    rows = np.arange(len(outputs))
+    taken = actions[:, 0]
+
+    def back(at_log_pi: Array, at_entropy: float) -> Array:
+        result: Array = pi * -at_log_pi[:, None]
+        result[rows, taken] += at_log_pi
+        if at_entropy:
+            weighted = pi * log_pi
+            result -= at_entropy * (weighted - pi * weighted.sum(1, keepdims=True))
+        return result
+
+    return Slopes(log_pi[rows, taken], back)
+
+
+def gaussian_slopes(outputs: Array, actions: Array) -> Slopes:
+    """Log π of actions (B, columns) and the way back from it; outputs (B, 2·columns)."""
+    columns = actions.shape[1]
+    log_deviation = outputs[:, columns:]
+    inverse = np.exp(-log_deviation)
+    z = (actions - outputs[:, :columns]) * inverse
+    log_pi = -(0.5 * z * z + log_deviation + np.float32(0.5 * math.log(2.0 * math.pi))).sum(1)
+
+    def back(at_log_pi: Array, at_entropy: float) -> Array:
+        weight = at_log_pi[:, None]
+        at_deviation = weight * (z * z - 1.0) + np.float32(at_entropy)
+        return np.concatenate((weight * z * inverse, at_deviation), 1)
+
+    return Slopes(log_pi, back)
+
+
+# Losses.
+
+
+def a3c_slopes(
+    value: Array, advantage: Array, returns: Array, c_e: float, algorithm: Algorithm
+) -> tuple[Array, Array, float]:
+    """The derivatives of `a3c_loss` with respect to log π (n,), V (n,) and each entropy.
+
+    The arrays are (n,); `advantage` is normalized already if that is asked for.
+    """
+    share = _share(algorithm, len(value))
+    return -share * advantage, *_of_value_and_entropy(value, returns, share, c_e, algorithm)
+
+
+def ppo_slopes(
+    log_pi: Array,
+    old_log_pi: Array,
+    value: Array,
+    advantage: Array,
+    returns: Array,
+    c_e: float,
+    algorithm: Algorithm,
+) -> tuple[Array, Array, float]:
+    """The derivatives of `ppo_loss` with respect to log π (m,), V (m,) and each entropy."""
+    share = _share(algorithm, len(value))
+    ratio = np.exp(log_pi - old_log_pi)
+    counts = np.where(advantage > 0.0, ratio <= 1.0 + algorithm.clip, ratio >= 1.0 - algorithm.clip)
+    at_log_pi = -share * advantage * ratio * counts
+    return at_log_pi, *_of_value_and_entropy(value, returns, share, c_e, algorithm)
+
+
+def dqn_slopes(error: Array, weights: Array, algorithm: Algorithm) -> Array:
+    """The derivative of `dqn_loss` with respect to each Q(s, a): (m,), as its arguments."""
+    if algorithm.huber:
+        error = error.clip(-algorithm.huber, algorithm.huber)
+    result: Array = (weights * error * _share(algorithm, len(error))).astype(np.float32, copy=False)
+    return result
+
+
+def _of_value_and_entropy(
+    value: Array, returns: Array, share: np.float32, c_e: float, algorithm: Algorithm
+) -> tuple[Array, float]:
+    at_value = (2.0 * share * np.float32(algorithm.value_coefficient)) * (value - returns)
+    return at_value, -float(share) * c_e
+
+
+def _share(algorithm: Algorithm, n: int) -> np.float32:
+    """s: the part of one step in a loss."""
+    return np.float32(1.0 if algorithm.reduction == "sum" else 1.0 / n)
