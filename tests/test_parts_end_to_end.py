@@ -47,7 +47,18 @@ def survives(tmp_path: Path, experiment: Experiment, episodes: int) -> Run:
     assert np.isfinite(whole.vector).all()
     assert whole.snapshot.part == "1/1" and Run(run).parts == 2
     goal = int(whole.snapshot.updates) + 3
-    ended = command(tmp_path, "genkidama", "train", "--resume", "run", "--updates", goal, *options)
+    ended = command(
+        tmp_path,
+        "genkidama",
+        "train",
+        "--resume",
+        "run",
+        "--updates",
+        goal,
+        "--allow",
+        "*",
+        *options,
+    )
     assert ended.code == 0, ended.err
     assert f"goes on from version {whole.snapshot.version}" in ended.err
     found = json.loads(ended.out)

@@ -1,4 +1,4 @@
-"""A run on a Ray cluster: here processes elsewhere are started and watched, through Ray alone.
+"""Runs on a Ray cluster: processes on other machines, started and watched through Ray alone.
 
 The extra `ray` is needed, and imported only by a launch.
 
@@ -12,14 +12,14 @@ Its laws:
   checkpoints come to it as they are written, as bytes.
 - The copy of a search's study is kept back until the weights of all its reports are here.
 - A part that is lost with its worker or its node is started again where there is room. A parent
-  gets what the driver has copied. A child that is still there is told the new address, and goes on
-  with its own weights.
-- The parent takes no CPU of Ray's account, so there is always room for it. It stands on the head
+  gets what the driver has copied. A child that is still there gets the new address, and keeps its
+  weights.
+- The parent takes no CPU of Ray's account, so there is always room for it. It runs on the head
   node: without that node the cluster is lost anyway.
 - A process ends with its actor, and an actor with the driver. Nothing stays on a node, except its
   directory after a crash.
 - The token that lets children in is drawn for each launch. It is never on a command line.
-- An actor answers at once. The driver waits, and it asks each part one thing at a time.
+- An actor answers at once. The driver waits, and it sends each part one request at a time.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any
 
 from genkidama.config.plugin import Plugin
 
-#: Public names and their homes, imported when they are first used.
+#: Public names and their modules, imported at their first use.
 _HOMES = {
     "launch": "genkidama.plugins.ray.start",
-    "layout": "genkidama.plugins.ray.places",
+    "layout": "genkidama.plugins.ray.start",
 }
 
 PLUGIN = Plugin(

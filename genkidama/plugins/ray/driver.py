@@ -1,8 +1,9 @@
-"""A run on a Ray cluster, driven from here: each part is asked one thing at a time."""
+"""Driver of a run on a Ray cluster: it polls the actor of each part, one request at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import secrets
 import time
@@ -13,37 +14,55 @@ from typing import Any
 from genkidama._version import __version__
 from genkidama.config.formatting import one_line, plural
 from genkidama.errors import EnvironmentFailure, GenkidamaError
-from genkidama.plugins.ray.copies import Copies, Keeper
-from genkidama.plugins.ray.node import GRACE_SECONDS, Host, ParentHost, Told, files
-from genkidama.plugins.ray.places import head_of, nodes_of, on_node
+from genkidama.plugins.ray.copies import RunCopy
+from genkidama.plugins.ray.node import GRACE_SECONDS, Host, ParentHost, Report, files
 from genkidama.runs.directory import HISTORY, SETTINGS
 from genkidama.runs.run import Run
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import failure, losses
 
-__all__ = ["Driver", "Part"]
+__all__ = ["Driver", "Part", "head_of", "nodes_of", "on_node"]
 
-#: How often the driver asks after the parent.
+#: Seconds between two requests to the parent.
 _PARENT_SECONDS = 0.25
 
-#: How often the driver asks after a child.
+#: Seconds between two requests to a child.
 _CHILD_SECONDS = 1.0
 
 #: Copying checkpoints takes at most this share of the time.
 _COPY_SHARE = 0.1
 
-#: A child that has not begun after so long is said to wait for room.
+#: A child without a node after this many seconds is reported as waiting.
 _ROOM_SECONDS = 20.0
 
-#: A child that ends before the run does is started again after so long. The parent may be about to
-#: say that the run is over.
+#: A child that ends before the run does is started again after this many seconds. The parent may be
+#: about to report that the run is over.
 _PARTING_SECONDS = 10.0
 
-#: How long it waits for all to end, and for the last copies.
+#: Seconds in which all must end and the last copies arrive.
 _END_SECONDS = 120.0
 
-#: The reasons of a parent that was told to stop, though its run is not over.
+#: Reasons of a parent that was stopped before its run was over.
 _SIGNALS = ("SIGTERM", "SIGINT")
+
+
+def nodes_of(ray: Any) -> list[dict[str, Any]]:
+    """The nodes that are alive, as Ray describes them."""
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def head_of(nodes: list[dict[str, Any]]) -> str | None:
+    """The id of the head node; None if it is not among these."""
+    return next(
+        (str(node["NodeID"]) for node in nodes if "node:__internal_head__" in node["Resources"]),
+        None,
+    )
+
+
+def on_node(node: str, soft: bool) -> Any:
+    """Scheduling strategy of an actor for this node: only or, if `soft`, preferably."""
+    strategies = importlib.import_module("ray.util.scheduling_strategies")
+    return strategies.NodeAffinitySchedulingStrategy(node, soft=soft)
 
 
 @dataclass
@@ -56,30 +75,30 @@ class Part:
     ray: Any
     name: str
     kind: type[Host]
-    #: What Ray is told of its actor: CPUs, GPUs, where it belongs.
+    #: Options of its actor: CPUs, GPUs, scheduling strategy.
     options: dict[str, Any]
-    #: What its actor is made with.
+    #: Arguments of its actor.
     arguments: tuple[Any, ...] = ()
     actor: Any = None
-    #: The question that it has not answered yet, and what is done with the answer.
+    #: The pending request, and the function that gets the answer.
     call: Any = None
     then: Callable[[Any], None] | None = None
-    #: When it is to be asked again or to get a new actor.
+    #: When the next request, or a new actor, is due.
     due: float = 0.0
-    #: Since when it could have begun with this actor.
+    #: When this actor could have begun.
     since: float = 0.0
     #: Of a child: the parent's address for which its process was started; empty without a process.
     url: str = ""
-    #: Whether it has begun on a node.
+    #: Whether its actor runs on a node.
     placed: bool = False
-    #: Whether it was said that it waits for a node.
-    said: bool = False
-    #: How much of its log is here.
+    #: Whether it was reported as waiting for a node.
+    waiting_said: bool = False
+    #: Bytes of its log that are here.
     log: int = 0
-    #: How many actors it has had.
+    #: Number of its actors so far.
     actors: int = 0
     policy: RestartPolicy = field(default_factory=losses)
-    #: Why there will be no other actor.
+    #: Why it was given up.
     failure: GenkidamaError | None = None
 
     @property
@@ -89,10 +108,10 @@ class Part:
 
     @property
     def child_name(self) -> str:
-        """A new one for each actor: the parent may still think that a lost one is there."""
+        """A new name for each actor: the parent may not have missed a lost one yet."""
         return self.name if self.actors == 1 else f"{self.name}-{self.actors}"
 
-    def begin(self, now: float) -> None:
+    def create(self, now: float) -> None:
         """Asks Ray for an actor."""
         remote = self.ray.remote(self.kind).options(max_restarts=0, **self.options)
         self.actor = remote.remote(*self.arguments)
@@ -102,18 +121,18 @@ class Part:
         self.log = 0
         self.url = ""
         self.placed = False
-        self.said = False
+        self.waiting_said = False
 
     def ask(self, then: Callable[[Any], None], method: str, *arguments: Any) -> None:
-        """Calls a method of its actor. `then` will get what it answers."""
+        """Calls a method of its actor. `then` gets the answer."""
         self.then = then
         self.call = getattr(self.actor, method).remote(*arguments)
 
-    def take(self) -> None:
-        """Passes on the answer, which has come.
+    def resolve(self) -> None:
+        """Passes on the answer, which has arrived.
 
         Raises:
-            RayError: it is the end of the actor.
+            RayError: the actor has died.
         """
         call = self.call
         then = self.then
@@ -145,13 +164,12 @@ class Driver:
     ) -> None:
         self._ray = ray
         self._path = run.path
-        self._watch = watch or (lambda line: None)
         self._say = say or (lambda line: None)
         self._token = secrets.token_urlsafe(32)
         name = run.path.absolute().name
         self._parent = Part(ray, "parent", ParentHost, {"num_cpus": 0}, (name,))
         self._children = children
-        self._copies = Copies(run.path)
+        self._copy = RunCopy(run.path, watch or (lambda line: None), self._say)
         #: When files may be copied again.
         self._copy_at = 0.0
         #: Where the parent listens; empty while there is none.
@@ -161,12 +179,11 @@ class Driver:
         #: Whether the parent has ended, and all of the run is here.
         self._ended = False
         self._stopping = False
-        self._keeper = Keeper(self._copies, self._watch, self._say)
 
     def __enter__(self) -> Driver:
         try:
             for part in (self._parent, *self._children):
-                self._begin(part)
+                self._create(part)
         except BaseException:
             self.__exit__()
             raise
@@ -176,7 +193,7 @@ class Driver:
         """Returns when the run is over and all of it is here.
 
         Raises:
-            GenkidamaError: what the parent ended with, or the first child when no child is left.
+            GenkidamaError: the error of the parent, or of the first child when no child is left.
         """
         while not self._ended or self._reason in _SIGNALS:
             if self._ended:  # its node is about to be shut down
@@ -186,30 +203,35 @@ class Driver:
             if len(failures) == len(self._children):
                 raise failures[0]
 
-    # Questions and answers.
+    # Requests and answers.
 
     def _step(self, parts: list[Part]) -> None:
-        """Asks the parts that are due, and takes the answers that have come, or sleeps a little."""
+        """Sends due requests, and handles the answers that have arrived, or sleeps a little."""
         now = time.monotonic()
         parts = [part for part in parts if part.failure is None]
         for part in parts:
             if now >= part.due and part.actor is None:
-                self._begin(part)
+                self._create(part)
             elif now >= part.due and part.call is None:
                 self._ask_next(part)
-            if part.url and not part.placed and not part.said and now - part.since > _ROOM_SECONDS:
-                part.said = True
+            if (
+                part.url
+                and not part.placed
+                and not part.waiting_said
+                and now - part.since > _ROOM_SECONDS
+            ):
+                part.waiting_said = True
                 self._say(f"{part.name} waits for a node with {plural(part.cores, 'free CPU')}")
         asked = {part.call: part for part in parts if part.call is not None}
         if asked:
             for call in self._ray.wait(list(asked), num_returns=1, timeout=_PARENT_SECONDS / 2)[0]:
-                self._take(asked[call])
+                self._resolve(asked[call])
         else:
             time.sleep(_PARENT_SECONDS / 4)
 
-    def _take(self, part: Part) -> None:
+    def _resolve(self, part: Part) -> None:
         try:
-            part.take()
+            part.resolve()
         except self._ray.exceptions.RayError as error:
             if self._stopping:
                 raise
@@ -217,53 +239,53 @@ class Driver:
 
     def _ask_next(self, part: Part) -> None:
         if part is self._parent:
-            wanted = self._copies.wanted
+            wanted = self._copy.wanted
             if wanted and time.monotonic() >= self._copy_at:
-                self._copy(wanted)
+                self._fetch(wanted)
             else:
-                part.ask(self._parent_told, "look", self._copies.position, part.log)
+                part.ask(self._parent_reported, "poll", self._copy.position, part.log)
         elif self._url and part.url != self._url:
             part.url = self._url
             secret = (__version__, self._token, self._url)
             about = (part.child_name, part.cores, part.log)
-            part.ask(lambda told: self._child_told(part, told), "start", *secret, *about)
+            part.ask(lambda report: self._child_reported(part, report), "start", *secret, *about)
         elif part.url:
-            part.ask(lambda told: self._child_told(part, told), "look", part.log)
+            part.ask(lambda report: self._child_reported(part, report), "poll", part.log)
 
-    def _copy(self, paths: list[str]) -> None:
-        marks = self._copies.marks
+    def _fetch(self, paths: list[str]) -> None:
+        marks = self._copy.marks
         began = time.monotonic()
 
         def arrived(contents: dict[str, bytes | None]) -> None:
-            self._keeper.keep(lambda: self._copies.arrived(contents, marks))
+            self._copy.add_files(contents, marks)
             now = time.monotonic()
             self._copy_at = now + (now - began) * (1.0 / _COPY_SHARE - 1.0)
 
         self._parent.ask(arrived, "read", paths)
 
-    # Parts that begin, and that are lost.
+    # Actors created and lost.
 
-    def _begin(self, part: Part) -> None:
-        """Asks Ray for an actor, and gives a parent what there is of the run."""
+    def _create(self, part: Part) -> None:
+        """Asks Ray for an actor, and sends a parent the files of the run."""
         if part is not self._parent:
-            part.begin(time.monotonic())
+            part.create(time.monotonic())
             return
         # It needs no CPU, so Ray would put it anywhere if it were bound softly.
         head = head_of(nodes_of(self._ray))
         strategy = "DEFAULT" if head is None else on_node(head, soft=False)
         part.options["scheduling_strategy"] = strategy
-        part.begin(time.monotonic())
+        part.create(time.monotonic())
         for path in (SETTINGS, HISTORY, *dict(files(self._path))):
             if (self._path / path).exists():
                 part.actor.put.remote(path, (self._path / path).read_bytes())
-        begins = (__version__, self._token, self._copies.position)
+        begins = (__version__, self._token, self._copy.position)
         part.ask(self._parent_started, "start", *begins)
 
     def _lost(self, part: Part, error: Exception) -> None:
-        """An actor is gone with its process, or answers wrongly. There will be another one."""
+        """Replaces an actor that is gone with its process, or answers wrongly."""
         part.kill()
-        # Ray says at length what it knows.
-        self._keeper.keep(lambda: self._copies.append_log(part.name, f"{error}\n".encode()))
+        # Ray is verbose: all of it goes into the log.
+        self._copy.add_log(part.name, f"{error}\n".encode())
         if "failed to import" in str(error) or "No module named" in str(error):
             found = re.findall(r"^\s*(\w*Error: .*)$", str(error), re.MULTILINE)
             why = found[-1] if found else one_line(error)
@@ -289,7 +311,7 @@ class Driver:
             self._ended = False
 
     def _fail(self, part: Part, code: int, reason: str) -> None:
-        """There will be no other actor. The run needs its parent, and one child at least."""
+        """Gives up a part. The run needs its parent, and one child at least."""
         part.failure = failure(code, f"{part.name}: {reason}")
         part.kill()
         if part is self._parent:
@@ -297,47 +319,47 @@ class Driver:
         if any(child.failure is None for child in self._children):
             self._say(f"goes on without {part.failure}")
 
-    # What they tell.
+    # Reports.
 
-    def _parent_started(self, told: Told) -> None:
+    def _parent_started(self, report: Report) -> None:
         self._parent.placed = True
-        self._copies.begin(told["files"])
-        self._parent_told(told)
+        self._copy.begin(report["files"])
+        self._parent_reported(report)
 
-    def _parent_told(self, told: Told) -> None:
+    def _parent_reported(self, report: Report) -> None:
         part = self._parent
         part.due = time.monotonic() + _PARENT_SECONDS
-        code = told["code"]
-        self._keeper.last = code is not None
-        self._keep_log(part, told)
-        self._reason = self._keeper.take(told["history"], told["aside"]) or self._reason
-        self._keeper.keep(lambda: self._copies.look(told["files"]))
+        code = report["code"]
+        self._copy.last = code is not None
+        self._keep_log(part, report)
+        self._reason = self._copy.add_history(report["history"], report["fallback"]) or self._reason
+        self._copy.list_files(report["files"])
         if code:
-            self._fail(part, code, told["error"])
+            self._fail(part, code, report["error"])
         elif code == 0:
             self._copy_at = 0.0
             part.due = 0.0
-            self._ended = self._copies.complete and not told["history"]
-        elif told["url"] != self._url:
-            self._url = told["url"]
+            self._ended = self._copy.complete and not report["history"]
+        elif report["url"] != self._url:
+            self._url = report["url"]
             for child in self._children:
                 child.due = 0.0
                 child.since = time.monotonic()
 
-    def _child_told(self, part: Part, told: Told) -> None:
+    def _child_reported(self, part: Part, report: Report) -> None:
         part.due = time.monotonic() + _CHILD_SECONDS
         part.placed = True
-        self._keep_log(part, told)
-        code = told["code"]
+        self._keep_log(part, report)
+        code = report["code"]
         if code:
-            self._fail(part, code, told["error"])
+            self._fail(part, code, report["error"])
         elif code == 0:
             part.url = ""
             part.due = time.monotonic() + _PARTING_SECONDS
 
-    def _keep_log(self, part: Part, told: Told) -> None:
-        text = told["log"]
-        if text and self._keeper.keep(lambda: self._copies.append_log(part.name, text)):
+    def _keep_log(self, part: Part, report: Report) -> None:
+        text = report["log"]
+        if text and self._copy.add_log(part.name, text):
             part.log += len(text)
 
     # The end.
@@ -359,7 +381,7 @@ class Driver:
                 part.kill()
 
     def _stop(self) -> None:
-        """Ends the children's processes and then the parent's, and copies what is not here yet."""
+        """Ends the children's processes and then the parent's, and copies the missing files."""
         children = {
             child.actor.stop.remote(child.log): child
             for child in self._children
@@ -376,9 +398,9 @@ class Driver:
             return
         deadline = time.monotonic() + _END_SECONDS
         self._stopping = True
-        self._copies.mend()
-        position = self._copies.position
-        self._parent.ask(self._parent_told, "stop_parent", position, self._parent.log)
+        self._copy.mend()
+        position = self._copy.position
+        self._parent.ask(self._parent_reported, "stop_parent", position, self._parent.log)
         while not self._ended:
             self._step([self._parent])
             if time.monotonic() > deadline:

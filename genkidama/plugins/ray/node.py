@@ -1,4 +1,4 @@
-"""What runs on a cluster's nodes: an actor for each process of ours, which answers at once."""
+"""Actors on the nodes of a Ray cluster, each with one process of ours. They answer at once."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from genkidama.runtime.address import listening_socket, local_address
 from genkidama.runtime.files import remove_scratch, scratch_folder
 from genkidama.runtime.process import Process
 
-#: How long a process gets to end after SIGTERM.
+#: Seconds for a process to end after SIGTERM.
 GRACE_SECONDS = 5.0
 
-#: What of a run directory is copied whole, beside the history: to the driver, and to a new parent.
+#: Files of a run directory that are copied, beside the history: to the driver, and to a new parent.
 _COPIED = re.compile(
     rf"({re.escape(STUDY)}|({TRIALS}/\d+/)?"
     rf"({re.escape(EXPERIMENT)}|{CHECKPOINTS}/[\w-]+\.safetensors))\Z"
 )
 
-#: So much of a log or a history is sent at once.
+#: Most bytes of a log or a history in one answer.
 _PIECE = 4 << 20
 
-#: Files are sent together until they are so large.
+#: Files are sent together up to this size.
 _BATCH = 64 << 20
 
 
-class Told(TypedDict, total=False):
-    """What an actor answers: how its process is, and what there is to copy."""
+class Report(TypedDict, total=False):
+    """Answer of an actor: the state of its process, and files to copy."""
 
     #: Exit code; None while it runs.
     code: int | None
@@ -50,8 +50,8 @@ class Told(TypedDict, total=False):
     url: str
     #: Of a parent: new lines of its history.
     history: bytes
-    #: Of a parent: lines that it cannot write into its history.
-    aside: bytes
+    #: Of a parent: lines that it could not write into its history.
+    fallback: bytes
     #: Of a parent: the files to be copied, each with a mark that changes when the file does.
     files: dict[str, str]
 
@@ -69,12 +69,12 @@ class Host:
         self._stopped = False
         self._problem = ""
 
-    def stop(self, log: int) -> Told:
+    def stop(self, log: int) -> Report:
         """Ends the process in order."""
         self._stopped = True
         if self._process is not None:
             self._process.end(GRACE_SECONDS)
-        return self._tell(log)
+        return self._report(log)
 
     def close(self) -> None:
         """Removes what is on this node's disk."""
@@ -83,7 +83,7 @@ class Host:
             self._process.close()
         remove_scratch(self._folder)
 
-    def _tell(self, log: int) -> Told:
+    def _report(self, log: int) -> Report:
         process = self._process
         said = b"" if process is None else _piece(process.log, log)
         if process is None or self._problem:
@@ -127,8 +127,8 @@ class ParentHost(Host):
         self._url = ""
         #: Each parent that is started here inherits it, and so has the same address.
         self._socket: socket.socket | None = None
-        self._aside = FallbackReader()
-        #: What was said aside and not told yet, and the reason that was said last.
+        self._fallback = FallbackReader()
+        #: Lines of the fallback that were not reported yet, and the last reason.
         self._news: list[bytes] = []
         self._said = ""
 
@@ -140,15 +140,15 @@ class ParentHost(Host):
         except OSError as error:
             self._problem = f"{self._run / path}: cannot be written: {error.strerror}"
 
-    def start(self, version: str, token: str, history: int) -> Told:
-        """Starts the parent on what was put here; tells which files these are."""
+    def start(self, version: str, token: str, history: int) -> Report:
+        """Starts the parent on the files that were put here, and lists these."""
         given = dict(files(self._run))
         if not self._other_version(version) and not self._problem:
             try:
                 self._process = self._started(token)
             except (OSError, GenkidamaError) as error:
                 self._problem = str(error)
-        return self.look(history, 0) | {"files": given}
+        return self.poll(history, 0) | {"files": given}
 
     def _started(self, token: str) -> Process:
         host = f"[{self._node}]" if ":" in self._node else self._node
@@ -158,35 +158,37 @@ class ParentHost(Host):
         tokens.touch(0o600)
         tokens.write_text(f"* {token}\n")
         listens = self._socket.fileno()
-        tells = self._aside.descriptor
+        fallback = self._fallback.descriptor
         command = ["genkidama.parent", str(self._run / SETTINGS), "--listen", f"fd://{listens}"]
         command += ["--out", str(self._run), "--tokens-file", str(tokens), "--own-children"]
-        command += ["--aside", str(tells)]
-        process = Process("parent", command, self._folder / "parent.log", (listens, tells))
+        command += ["--aside", str(fallback)]
+        process = Process("parent", command, self._folder / "parent.log", (listens, fallback))
         process.said = self._listen
         return process
 
     def _listen(self) -> str:
-        """What the parent has said aside last; empty if it has said nothing."""
-        for line in self._aside.read():
+        """The last line of the fallback; empty if there is none."""
+        for line in self._fallback.read():
             self._news.append(line)
             self._said = msgspec.json.decode(line)["reason"]
         return self._said
 
-    def look(self, history: int, log: int) -> Told:
-        """How it goes, whole lines of the history from a position on, and what there is to copy."""
+    def poll(self, history: int, log: int) -> Report:
+        """State, whole lines of the history from a position on, and files to copy."""
         self._revive()
-        told = self._tell(log)  # before the files: what it says to have ended has written them all
+        report = self._report(
+            log
+        )  # before the files: a process that has ended has written them all
         lines = whole_lines(_piece(self._run / HISTORY, history))
         self._listen()
-        told["aside"] = b"\n".join(self._news)
+        report["fallback"] = b"\n".join(self._news)
         self._news = []
-        return told | {"url": self._url, "history": lines, "files": dict(files(self._run))}
+        return report | {"url": self._url, "history": lines, "files": dict(files(self._run))}
 
-    def stop_parent(self, history: int, log: int) -> Told:
-        """`stop` and `look`."""
+    def stop_parent(self, history: int, log: int) -> Report:
+        """`stop` and `poll`."""
         self.stop(log)
-        return self.look(history, log)
+        return self.poll(history, log)
 
     def read(self, paths: list[str]) -> dict[str, bytes | None]:
         """The contents of these files, or of the first of them if they are large.
@@ -206,7 +208,7 @@ class ParentHost(Host):
 
     def close(self) -> None:
         super().close()
-        self._aside.close()
+        self._fallback.close()
         if self._socket is not None:
             self._socket.close()
 
@@ -214,7 +216,7 @@ class ParentHost(Host):
 class ChildHost(Host):
     """A Child's actor."""
 
-    def start(self, version: str, token: str, url: str, name: str, cores: int, log: int) -> Told:
+    def start(self, version: str, token: str, url: str, name: str, cores: int, log: int) -> Report:
         """Starts the child, or starts it again for a parent that is elsewhere now.
 
         Its own weights are there again then, as it left them.
@@ -227,19 +229,19 @@ class ChildHost(Host):
                 self._process = self._started(token, url, name, cores)
             except OSError as error:
                 self._problem = str(error)
-        return self._tell(log)
+        return self._report(log)
 
     def _started(self, token: str, url: str, name: str, cores: int) -> Process:
         command = ["genkidama.child", "--parent", url, "--name", name, "--cores", str(cores)]
-        command += ["--allow", "*"]  # whoever launches has brought the modules
+        command += ["--allow", "*"]  # the user of the launch has installed the modules
         command += ["--state", str(self._folder / "state")]
         environment = {"GENKIDAMA_TOKEN": token}
         return Process(name, command, self._folder / f"{name}.log", environment=environment)
 
-    def look(self, log: int) -> Told:
-        """How it goes."""
+    def poll(self, log: int) -> Report:
+        """State of the process."""
         self._revive()
-        return self._tell(log)
+        return self._report(log)
 
 
 def _address_of_this_node() -> str:
@@ -256,7 +258,7 @@ def _piece(path: Path, position: int) -> bytes:
 
 
 def files(run: Path) -> Iterator[tuple[str, str]]:
-    """What is copied of a run directory, with a mark that is another one when the file is."""
+    """Files of a run directory to copy, each with a mark that changes when the file does."""
     runs = [run, *run.glob(f"{TRIALS}/*")]
     for folder in (place for each in runs for place in (each, each / CHECKPOINTS)):
         for path in folder.glob("*"):

@@ -52,10 +52,10 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
         "checkpoints/version-0000000007.safetensors",
         "experiment.toml",
     ]
-    seen = until(lambda: host.look(3, 0)["history"])
+    seen = until(lambda: host.poll(3, 0)["history"])
     assert seen.endswith(b"\n") and json.loads(seen.splitlines()[0])["version"] == 7
     assert (
-        host.look(3, 0)["files"]["experiment.toml"] != started["files"]["experiment.toml"]
+        host.poll(3, 0)["files"]["experiment.toml"] != started["files"]["experiment.toml"]
     )  # the parent has made it the run's own
     paths = [
         "checkpoints/version-0000000007.safetensors",
@@ -65,8 +65,8 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
 
     host._process.kill()
     host._process.wait()
-    assert host.look(3, 0)["code"] is None  # started again
-    until(lambda: host.look(3, 0)["history"].count(b'"resume"') == 2)
+    assert host.poll(3, 0)["code"] is None  # started again
+    until(lambda: host.poll(3, 0)["history"].count(b'"resume"') == 2)
     stopped = host.stop_parent(3, 0)
     assert (stopped["code"], stopped["error"]) == (0, "")
     assert json.loads(stopped["history"].splitlines()[-1])["reason"] == "SIGTERM"
@@ -74,14 +74,16 @@ def test_a_parent_goes_on_with_what_it_is_given_and_tells_what_is_new(
 
 
 @pytest.mark.usefixtures("_here")
-def test_a_history_that_cannot_be_written_on_the_node_is_told_aside(hosts: list[Any]) -> None:
+def test_a_history_that_cannot_be_written_on_the_node_is_told_by_the_fallback(
+    hosts: list[Any],
+) -> None:
     hosts.append(host := ParentHost("run"))
     host.put("logs/experiment.toml", constant().to_toml().encode())
     (host._run / "history.jsonl").symlink_to("/dev/full")
     host.start(VERSION, TOKEN, 0)
-    said = until(lambda: host.look(0, 0)["aside"])
+    said = until(lambda: host.poll(0, 0)["fallback"])
     assert "No space left on device" in json.loads(said.splitlines()[0])["reason"]
-    assert host.look(0, 0)["aside"] == b""
+    assert host.poll(0, 0)["fallback"] == b""
 
 
 @pytest.mark.usefixtures("_here")
@@ -97,7 +99,7 @@ def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: l
     hosts.append(parent := ParentHost("run"))
     parent.put("logs/experiment.toml", b"[algorithm]\ngama = 1")
     parent.start(VERSION, TOKEN, 0)
-    told = until(lambda: (found := parent.look(0, 0))["code"] is not None and found)
+    told = until(lambda: (found := parent.poll(0, 0))["code"] is not None and found)
     assert (
         told["code"] == 2
         and "algorithm.gama = 1: no such setting" in told["error"]
@@ -107,7 +109,7 @@ def test_what_a_process_ends_with_is_told_with_its_node(tmp_path: Path, hosts: l
     assert (stopped["code"], stopped["error"]) == (2, told["error"])
     hosts.append(child := ChildHost())
     child.start(VERSION, "", "ws://127.0.0.1:1", "bad name", 1, 0)
-    told = until(lambda: (found := child.look(0))["code"] is not None and found)
+    told = until(lambda: (found := child.poll(0))["code"] is not None and found)
     assert "bad name" in told["error"]
 
 

@@ -62,39 +62,39 @@ def part(ray: Here) -> Part:
 def test_ray_starts_no_actor_again_by_itself() -> None:
     ray = Here()
     child = part(ray)
-    child.begin(5.0)
+    child.create(5.0)
     assert ray.made == [(ChildHost, {"max_restarts": 0, "num_cpus": 2}, ("run",))]
     assert (child.since, child.cores) == (5.0, 2)
 
 
 def test_each_actor_has_a_new_name_and_nothing_of_the_one_before() -> None:
     child = part(Here())
-    child.begin(5.0)
+    child.create(5.0)
     assert child.child_name == "child-1"
     child.url = "ws://127.0.0.1:1"
     child.log = 7
     child.placed = True
-    child.said = True
-    child.begin(9.0)
+    child.waiting_said = True
+    child.create(9.0)
     assert child.child_name == "child-1-2"
-    assert (child.url, child.log, child.placed, child.said) == ("", 0, False, False)
-    child.begin(12.0)
+    assert (child.url, child.log, child.placed, child.waiting_said) == ("", 0, False, False)
+    child.create(12.0)
     assert child.child_name == "child-1-3"
 
 
 def test_an_answer_goes_to_the_question_that_was_asked_and_may_be_followed_by_another() -> None:
     heard: list[Any] = []
     child = part(Here())
-    child.begin(0.0)
+    child.create(0.0)
 
     def again(answer: Any) -> None:
         heard.append(answer)
         child.ask(heard.append, "stop", 2)
 
     child.ask(again, "look", 1)
-    child.take()
+    child.resolve()
     assert heard == [("look", 1)]
-    child.take()
+    child.resolve()
     assert heard == [("look", 1), ("stop", 2)]
     assert child.call is None
 
@@ -104,7 +104,7 @@ def test_a_killed_one_is_asked_nothing_and_killed_once() -> None:
     child = part(ray)
     child.kill()
     assert ray.killed == []
-    child.begin(0.0)
+    child.create(0.0)
     actor = child.actor
     child.ask(lambda _: None, "look")
     for _ in range(2):
