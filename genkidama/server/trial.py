@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import fsum, lcm
+from math import fsum, inf, lcm
 from typing import Any, Protocol
 
 import msgspec
@@ -22,7 +22,7 @@ from genkidama.config.formatting import plural
 from genkidama.config.sections import Stop
 from genkidama.errors import ProtocolError
 from genkidama.protocol.shard import WHOLE, Shard
-from genkidama.protocol.vector import Signature, Vector, is_finite
+from genkidama.protocol.vector import Signature, Vector, is_finite, length
 from genkidama.server.events import Event, Exchange
 from genkidama.server.rules.blend import Rule, RuleState, Update, blend
 from genkidama.server.rules.registry import make_rule
@@ -93,6 +93,9 @@ STATE_PREFIX = "__rule__."
 #: A push longer than this (Euclidean norm) is used on trial, with a copy of what it changes.
 _SUSPECT = 1e6
 
+#: Far below float32's 3.4e38, as is its square below a float's largest.
+_SAFE = 1e18
+
 #: Why a push of weights is left out by a rule that takes something else: its child had no θ_P to
 #: start from, and has one with the answer.
 BASELESS = "baseless"
@@ -125,6 +128,8 @@ class Trial:
     #: Why nobody trains it any more; empty while somebody may.
     stop: str = ""
     returns: deque[float] = field(default_factory=deque)
+    #: An upper bound for the norm of θ_P's trained numbers; infinity until they are looked at.
+    _bound: float = inf
     _sum: float = 0.0
     _unchecked: int = 0
 
@@ -193,7 +198,8 @@ class Trial:
         """As `Rule.apply`, but what makes NaN or infinity changes nothing and is refused.
 
         What an honest push makes overflow, by a rule that is not `convex`, is found afterwards and
-        without a copy of it; θ_P then goes back to the `backup`.
+        without a copy of it; θ_P then goes back to the `backup`. All of θ_P is looked at only when
+        the steps since the last look may have added up to something large.
         """
         if rule.convex:
             return rule.apply(vector, push)
@@ -201,8 +207,15 @@ class Trial:
         if push.length is None or push.length > _SUSPECT:
             before = vector.copy(), _copied(rule.state())
         left_out = _quietly(rule, vector, push)
-        if is_finite(vector) and (before is None or _all_finite(rule.state())):
+        self._bound += rule.moved()
+        if self._bound < _SAFE and before is None:
             return left_out
+        trained = len(vector) - push.statistics
+        self._bound = length(vector[:trained])
+        sound = self._bound < inf and is_finite(vector[trained:])
+        if sound and (before is None or _all_finite(rule.state())):
+            return left_out
+        self._bound = inf
         if before is not None:
             vector[:] = before[0]
             rule.restore(before[1])
@@ -223,6 +236,7 @@ class Trial:
         assert self.backup is not None
         vector, state, version = self.backup
         self.vector[:] = vector
+        self._bound = inf
         rule.restore(_copied(state))
         if self.average is not None and not is_finite(self.average):
             self.average = None
@@ -302,6 +316,7 @@ class Trial:
         """Goes on where a checkpoint left off. The vector is taken over, not copied."""
         self.signature = signature
         self.vector = vector
+        self._bound = inf
         self.version = snapshot.version
         self.episodes = snapshot.episodes
         self.steps = snapshot.steps

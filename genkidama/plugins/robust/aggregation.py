@@ -148,6 +148,9 @@ class Cautious(Rule):
     def start(self, push: Update) -> Vector | None:
         return self.rule.start(push)
 
+    def moved(self) -> float:
+        return self.rule.moved()
+
     def fits(self, count: int, size: int) -> str:
         return self.rule.fits(count, size)
 

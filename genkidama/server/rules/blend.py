@@ -8,6 +8,7 @@ or of one's own.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -97,6 +98,14 @@ class Rule(Protocol):
             make a new version. The parent counts it by child, and the history has the word.
         """
         raise NotImplementedError
+
+    def moved(self) -> float:
+        """An upper bound for the Euclidean norm of the last step of θ_P's trained numbers.
+
+        It spares the parent a look at all of θ_P after the push, as long as the steps add up to
+        less than float32 can hold. Infinity, if it is not known.
+        """
+        return math.inf
 
     def fits(self, count: int, size: int) -> str:
         """What a push has to bring, if its vector must not have `count` numbers; else empty.

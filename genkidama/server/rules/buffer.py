@@ -7,11 +7,12 @@ oldest has waited long enough.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from genkidama.protocol.vector import DTYPE, Vector
+from genkidama.protocol.vector import DTYPE, Vector, length
 from genkidama.server.rules.blend import RuleState, Update
 from genkidama.server.rules.options import WeightedOptions
 
@@ -32,6 +33,8 @@ class UpdateBatch:
     weight: float
     #: How many they are.
     count: int
+    #: An upper bound for the Euclidean norm of `factor` times `total`.
+    length: float
 
 
 class Buffer:
@@ -57,7 +60,8 @@ class Buffer:
         """
         size = max(1, push.children) if self._size == "children" else self._size
         if size == 1 and not self._count:
-            return UpdateBatch(vector, weight, weight, 1)
+            longest = math.inf if push.length is None else weight * push.length
+            return UpdateBatch(vector, weight, weight, 1, longest)
         if self._total is None:
             self._total = np.zeros(len(vector), DTYPE)
         if not self._count:
@@ -68,7 +72,7 @@ class Buffer:
         late = self._seconds and push.seconds - self._since >= self._seconds
         if self._count < size and not late:
             return None
-        batch = UpdateBatch(self._total, 1.0, self._weight, self._count)
+        batch = UpdateBatch(self._total, 1.0, self._weight, self._count, length(self._total))
         self._total = None
         self._weight = 0.0
         self._count = 0

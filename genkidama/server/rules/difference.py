@@ -71,29 +71,47 @@ class Difference(Rule):
         self._waited = 0
         #: How long θ_P was at the first difference; 0 before it.
         self._length = 0.0
+        #: Upper bounds for the Euclidean norms of the last step, of the velocity, of the delayed.
+        self._moved = 0.0
+        self._fastest = 0.0
+        self._waiting = 0.0
 
     def apply(self, parent: Vector, push: Update) -> None:
         size = len(parent) - push.statistics
         blend_statistics(parent, push)
-        self._length = self._length or max(length(parent[:size]), math.sqrt(size))
+        if self._options.max_difference and not self._length:
+            self._length = max(length(parent[:size]), math.sqrt(size))
         part = shortening(push, size, self._options.max_difference * self._length)
         batch = self._buffer.add(push.vector[:size], part * self._weigh(push), push)
+        self._moved = 0.0
         if batch is None or not self._alpha:
             return
         factor = batch.factor / batch.count / self._options.delay
         rate = self._alpha * self._pace.factor(push)
         change = batch.total
+        bound = batch.length / batch.count / self._options.delay
         if self._options.momentum:
-            change = self._accelerated(change, factor)
+            change, bound = self._accelerated(change, factor, bound)
             factor = 1.0
+        self._moved = rate * bound
         longest = self._pace.longest(push)
         if longest < math.inf:
             long = rate * factor * length(change)
             rate *= min(1.0, longest / long) if long else 1.0
         add_scaled(parent[:size], change, rate * factor)
 
-    def _accelerated(self, change: Vector, factor: float) -> Vector:
-        """The step that the momentum makes of a difference times a factor; a new vector."""
+    def moved(self) -> float:
+        return self._moved
+
+    def _accelerated(self, change: Vector, factor: float, bound: float) -> tuple[Vector, float]:
+        """The step that the momentum makes of a difference times a factor; a new vector.
+
+        Args:
+            bound: for the Euclidean norm of that product.
+
+        Returns:
+            The step, and a bound for its norm.
+        """
         momentum = self._options.momentum
         fresh: Vector = change * factor
         if self._velocity is None:
@@ -101,18 +119,21 @@ class Difference(Rule):
         if self._options.delay > 1:
             self._delayed = fresh.copy() if self._delayed is None else self._delayed + fresh
             self._waited += 1
+            self._waiting += bound
             if self._waited < self._options.delay:
-                return fresh
-            taken = self._delayed
+                return fresh, bound
+            taken, added = self._delayed, self._waiting
             self._delayed = None
             self._waited = 0
+            self._waiting = 0.0
         else:
-            taken = fresh
+            taken, added = fresh, bound
         self._velocity *= momentum
         self._velocity += taken
+        self._fastest = momentum * self._fastest + added
         if not self._options.nesterov:
-            return self._velocity
-        return fresh + self._velocity * momentum
+            return self._velocity, self._fastest
+        return fresh + self._velocity * momentum, bound + momentum * self._fastest
 
     def state(self) -> RuleState:
         own: RuleState = {_LENGTH: np.array([self._length])} if self._length else {}
@@ -125,7 +146,9 @@ class Difference(Rule):
 
     def restore(self, state: RuleState) -> None:
         self._velocity = state.get(_VELOCITY)
+        self._fastest = 0.0 if self._velocity is None else length(self._velocity)
         self._delayed = state.get(_DELAYED)
+        self._waiting = 0.0 if self._delayed is None else length(self._delayed)
         self._waited = int(state[_WAITED][0]) if _WAITED in state else 0
         self._length = float(state[_LENGTH][0]) if _LENGTH in state else 0.0
         self._weigh.restore(state)

@@ -41,6 +41,10 @@ _KEPT = {
 }
 _CLOCK = "clock"
 
+#: Below this ε a gradient whose square is no float32 any more could make a long step.
+_LEAST_EPSILON = 1e-15
+_ROUNDING = 1.01
+
 #: What a step follows from, and a factor of it, by a block's gradient, a buffer of its length and
 #: what is kept of it.
 _Direction: TypeAlias = Callable[[Vector, Vector, list[Vector]], tuple[Vector, float]]
@@ -56,6 +60,8 @@ class NumpyOptimizer:
         self._settings = settings
         self._kept: dict[str, Vector] = {}
         self._made = 0
+        #: An upper bound for the Euclidean norm of the velocity.
+        self._fastest = 0.0
         self._buffers = np.empty((2, BLOCK), DTYPE)
         #: A small vector costs as much in views as in arithmetic, so they are made once.
         self._blocks: list[_Block] = []
@@ -100,6 +106,32 @@ class NumpyOptimizer:
             long = length(whole)
             weights -= whole if long <= longest else whole * (longest / long)
 
+    def bound(self, size: int, rate: float, gradient: float) -> float:
+        """An upper bound for the Euclidean norm of the step that `apply` has just made.
+
+        Args:
+            size: n.
+            rate: the learning rate.
+            gradient: a bound for the norm of the gradient times its factor.
+        """
+        settings = self._settings
+        if settings.name == "sgd":
+            self._fastest = settings.momentum * self._fastest + gradient
+            return rate * self._fastest if not settings.weight_decay else math.inf
+        if settings.epsilon < _LEAST_EPSILON:
+            return math.inf
+        # A number of the gradient is at most the root of the squares that hold its own.
+        each = 1.0
+        if settings.name == "rmsprop":
+            each = (1.0 - settings.decay) ** -0.5
+        elif settings.name == "adam":
+            # By Cauchy and Schwarz over the two sums, with their corrections.
+            beta_1, beta_2 = settings.betas
+            if beta_1 * beta_1 >= beta_2:
+                return math.inf
+            each = ((1.0 - beta_1 * beta_1 / beta_2) * (1.0 - beta_2)) ** -0.5
+        return _ROUNDING * rate * each * math.sqrt(size)
+
     def _divide(self, size: int) -> list[_Block]:
         """The blocks of a vector of this length."""
         names = _KEPT[self._settings.name]
@@ -127,6 +159,7 @@ class NumpyOptimizer:
         if missing := [name for name in names if name not in state]:
             raise ValueError(f"optimizer.name = {self._settings.name!r} needs {missing[0]!r}")
         self._kept = {name: state[name] for name in names}
+        self._fastest = length(self._kept["velocity"]) if names == ("velocity",) else 0.0
         self._made = int(state[_CLOCK][0])
         self._blocks = []
 
@@ -220,8 +253,13 @@ class Gradient(Rule):
         self._steps = NumpyOptimizer(self._settings)
         #: Of absolute losses: their number, and their running mean and variance.
         self._losses = np.zeros(3)
+        self._moved = 0.0
+
+    def moved(self) -> float:
+        return self._moved
 
     def apply(self, parent: Vector, push: Update) -> str | None:
+        self._moved = 0.0
         limit = self._options.max_staleness
         if limit is not None and push.staleness > limit:
             return STALE
@@ -237,6 +275,7 @@ class Gradient(Rule):
         mean = batch.factor / batch.count
         longest = self._pace.longest(push)
         self._steps.apply(parent[:size], batch.total, rate, mean, longest)
+        self._moved = self._steps.bound(size, rate, batch.length / batch.count)
         return None
 
     def _is_outlier(self, loss: float | None) -> bool:

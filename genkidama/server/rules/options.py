@@ -51,8 +51,8 @@ class DifferenceOptions(WeightedOptions, frozen=True):
     """Longest step of θ_P by its Euclidean norm, divided by √n while n children take part; 0 means
     no limit."""
     max_difference: NotNegative = 10.0
-    """A longer difference is cut to so many times the length of θ_P when the run began, or √n for n
-    numbers if that is more; 0 means no limit."""
+    """A longer difference is cut to this multiple of the length of θ_P when the run began, or of √n
+    for n numbers if that is more; 0 means no limit. Each shard of a parent bounds its own part."""
 
 
 class GradientOptions(WeightedOptions, frozen=True):

@@ -131,7 +131,8 @@ GRADIENTS = {"exchange": "update"}
         {
             "parent": {
                 "rule": "difference",
-                "rule_options": {"momentum": 0.9, "nesterov": True},
+                # Each shard would bound its own part of a difference by its own part of θ_P.
+                "rule_options": {"momentum": 0.9, "nesterov": True, "max_difference": 0.0},
                 "encoding": "float16",
             }
         },

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Refusal, Weights
-from genkidama.protocol.vector import DTYPE, STATISTICS, Vector
+from genkidama.protocol.vector import DTYPE, STATISTICS, Vector, length
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.trial import SingleTrialRun
@@ -59,6 +59,7 @@ def pushes(draw: st.DrawFn) -> list[Update]:
                 progress=min(1.0, seconds / 4.0),
                 loss=draw(st.none() | st.floats(-1e6, 1e6)),
                 statistics=statistics,
+                length=length(vector[: size - statistics]),
             )
         )
     return found
@@ -150,9 +151,13 @@ def apply_all(rule: Rule, start: Vector, pushes: Sequence[Update]) -> Vector:
     parent = start.copy()
     place = parent.ctypes.data
     for push in pushes:
-        before = push.vector.tobytes()
+        before = push.vector.tobytes(), parent.copy()
         rule.apply(parent, push)
-        assert push.vector.tobytes() == before
+        assert push.vector.tobytes() == before[0]
+        trained = len(parent) - push.statistics
+        step = (parent - before[1])[:trained]
+        rounding = 1e-6 * (length(parent[:trained]) + length(before[1][:trained]))
+        assert length(step) <= 1.001 * rule.moved() + rounding
         assert (parent.ctypes.data, parent.dtype) == (place, DTYPE)
         for array in rule.state().values():
             assert array.dtype in (np.float32, np.float64)
