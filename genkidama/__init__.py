@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING, Any
 from genkidama._version import __version__
 
 if TYPE_CHECKING:
+    from genkidama.child.backend import Backend, Work
     from genkidama.child.child import Child
     from genkidama.child.orchestrator import CoreOrchestrator
     from genkidama.cli.cluster import search, train
     from genkidama.config.experiment import Experiment
+    from genkidama.config.plugin import Plugin
     from genkidama.errors import (
         ConfigurationError,
         EnvironmentFailure,
@@ -32,22 +34,27 @@ if TYPE_CHECKING:
         ProtocolError,
     )
     from genkidama.learning.heads import head_for
+    from genkidama.learning.learners import Learner
     from genkidama.learning.networks import ActorCritic, Convolutional, Network
     from genkidama.parent.parent import Parent
     from genkidama.plugins.ga3c.backend import GA3C
+    from genkidama.plugins.hypertrick.pruner import HyperTrickPruner
+    from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
     from genkidama.plugins.render.window import play
-    from genkidama.protocol.vector import Signature
+    from genkidama.protocol.vector import Signature, blend
     from genkidama.runs.checkpoint import Checkpoint
     from genkidama.runs.evaluation import Evaluation, evaluate
     from genkidama.runs.policy import Policy
     from genkidama.runs.run import Run
     from genkidama.server.parameter_server import ParameterServer
-    from genkidama.server.rules.blend import blend
+    from genkidama.server.rules.blend import Blend, Rule, Update
 
 #: Public names and their homes. A home is imported when its name is first used: a parent must not
 #: pay for torch, and a core must not pay for websockets.
 _HOMES = {
     "ActorCritic": "genkidama.learning.networks",
+    "Backend": "genkidama.child.backend",
+    "Blend": "genkidama.server.rules.blend",
     "Checkpoint": "genkidama.runs.checkpoint",
     "Child": "genkidama.child.child",
     "ConfigurationError": "genkidama.errors",
@@ -58,14 +65,22 @@ _HOMES = {
     "Experiment": "genkidama.config.experiment",
     "GA3C": "genkidama.plugins.ga3c.backend",
     "GenkidamaError": "genkidama.errors",
+    "HyperTrick": "genkidama.plugins.hypertrick.rule",
+    "HyperTrickPruner": "genkidama.plugins.hypertrick.pruner",
+    "Learner": "genkidama.learning.learners",
     "Network": "genkidama.learning.networks",
     "ParameterServer": "genkidama.server.parameter_server",
     "Parent": "genkidama.parent.parent",
+    "Plugin": "genkidama.config.plugin",
     "Policy": "genkidama.runs.policy",
     "ProtocolError": "genkidama.errors",
+    "Rule": "genkidama.server.rules.blend",
     "Run": "genkidama.runs.run",
     "Signature": "genkidama.protocol.vector",
-    "blend": "genkidama.server.rules.blend",
+    "Update": "genkidama.server.rules.blend",
+    "Verdict": "genkidama.plugins.hypertrick.rule",
+    "Work": "genkidama.child.backend",
+    "blend": "genkidama.protocol.vector",
     "evaluate": "genkidama.runs.evaluation",
     "head_for": "genkidama.learning.heads",
     "play": "genkidama.plugins.render.window",
@@ -75,6 +90,8 @@ _HOMES = {
 
 __all__ = [
     "ActorCritic",
+    "Backend",
+    "Blend",
     "Checkpoint",
     "Child",
     "ConfigurationError",
@@ -85,13 +102,21 @@ __all__ = [
     "Experiment",
     "GA3C",
     "GenkidamaError",
+    "HyperTrick",
+    "HyperTrickPruner",
+    "Learner",
     "Network",
     "ParameterServer",
     "Parent",
+    "Plugin",
     "Policy",
     "ProtocolError",
+    "Rule",
     "Run",
     "Signature",
+    "Update",
+    "Verdict",
+    "Work",
     "__version__",
     "blend",
     "evaluate",

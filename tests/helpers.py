@@ -29,11 +29,10 @@ from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
 from genkidama.protocol.messages import Reply, Request, decode_request, encode
 from genkidama.protocol.shard import WHOLE, Shard
-from genkidama.protocol.vector import DTYPE, Signature, Vector
+from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
 from genkidama.runs.checkpoint import CheckpointFolder
 from genkidama.runs.directory import Run
 from genkidama.server.parameter_server import Snapshot
-from genkidama.server.rules.blend import blend
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -19,8 +19,7 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.parent import Parent
 from genkidama.protocol.messages import Join, Leave, Push, Refusal, Weights, encode
-from genkidama.protocol.vector import DTYPE, Vector
-from genkidama.server.rules.blend import blend
+from genkidama.protocol.vector import DTYPE, Vector, blend
 from tests.helpers import ROOT, small
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import experiment, running

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.protocol.vector import DTYPE, Vector
-from genkidama.server.rules.blend import blend
+from genkidama.protocol.vector import DTYPE, Vector, blend
 
 __all__ = ["SharedWeights", "change"]
 

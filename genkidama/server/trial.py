@@ -22,9 +22,9 @@ from genkidama.config.formatting import plural
 from genkidama.config.sections import Stop
 from genkidama.errors import ProtocolError
 from genkidama.protocol.shard import WHOLE, Shard
-from genkidama.protocol.vector import Signature, Vector, is_finite, length
+from genkidama.protocol.vector import Signature, Vector, blend, is_finite, length
 from genkidama.server.events import Event, Exchange
-from genkidama.server.rules.blend import Rule, RuleState, Update, blend
+from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.rules.registry import make_rule
 
 __all__ = [

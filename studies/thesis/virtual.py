@@ -40,9 +40,9 @@ from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
+from genkidama.protocol.vector import blend
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.machine import available_cores
-from genkidama.server.rules.blend import blend
 from studies import store
 from studies.thesis.cells import CELLS, FORMS, Cell, Form, Row
 from studies.thesis.measure import ROOT, judged

@@ -18,8 +18,7 @@ from genkidama.config.sections import Network as Settings
 from genkidama.learning.heads import head_for
 from genkidama.learning.model import Model, RunningMeanStd, scaled
 from genkidama.learning.networks import Network
-from genkidama.protocol.vector import unflatten
-from genkidama.server.rules.blend import blend
+from genkidama.protocol.vector import blend, unflatten
 
 
 class Stage(gymnasium.Env[Any, Any]):

@@ -22,8 +22,7 @@ from genkidama.protocol.messages import (
     decode_request,
     encode,
 )
-from genkidama.protocol.vector import DTYPE, Signature, Vector
-from genkidama.server.rules.blend import blend
+from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
 
 SIGNATURE = Signature.of([("weight", (30, 20)), ("statistics.observations", (5,))])
 SIZE = SIGNATURE.size

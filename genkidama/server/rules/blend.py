@@ -14,13 +14,9 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 import msgspec
 import numpy.typing as npt
 
-from genkidama.protocol.vector import Vector
+from genkidama.protocol.vector import Vector, blend
 
-__all__ = ["Blend", "Update", "Rule", "RuleState", "blend", "diagnose", "speed_factor"]
-
-#: Numbers blended at a time. The child's share of a block stays in a second-level cache, so that a
-#: large vector crosses the memory bus once. Smaller blocks cost more in calls than they save.
-BLOCK = 65_536
+__all__ = ["Blend", "Update", "Rule", "RuleState", "diagnose", "speed_factor"]
 
 #: What a rule remembers between two pushes: float32 or float64 arrays by name.
 RuleState: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -180,45 +176,6 @@ class Blend(Rule):
 
     def diagnose(self, beta: float, children: int) -> list[str]:
         return diagnose(self.alpha, beta, children)
-
-
-def blend(parent: Vector, child: Vector, alpha: float) -> None:
-    """`parent ← (1−alpha)·parent + alpha·child`, in place.
-
-    Args:
-        parent: float32, shape (n,), written to.
-        child: float32, shape (n,), only read.
-        alpha: the weight of `child`, in [0, 1]. 0 leaves `parent` as it is, 1 makes it `child`.
-
-    Raises:
-        ValueError: `alpha` is outside [0, 1], or the shapes or types differ.
-
-    Source: thesis §4.7, Algorithm 2. The same call with the roles exchanged and `beta` is the
-    child's pull.
-    """
-    if not 0.0 <= alpha <= 1.0:
-        raise ValueError(f"alpha = {alpha!r} is outside [0, 1]")
-    if parent.shape != child.shape or parent.ndim != 1:
-        raise ValueError(
-            f"cannot blend shape {list(child.shape)} into shape {list(parent.shape)}; "
-            "both must be equal and flat"
-        )
-    if parent.dtype != child.dtype or parent.dtype.kind != "f" or parent.dtype.itemsize != 4:
-        raise ValueError(f"cannot blend {child.dtype} into {parent.dtype}; both must be float32")
-    if alpha == 0.0:
-        return
-    if alpha == 1.0:
-        parent[:] = child
-        return
-    for start in range(0, len(parent), BLOCK):
-        _blend(parent[start : start + BLOCK], child[start : start + BLOCK], alpha)
-
-
-def _blend(parent: Vector, child: Vector, alpha: float) -> None:
-    # (1−α)p + αc and not p + α(c−p): the second overflows for finite p and c of opposite sign.
-    taken = child * alpha
-    parent *= 1.0 - alpha
-    parent += taken
 
 
 def speed_factor(alpha: float, beta: float) -> float:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from genkidama.config.decoding import convert
-from genkidama.protocol.vector import Vector
-from genkidama.server.rules.blend import Rule, RuleState, Update, blend, diagnose
+from genkidama.protocol.vector import Vector, blend
+from genkidama.server.rules.blend import Rule, RuleState, Update, diagnose
 from genkidama.server.rules.buffer import Buffer
 from genkidama.server.rules.options import WeightedOptions
 

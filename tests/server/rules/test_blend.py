@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from genkidama.plugins.hypertrick.search import Replace
-from genkidama.server.rules.blend import BLOCK, Blend, blend, diagnose, speed_factor
+from genkidama.protocol.vector import _BLENDED as BLOCK
+from genkidama.protocol.vector import blend
+from genkidama.server.rules.blend import Blend, diagnose, speed_factor
 from tests.server.rules import check_rule, contribution
 
 alphas = st.floats(0.0, 1.0)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from genkidama.errors import ConfigurationError
-from genkidama.protocol.vector import DTYPE
-from genkidama.server.rules.blend import blend
+from genkidama.protocol.vector import DTYPE, blend
 from genkidama.server.rules.difference import Difference
 from tests.server.rules import check_rule, contribution
 
