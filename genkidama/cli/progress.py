@@ -23,8 +23,7 @@ from genkidama.config import plugin
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import duration, plural, remaining
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.status import status_of
-from genkidama.runs.status import line
+from genkidama.runs.status import RunStatus, line
 from genkidama.server.events import (
     CheckpointWritten,
     Event,
@@ -170,7 +169,7 @@ class Progress(Follower):
         self._about = about
         #: Whether there was a warning since the last checkpoint.
         self._warned = False
-        self.status = status_of(experiment)
+        self.status = RunStatus(experiment)
         #: Events that the status has not folded yet: exchanges wait until it is looked at.
         self._waiting: list[Event] = []
         #: The time of the newest event, and the clock's when it came.

@@ -49,6 +49,8 @@ class Plugin:
     """Processes beside a parent: `companion(parent) -> parent.companion.Companion | None`."""
     trials: Table = field(default_factory=dict)
     """Parents with many trials, by the section that asks for them: `parent.run_writer.RunStore`."""
+    status_parts: Table = field(default_factory=dict)
+    """Parts of a run's status, by the section that asks for them: `runs.status.SearchPart`."""
     backends: Table = field(default_factory=dict)
     """Values of `child.backend`: `child.backend.Backend` classes."""
     core_parts: Table = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What all figures have in common: colours, letters, marks, files."""
+"""The style of all figures: colours and letters; and their files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 try:
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 except ImportError:
     raise ConfigurationError("figures need Matplotlib: pip install 'genkidama[figures]'") from None
 
@@ -25,9 +24,6 @@ __all__ = [
     "RED",
     "SKY",
     "STYLE",
-    "evenly",
-    "jitter",
-    "key",
     "plain",
     "write_all",
 ]
@@ -68,21 +64,6 @@ STYLE: dict[Any, Any] = {
     "ytick.labelcolor": INK,
     "ytick.labelsize": 9,
 }
-
-
-def key(label: str, marker: str, **style: Any) -> Line2D:
-    """A mark in a legend."""
-    return Line2D([], [], linestyle="", marker=marker, label=label, **style)
-
-
-def evenly(phases: int, most: int) -> list[int]:
-    """At most so many of the phases, the first and the last among them."""
-    return sorted({round(index * (phases - 1) / (most - 1)) for index in range(most)})
-
-
-def jitter(number: int, width: float) -> float:
-    """Between −width and width; neighbours far apart, the same for the same trial."""
-    return width * (2.0 * (number * 0.6180339887 % 1.0) - 1.0)
 
 
 def plain(text: str) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.status import SearchStatus
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
 from genkidama.runs.directory import Run
+from genkidama.runs.status import RunStatus
 from genkidama.server.events import from_line
 
 __all__ = ["Weights", "best_trial_of", "weights_of"]
@@ -61,12 +61,10 @@ def best_trial_of(run: Run) -> Run:
     experiment = run.experiment
     if experiment.search is None:
         return run
-    status = SearchStatus(experiment)
-    for event in map(from_line, run.history()):
-        if event is not None:
-            status.take(event)
+    status = RunStatus(experiment)
+    status.take(filter(None, map(from_line, run.history())))
     trials = {int(trial.path.name): trial for trial in run.trials if trial.checkpoints}
-    best = status.best(set(trials))
+    best = None if status.search is None else status.search.best(set(trials))
     if best is None:
         raise ConfigurationError(
             f"{run.path}: no trial of this search has a score yet; go on later"

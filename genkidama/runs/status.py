@@ -21,6 +21,7 @@ from msgspec import UNSET
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import duration, plural, rate, remaining
+from genkidama.config.plugin import find
 from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS, weight_of
 from genkidama.server.events import (
     Evaluated,
@@ -201,7 +202,7 @@ class ChildStatus(msgspec.Struct):
 
 
 class SearchPart(Protocol):
-    """The part of a status that only a search has (`genkidama.plugins.hypertrick.status`)."""
+    """The part of the status of a search. A plug-in makes it: `part(experiment)`."""
 
     #: The share of the search that was done before this parent.
     share_before: float
@@ -218,6 +219,9 @@ class SearchPart(Protocol):
     def share(self, elapsed: float) -> float:
         """The share that is done after `elapsed` seconds, in [0, 1]."""
 
+    def best(self, among: set[int] | None = None) -> int | None:
+        """The best trial so far, of those in `among` if given; None if none has a score."""
+
     def document(self) -> dict[str, Any]:
         """The document's `search`."""
 
@@ -227,13 +231,14 @@ class RunStatus:
 
     Args:
         experiment: its settings.
-        search: the part of a search; None in a plain run. `tuning.search_status.status_of` makes
-            both.
     """
 
-    def __init__(self, experiment: Experiment, search: SearchPart | None = None) -> None:
+    def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        self.search = search
+        #: The part of a search; None in a plain run.
+        self.search: SearchPart | None = None
+        if experiment.search is not None:
+            self.search = find("status_parts", "search")(experiment)
         self.run = ""
         #: Why the run is over; empty while it goes on.
         self.reason = ""

@@ -18,13 +18,20 @@ from optuna.pruners import (
 )
 from optuna.trial import Trial, TrialState, create_trial
 
-from genkidama.plugins.hypertrick.equations import (
+from genkidama.plugins.hypertrick.rule import (
+    HyperTrick,
+    Verdict,
     eviction_rate_for,
     geometric_phases,
-    hyperband_brackets,
 )
-from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
-from studies.hypertrick.methods import Asha, Halving, Independent, hypertrick, random_search
+from studies.hypertrick.methods import (
+    Asha,
+    Halving,
+    Independent,
+    hyperband_rounds,
+    hypertrick,
+    random_search,
+)
 from studies.hypertrick.problems import LearningCurves, learning_curves
 from studies.hypertrick.simulator import Configuration, Method, simulate
 
@@ -209,7 +216,7 @@ def _geometric(seed: int, *, factor: int = 3, anew: bool = False, adaptive: bool
 
 
 def contestants(budget: float) -> list[Contestant]:
-    hyperband = [bracket.rounds for bracket in hyperband_brackets(PHASES)]
+    hyperband = hyperband_rounds(PHASES)
     thirds, halves = (1, 3, 9, 27), (1, 2, 4, 8, 16, 27)
 
     def halving_pruner(factor: int) -> Callable[[], BasePruner]:

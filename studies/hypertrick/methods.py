@@ -25,7 +25,15 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
 from studies.hypertrick.simulator import Task
 
-__all__ = ["Asha", "Halving", "Independent", "hypertrick", "random_search", "rounds_of"]
+__all__ = [
+    "Asha",
+    "Halving",
+    "Independent",
+    "hyperband_rounds",
+    "hypertrick",
+    "random_search",
+    "rounds_of",
+]
 
 
 class Independent:
@@ -95,6 +103,23 @@ def rounds_of(workers: int, phases: int, eviction_rate: float) -> tuple[tuple[in
         alive = rounds[-1][0]
         rounds.append((max(1, alive - math.floor(alive * eviction_rate + 0.5)), len(rounds) + 1))
     return tuple(rounds)
+
+
+def hyperband_rounds(phases: int, factor: int = 3) -> list[tuple[tuple[int, int], ...]]:
+    """Rounds of Hyperband's brackets (Li et al. 2016, algorithm 1): (trials, phases by their end).
+
+    The algorithm begins bracket s with ⌈(s_max+1)/(s+1)·η^s⌉ trials. HyperTrick's paper prints 27,
+    9, 6, 4 for 27 phases and η = 3, where that gives 12 for s = 2. ⌊(s_max+1)/(s+1)⌋·η^s gives the
+    printed numbers, and is what is computed here.
+    """
+    last = 0
+    while factor ** (last + 1) <= phases:
+        last += 1
+    first = {s: (last + 1) // (s + 1) * factor**s for s in range(last, -1, -1)}
+    return [
+        tuple((n // factor**i, phases // factor ** (s - i)) for i in range(s + 1))
+        for s, n in first.items()
+    ]
 
 
 @dataclass

@@ -9,13 +9,13 @@ import sys
 import time
 from pathlib import Path
 
-from genkidama.plugins.hypertrick.equations import (
+from genkidama.plugins.hypertrick.rule import (
+    HyperTrick,
     completion_rate,
     eviction_rate_for,
     minimum_completion_rate,
     workers_before_selection,
 )
-from genkidama.plugins.hypertrick.rule import HyperTrick
 from studies.hypertrick.contestants import COMPLETION, EQUAL, PHASES, SPEEDS, contestants
 from studies.hypertrick.methods import Independent, hypertrick
 from studies.hypertrick.problems import LEARNING_CURVES, learning_curves

@@ -9,9 +9,7 @@ import genkidama
 from genkidama.cli.cluster import search
 from genkidama.config.decoding import parse_settings
 from genkidama.errors import EnvironmentFailure
-from genkidama.plugins.hypertrick.findings import StudySnapshot, read
-from genkidama.plugins.hypertrick.importance import importances
-from genkidama.plugins.hypertrick.storage import open_study
+from genkidama.plugins.hypertrick.study import StudySnapshot, importances, open_study, read
 from studies.search.contestants import CONTESTANTS, Row, Wanted
 
 __all__ = ["EXAMPLES", "measure", "train"]

@@ -20,7 +20,6 @@ from rich.console import Console, RenderableType
 from genkidama.cli import progress as module
 from genkidama.cli.display import evaluation_frame, frame
 from genkidama.cli.progress import EvaluationProgress, Progress
-from genkidama.plugins.hypertrick.status import status_of
 from genkidama.protocol.diagnostics import DIAGNOSTICS
 from genkidama.runs.status import Facts, RunStatus
 from genkidama.server.events import Left, PushesRefused, Started, Stopped
@@ -196,7 +195,7 @@ def printed(found: RenderableType, width: int, height: int) -> list[str]:
 
 
 def run(children: int = 3, name: str = "child", **figures: float) -> RunStatus:
-    status = status_of(small(stop={"updates": 100, "mean_return": 195}))
+    status = RunStatus(small(stop={"updates": 100, "mean_return": 195}))
     status.take([Started(time=0.0, run="small-20261122-120000", software="1")])
     names = [f"{name}-{number}" for number in range(1, children + 1)]
     status.take(join(1.0, child) for child in names)
@@ -209,7 +208,7 @@ def run(children: int = 3, name: str = "child", **figures: float) -> RunStatus:
 
 
 def search(nodes: int = 2) -> RunStatus:
-    status = status_of(small(search=PLAN))
+    status = RunStatus(small(search=PLAN))
     for number in range(nodes):
         status.take([join(0.0, f"node-{number}"), assigned(0.0, number, f"node-{number}")])
     status.take([report(30.0, 0, 7.0), report(60.0, 1, 9.0)])

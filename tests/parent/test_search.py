@@ -85,8 +85,8 @@ def searching(base: dict[str, Any] | None = None, **search: Any) -> Experiment:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "BACKOFF_SECONDS", (0.01, 0.05))
-    monkeypatch.setattr("genkidama.plugins.hypertrick.search._SOON_SECONDS", 0.01)
-    monkeypatch.setattr("genkidama.plugins.hypertrick.search._LATER_SECONDS", 0.02)
+    monkeypatch.setattr("genkidama.plugins.hypertrick.search._SAMPLING_SECONDS", 0.01)
+    monkeypatch.setattr("genkidama.plugins.hypertrick.search._BUSY_SECONDS", 0.02)
     monkeypatch.setattr("genkidama.plugins.hypertrick.trial_store.RETRY_SECONDS", 0.1)
     monkeypatch.setattr("genkidama.parent.parent.HOUSEKEEPING_SECONDS", 0.02)
 
@@ -335,7 +335,7 @@ async def test_nodes_that_wait_for_a_trial_can_be_stopped_and_keep_their_names(
         async with asyncio.timeout(PATIENCE):
             await asyncio.gather(*tasks)
         await eventually(lambda: parent.server.connected == ["busy"], "their goodbyes")
-        assert parent.server.trials is not None and not parent.server.trials.roster.hungry
+        assert parent.server.trials is not None and not parent.server.trials.assignments.idle
 
 
 async def test_a_node_stopped_in_the_middle_gives_its_trial_up_with_its_last_work(
@@ -694,7 +694,7 @@ async def test_a_sampler_that_fails_is_asked_again(
 async def test_a_database_that_is_away_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("genkidama.plugins.hypertrick.storage._SQLITE_SECONDS", 0.1)
+    monkeypatch.setattr("genkidama.plugins.hypertrick.study._SQLITE_SECONDS", 0.1)
     settings = searching(trials=6, phase_steps=200)
     out = tmp_path / "run"
     async with running(settings, out) as parent:

@@ -6,26 +6,10 @@ from pathlib import Path
 
 import matplotlib
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.runs.figure_style import STYLE, evenly, jitter, plain, write_all
-
-
-@given(st.integers(1, 200), st.integers(2, 12))
-def test_some_of_the_phases_have_the_first_and_the_last_among_them(phases: int, most: int) -> None:
-    chosen = evenly(phases, most)
-    assert chosen == sorted(set(chosen))
-    assert (chosen[0], chosen[-1]) == (0, phases - 1)
-    assert len(chosen) == min(phases, most)
-
-
-@given(st.integers(0, 10_000))
-def test_jitter_stays_inside_and_neighbours_stand_apart(number: int) -> None:
-    assert -0.2 <= jitter(number, 0.2) <= 0.2
-    assert abs(jitter(number, 0.2) - jitter(number + 1, 0.2)) > 0.1
+from genkidama.runs.figure_style import STYLE, plain, write_all
 
 
 def test_a_price_is_no_formula() -> None:

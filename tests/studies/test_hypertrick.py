@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from genkidama.plugins.hypertrick.equations import geometric_phases, hyperband_brackets
-from genkidama.plugins.hypertrick.rule import HyperTrick
+from genkidama.plugins.hypertrick.rule import HyperTrick, geometric_phases
 from studies.hypertrick.methods import (
     Asha,
     Halving,
+    hyperband_rounds,
     hypertrick,
     random_search,
     rounds_of,
@@ -46,7 +46,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     ),
     "halving": lambda: Halving([rounds_of(TRIALS, PHASES, 0.25)]),
     "static": lambda: Halving([rounds_of(TRIALS, PHASES, 0.25)], nodes=5),
-    "hyperband": lambda: Halving([bracket.rounds for bracket in hyperband_brackets(PHASES)]),
+    "hyperband": lambda: Halving(hyperband_rounds(PHASES)),
     "asha": lambda: Asha(PHASES, trials=TRIALS),
     "random": lambda: random_search(PHASES, TRIALS),
 }
@@ -147,3 +147,17 @@ def test_what_holds_of_every_search(
     )
     if limit is None:
         assert len(outcome.configurations) == METHODS[name]().trials
+
+
+def test_the_rounds_of_hyperband_are_those_of_the_papers() -> None:
+    table_2 = [
+        ((27, 1), (9, 3), (3, 9), (1, 27)),
+        ((9, 3), (3, 9), (1, 27)),
+        ((6, 9), (2, 27)),
+        ((4, 27),),
+    ]
+    assert hyperband_rounds(27) == table_2
+    spent = sum(n * r for rounds in table_2 for n, r in rounds)
+    assert round(100 * spent / (46 * 27), 2) == 32.61
+    first = [rounds[0] for rounds in hyperband_rounds(81)]  # Li et al. 2016, table 1
+    assert first == [(81, 1), (27, 3), (9, 9), (6, 27), (5, 81)]

@@ -30,9 +30,8 @@ from genkidama.plugins.dashboard.http import as_asked, as_response
 from genkidama.plugins.dashboard.metrics import metrics
 from genkidama.plugins.dashboard.routes import HttpRequest, HttpResponse, answer, is_watching
 from genkidama.plugins.dashboard.viewers import Viewers, cookie_of
-from genkidama.plugins.hypertrick.status import status_of
 from genkidama.protocol.shard import Shard
-from genkidama.runs.status import Facts
+from genkidama.runs.status import Facts, RunStatus
 from genkidama.server.events import Event
 from genkidama.server.limits import ConnectionLimits
 from genkidama.server.parameter_server import ParameterServer
@@ -78,7 +77,7 @@ class Dashboard:
         refused: Callable[[str, ProtocolError], None],
     ) -> None:
         self._refused = refused
-        self.run_status = status_of(server.experiment)
+        self.run_status = RunStatus(server.experiment)
         self.run_status.plotly = plotly() is not None
         self.files = Files()
         self.viewers = Viewers(None)

@@ -11,9 +11,9 @@ import msgspec
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.plugins.hypertrick.status import status_of
 from genkidama.runs.directory import HISTORY, Run
 from genkidama.runs.history import Follower
+from genkidama.runs.status import RunStatus
 from genkidama.server.events import Event, from_line
 
 __all__ = ["RecordedRun", "find_runs"]
@@ -45,7 +45,7 @@ class RecordedRun:
             self.experiment = Experiment()  # which says nothing of this run
             self._unknown = dict.fromkeys(("environment", "algorithm", "backend", "rule"), "?")
             self.problem = str(error)
-        self.status = status_of(self.experiment)
+        self.status = RunStatus(self.experiment)
         if self.problem:
             self.status.advice.append(self.problem)
         #: The time of the newest event.

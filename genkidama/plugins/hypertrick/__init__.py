@@ -12,29 +12,27 @@ from typing import Any
 
 from genkidama.config.plugin import Plugin
 
-_EQUATIONS = "genkidama.plugins.hypertrick.equations"
 _RULE = "genkidama.plugins.hypertrick.rule"
 
 #: Public names and their homes, imported when they are first used.
 _HOMES = {
-    "Bracket": _EQUATIONS,
     "Decision": _RULE,
     "HyperTrick": _RULE,
     "HyperTrickPruner": "genkidama.plugins.hypertrick.pruner",
     "Mode": _RULE,
     "Verdict": _RULE,
-    "completion_rate": _EQUATIONS,
-    "eviction_rate_for": _EQUATIONS,
-    "expected_workers": _EQUATIONS,
-    "geometric_phases": _EQUATIONS,
-    "hyperband_brackets": _EQUATIONS,
-    "minimum_completion_rate": _EQUATIONS,
-    "workers_before_selection": _EQUATIONS,
+    "completion_rate": _RULE,
+    "eviction_rate_for": _RULE,
+    "expected_workers": _RULE,
+    "geometric_phases": _RULE,
+    "minimum_completion_rate": _RULE,
+    "workers_before_selection": _RULE,
 }
 
 PLUGIN = Plugin(
     sections={"search": "genkidama.plugins.hypertrick.settings:SearchSettings"},
     checks={"search": "genkidama.plugins.hypertrick.settings:check"},
+    status_parts={"search": "genkidama.plugins.hypertrick.status:SearchStatus"},
     verbs={
         "search": "genkidama.plugins.hypertrick.verbs:SEARCH",
         "report": "genkidama.plugins.hypertrick.verbs:REPORT",

@@ -1,9 +1,9 @@
-"""The words of a search, and what is kept of it: of its settings, of a trial, of a phase. Pure.
+"""Records of a search, of its trials and of their phases, and the conclusions from them. Pure.
 
     study.user_attrs["genkidama"]     `SearchRecord`
     trial.params                      dotted settings, `TrialRecord.params`; a list as JSON text
     trial.intermediate_values         metric by phase, from 0
-    trial.state                       by `OPTUNAS_STATES`
+    trial.state                       by `OPTUNA_STATES`
     trial.user_attrs["phases"]        `PhaseRecord`, one a phase
     trial.user_attrs["checkpoint"]    `TrialRecord.checkpoint`
     trial.user_attrs["reason"]        `TrialRecord.reason`
@@ -13,50 +13,85 @@ Laws of this file:
 - A trial's score is its last metric: that of its newest weights. A failed trial has none.
 - The *best* trial has the highest score of the trials that completed, that is, ran all phases. Only
   if none did, it has the highest score of all trials. Of equal ones it is the first that was
-  started. So the noise of early reports, of which there are many more, does not
-  choose.
+  started. Early reports are many and noisy, and do not choose.
+- Occupancy: busy node-seconds ÷ Σ over nodes of (end of the search − start of the node's first
+  phase). Only reported phases are busy: a phase under way, or one that was lost with its node, is
+  not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from functools import cached_property
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment
-from genkidama.plugins.hypertrick.methods import METHODS, SearchRule
-from genkidama.plugins.hypertrick.rule import Decision, Mode, Verdict
-from genkidama.plugins.hypertrick.space import parse_space
+from genkidama.plugins.hypertrick.hyperband import Halving
+from genkidama.plugins.hypertrick.rule import Decision, HyperTrick, Mode, Verdict
+from genkidama.plugins.hypertrick.settings import Dimension, parse_space
 
 __all__ = [
-    "OPTUNAS_STATES",
+    "OPTUNA_STATES",
+    "TITLES",
+    "Improvement",
     "PhaseRecord",
     "SearchRecord",
+    "SearchRule",
+    "Span",
     "State",
+    "StudySnapshot",
     "TrialRecord",
     "best_trial",
-    "end_of",
+    "state_after",
 ]
 
-#: What a trial does, or how it ended. A waiting trial has no node at the moment.
+#: The names of the methods in a report.
+TITLES = {
+    "hypertrick": "HyperTrick",
+    "hyperband": "Hyperband",
+    "asha": "ASHA",
+    "random": "random search",
+}
+
+#: η of the methods that are Successive Halving, where the settings have none: that of their papers.
+_FACTORS = {"hyperband": 3, "asha": 4}
+
+#: The state of a trial. A waiting trial has no node at the moment.
 State: TypeAlias = Literal["waiting", "running", "completed", "stopped", "failed"]
 
-#: What an Optuna study calls a trial that has ended. All others are RUNNING there as soon as their
-#: settings are drawn. A trial that is WAITING there has only been asked for (`enqueue_trial`).
-OPTUNAS_STATES: dict[State, str] = {"completed": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}
+#: The state, in an Optuna study, of a trial that has ended. All others are RUNNING there as soon as
+#: their settings are drawn. A trial that is WAITING there is only enqueued (`enqueue_trial`).
+OPTUNA_STATES: dict[State, str] = {"completed": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}
+
+
+class SearchRule(Protocol):
+    """A rule of a search, with its memory of all reports; `HyperTrick` explains the names."""
+
+    workers: int
+    phases: int
+
+    @property
+    def decide_after(self) -> tuple[int, ...]: ...
+    @property
+    def decisions(self) -> list[Decision]: ...
+    @property
+    def expected_completion_rate(self) -> float: ...
+    def decide(self, trial: int, phase: int, metric: float) -> Decision: ...
+    def restore(self, decisions: Iterable[Decision]) -> None: ...
 
 
 class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One phase that a trial has reported."""
+    """A phase that a trial has reported."""
 
     phase: int
     """From 0."""
     node: str
-    """Who trained it."""
+    """The node that trained it."""
     start: float
     """Seconds of the search's time, from its first trial on, without downtime."""
     end: float
@@ -66,11 +101,11 @@ class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     order: int = 0
     """It was the n-th report of its phase, from 1."""
     worse: int = 0
-    """So many of the reports before it were worse."""
+    """The number of earlier reports of its phase that were worse."""
     mode: Mode
-    """Why the verdict came out as it did."""
+    """The reason of the verdict."""
     verdict: Verdict
-    """What the trial did next."""
+    """The fate of the trial after it."""
     steps: int = 0
     """Environment steps of the trial so far."""
     episodes: int = 0
@@ -84,21 +119,21 @@ class PhaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         return math.nan if self.metric is None or not math.isfinite(self.metric) else self.metric
 
     def decision(self, trial: int) -> Decision:
-        """What the rule had decided, given the trial's number."""
+        """The rule's decision, given the trial's number."""
         metric = math.nan if self.metric is None else self.metric
         return Decision(trial, self.phase, metric, self.order, self.worse, self.mode, self.verdict)
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One configuration and how far it came."""
+    """A configuration and its reports."""
 
     number: int
     state: State
-    #: The settings that make it differ from the others: dotted setting and value.
+    #: The settings in which it differs from the others: dotted setting and value.
     params: dict[str, Any]
     phases: list[PhaseRecord] = field(default_factory=list)
-    #: Why it ended, if anyone wrote that down.
+    #: The reason of its end, if one was written.
     reason: str = ""
     #: Its newest checkpoint's path, within the run's directory; empty if there is none.
     checkpoint: str = ""
@@ -110,12 +145,12 @@ class TrialRecord:
 
     @property
     def phases_done(self) -> int:
-        """How many phases it has run to their end."""
+        """The number of phases that it has run to their end."""
         return sum(phase.mode is not Mode.FAILURE for phase in self.phases)
 
 
 class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """How the search was meant."""
+    """The settings of a search, as its study keeps them."""
 
     version: str = ""
     """Of the Genkidama that wrote this."""
@@ -130,7 +165,7 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
     decide_after: list[int]
     """The phases, from 0, after which HyperTrick decides anything."""
     cohort: int | None = None
-    """W₀ of equation 2, if it is not `workers`: so many trials collect data for all that follow."""
+    """W₀ of equation 2, if it is not `workers`: the number of trials that collect data."""
     adaptive: bool = False
     """Whether the rule stops more when fewer than expected were stopped so far."""
     reduction_factor: int | None = None
@@ -138,23 +173,22 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
     least_phases: int = 1
     """r of Hyperband and ASHA: phases before a trial's first decision."""
     sampler: str = ""
-    """Where trials' settings come from."""
+    """The source of the trials' settings."""
     phase_unit: str = "steps"
-    """What `phase_length` counts."""
+    """The unit of `phase_length`."""
     phase_length: float = 0.0
-    """How long a phase is."""
+    """The length of a phase."""
     space: dict[str, Any]
-    """What is searched, by dotted setting."""
+    """The searched settings, by dotted name."""
     experiment: dict[str, Any] = {}
     """The base experiment, which each trial changes in the searched settings."""
 
     @classmethod
     def of(cls, experiment: Experiment) -> SearchRecord:
-        """What is kept of an experiment with a `[search]`."""
+        """The record of an experiment with a `[search]`."""
         settings = experiment.search
         assert settings is not None
         space = parse_space(settings.space)
-        plain = {key: value for key, value in experiment.to_dict().items() if key != "search"}
         return cls(
             version=__version__,
             method=settings.method,
@@ -170,8 +204,14 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
             phase_unit=settings.unit,
             phase_length=settings.length,
             space={key: msgspec.to_builtins(dimension) for key, dimension in space.items()},
-            experiment=plain,
+            experiment={k: v for k, v in experiment.to_dict().items() if k != "search"},
         )
+
+    @property
+    def factor(self) -> int | None:
+        """η of Hyperband and ASHA; None of another method."""
+        default = _FACTORS.get(self.method)
+        return default and (self.reduction_factor or default)
 
     def rule(self, workers: int | None = None, seed: int = 0) -> SearchRule:
         """The rule that decides in this search; random search decides nothing.
@@ -181,13 +221,30 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
             seed: of the hash that orders equal metrics.
 
         Raises:
-            ConfigurationError: there is no such rule.
+            ConfigurationError: a setting is out of its range.
         """
-        return METHODS[self.method].rule(self, workers or self.workers, seed)
+        workers = workers or self.workers
+        if self.factor:
+            return Halving(
+                workers=workers,
+                phases=self.phases,
+                factor=self.factor,
+                least=self.least_phases,
+                brackets=self.method == "hyperband",
+            )
+        return HyperTrick(
+            workers=workers,
+            phases=self.phases,
+            eviction_rate=self.eviction_rate,
+            decide_after=[] if self.method == "random" else self.decide_after,
+            cohort=self.cohort,
+            adaptive=self.adaptive,
+            seed=seed,
+        )
 
 
-def end_of(phases: list[PhaseRecord], count: int) -> State | None:
-    """The state in which these reports leave a trial of `count` phases; None while it goes on."""
+def state_after(phases: list[PhaseRecord], count: int) -> State | None:
+    """The state in which these reports leave a trial of `count` phases; None while it continues."""
     if phases and phases[-1].mode is Mode.FAILURE:
         return "failed"
     if phases and phases[-1].verdict is Verdict.STOP:
@@ -202,6 +259,125 @@ def best_trial(scores: Mapping[int, float], completed: Collection[int]) -> int |
         scores: by trial; NaN is none.
         completed: the trials that ran all phases.
     """
-    known = {trial: score for trial, score in scores.items() if not math.isnan(score)}
-    finished = {trial: known[trial] for trial in completed if trial in known}
-    return max(finished or known, key=lambda trial: (known[trial], -trial), default=None)
+    scored = {trial: score for trial, score in scores.items() if not math.isnan(score)}
+    finished = {trial: scored[trial] for trial in completed if trial in scored}
+    return max(finished or scored, key=lambda trial: (scored[trial], -trial), default=None)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A phase on a node's timeline."""
+
+    trial: int
+    phase: int
+    start: float
+    end: float
+    #: The state of the trial, if this was its last phase and it has ended; "" otherwise.
+    ending: str
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """A trial that completed with a better score than all that had completed before it."""
+
+    time: float
+    score: float
+    trial: int
+
+
+@dataclass(frozen=True)
+class StudySnapshot:
+    """A study of a search at one moment, as plain values."""
+
+    name: str
+    settings: SearchRecord
+    space: dict[str, Dimension]
+    trials: tuple[TrialRecord, ...]
+
+    def of_state(self, *states: State) -> list[TrialRecord]:
+        """The trials in one of these states, by number."""
+        return [trial for trial in self.trials if trial.state in states]
+
+    @property
+    def ended(self) -> list[TrialRecord]:
+        """The trials that have ended, by number."""
+        return self.of_state(*OPTUNA_STATES)
+
+    @cached_property
+    def search_time(self) -> float:
+        """Seconds of search time until the newest report; 0 before the first."""
+        return max((phase.end for trial in self.trials for phase in trial.phases), default=0.0)
+
+    @cached_property
+    def ranking(self) -> list[TrialRecord]:
+        """The trials that have a score, best first; of equal ones the first to be started."""
+        scored = (trial for trial in self.trials if not math.isnan(trial.score))
+        return sorted(scored, key=lambda trial: (-trial.score, trial.number))
+
+    @cached_property
+    def best(self) -> TrialRecord | None:
+        """The best trial; None before the first score."""
+        number = best_trial(
+            {trial.number: trial.score for trial in self.trials},
+            {trial.number for trial in self.of_state("completed")},
+        )
+        return next((trial for trial in self.trials if trial.number == number), None)
+
+    @cached_property
+    def improvements(self) -> list[Improvement]:
+        """Completed trials with a better score than all before them, oldest first."""
+        steps: list[Improvement] = []
+        completed = [trial for trial in self.of_state("completed") if trial.phases]
+        for trial in sorted(completed, key=lambda t: (t.phases[-1].end, t.phases[-1].report)):
+            if not math.isnan(trial.score) and (not steps or trial.score > steps[-1].score):
+                steps.append(Improvement(trial.phases[-1].end, trial.score, trial.number))
+        return steps
+
+    @cached_property
+    def timeline(self) -> dict[str, list[Span]]:
+        """By node, in the order in which they joined, the phases that it ran, oldest first."""
+        spans: dict[str, list[Span]] = {}
+        for trial in self.trials:
+            for phase in trial.phases:
+                last = phase is trial.phases[-1] and trial.state in OPTUNA_STATES
+                ending = trial.state if last else ""
+                spans.setdefault(phase.node, []).append(
+                    Span(trial.number, phase.phase, phase.start, phase.end, ending)
+                )
+        for row in spans.values():
+            row.sort(key=lambda span: (span.start, span.end))
+        return dict(sorted(spans.items(), key=lambda item: (item[1][0].start, item[0])))
+
+    @property
+    def occupancy(self) -> float:
+        """The share of the nodes' time that was spent in phases; NaN without any time."""
+        offered = sum(self.search_time - spans[0].start for spans in self.timeline.values())
+        return sum(map(_covered, self.timeline.values())) / offered if offered > 0 else math.nan
+
+    @property
+    def completion_rate(self) -> float:
+        """The paper's α of the trials that have ended: phases run ÷ phases if nobody were stopped.
+
+        NaN before the first has ended.
+        """
+        done = sum(trial.phases_done for trial in self.ended)
+        return done / (len(self.ended) * self.settings.phases) if self.ended else math.nan
+
+    @property
+    def expected_completion_rate(self) -> float:
+        """E[α] of as many trials as have ended, by the rule."""
+        return self.settings.rule(len(self.ended)).expected_completion_rate
+
+    def reports_of(self, phase: int) -> list[tuple[TrialRecord, PhaseRecord]]:
+        """The trials that reported after phase `phase`, in the order of their reports."""
+        reports = [(t, report) for t in self.trials for report in t.phases if report.phase == phase]
+        return sorted(reports, key=lambda item: (item[1].report, item[1].end, item[0].number))
+
+
+def _covered(spans: Iterable[Span]) -> float:
+    """Seconds that are within at least one of the spans, which are sorted by their start."""
+    total, until = 0.0, -math.inf
+    for span in spans:
+        total += max(0.0, span.end - max(span.start, until))
+        until = max(until, span.end)
+    return total

@@ -1,7 +1,7 @@
-"""What one wants to know after a search, as a text for the terminal; `figures` draws it.
+"""The report on a search: text for the terminal, and figures.
 
-    report(url, name, folder, directory)   all of it: what `genkidama report RUN` prints
-    text(findings)                         the text alone
+    report_of(run, folder)   all of it: the output of `genkidama report RUN`
+    text(snapshot)           the text alone
 
 Laws of this file:
 - Phases count from 0, as in the search file, the study and optuna-dashboard.
@@ -15,6 +15,7 @@ import json
 import math
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -24,12 +25,22 @@ import numpy as np
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.formatting import bar, clock, percent, plural, short_names, show
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.findings import Span, StudySnapshot, read
-from genkidama.plugins.hypertrick.importance import Importances, importances
-from genkidama.plugins.hypertrick.methods import METHODS
-from genkidama.plugins.hypertrick.records import SearchRecord, State, TrialRecord
+from genkidama.plugins.hypertrick.records import (
+    TITLES,
+    SearchRecord,
+    Span,
+    State,
+    StudySnapshot,
+    TrialRecord,
+)
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
-from genkidama.plugins.hypertrick.storage import open_study, storage_url
+from genkidama.plugins.hypertrick.study import (
+    Importances,
+    importances,
+    open_study,
+    read,
+    storage_url,
+)
 from genkidama.runs.directory import Run, trial_folder
 
 __all__ = ["report", "report_of", "text"]
@@ -37,7 +48,7 @@ __all__ = ["report", "report_of", "text"]
 #: Columns of a report: those of the smallest terminal.
 WIDTH = 80
 
-#: So many nodes get a line.
+#: Nodes with a line of their own, at most.
 _MOST_NODES = 24
 
 #: Columns of a line beside the node's name and the chart.
@@ -48,7 +59,7 @@ _SIGNS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 _ENDINGS = {"completed": "●", "stopped": "×", "failed": "!"}
 
-#: How many improvements are listed at most.
+#: Improvements in the list, at most.
 _MOST_STEPS = 10
 
 
@@ -88,76 +99,74 @@ def report(url: str, name: str, folder: Path | None, directory: str, allow: str 
             missing.
         EnvironmentFailure: the storage cannot be read, or the figures cannot be written.
     """
-    findings = read(open_study(url, name))
-    known = importances(findings)
-    parts = [text(findings, directory, known, allow)]
+    snapshot = read(open_study(url, name))
+    shares = importances(snapshot)
+    parts = [text(snapshot, directory, shares, allow)]
     if folder is not None:
         from genkidama.plugins.hypertrick.figures import draw  # Matplotlib
 
-        paths = draw(findings, folder, known)
+        paths = draw(snapshot, folder, shares)
         names = ", ".join(sorted({path.stem for path in paths}))
         parts.append(section("Figures", [f"{len(paths)} files in {folder}: {names}"]))
     return "\n\n".join(parts) + "\n"
 
 
 def text(
-    findings: StudySnapshot,
+    snapshot: StudySnapshot,
     directory: str = "RUN",
-    known: Importances | None = None,
+    shares: Importances | None = None,
     allow: str = "",
 ) -> str:
-    """All that a search has found, in one to two screens of plain text.
+    """The text of a report, of one to two screens.
 
     Args:
-        findings: of the search.
+        snapshot: of the search.
         directory: its run directory, for the commands that go on with the best trial.
         allow: their options `--allow`.
-        known: the importances, if they are computed already.
+        shares: the importances, if they are computed already.
     """
-    parts = [_overview(findings)]
-    if not findings.ranking:
+    parts = [_overview(snapshot)]
+    if not snapshot.ranking:
         parts.append("No trial has reported a score yet, so there is nothing to compare.")
     else:
-        parts += [_best(findings, directory, allow), _top(findings), _over_time(findings)]
-    if findings.timeline:
-        parts.append(_timeline(findings))
-    if findings.ranking:
-        parts.append(_importances(known if known is not None else importances(findings)))
-    if findings.timeline:
-        parts.append(_phases(findings))
+        parts += [_best(snapshot, directory, allow), _top(snapshot), _over_time(snapshot)]
+    if snapshot.timeline:
+        parts.append(_timeline(snapshot))
+    if snapshot.ranking:
+        parts.append(_importances(shares if shares is not None else importances(snapshot)))
+    if snapshot.timeline:
+        parts.append(_phases(snapshot))
     return "\n\n".join(parts)
 
 
-def _overview(findings: StudySnapshot) -> str:
-    settings = findings.settings
+def _overview(snapshot: StudySnapshot) -> str:
+    settings = snapshot.settings
     states: tuple[State, ...] = ("completed", "stopped", "failed", "running")
-    counts: dict[str, int] = {state: len(findings.of_state(state)) for state in states}
+    counts: dict[str, int] = {state: len(snapshot.of_state(state)) for state in states}
     begun = f"{sum(counts.values())} of {settings.workers} started"
-    nodes = plural(len(findings.timeline), "node")
+    nodes = plural(len(snapshot.timeline), "node")
     lines = [
         f"Trials      {begun}: {', '.join(f'{count} {state}' for state, count in counts.items())}",
-        f"Search time {clock(findings.search_time)} on {nodes}",
+        f"Search time {clock(snapshot.search_time)} on {nodes}",
     ]
-    if findings.timeline:
+    if snapshot.timeline:
         lines += wrapped(
-            f"Occupancy   {percent(findings.occupancy)} of the nodes' time, "
+            f"Occupancy   {percent(snapshot.occupancy)} of the nodes' time, "
             "of each from its first phase to the newest report",
             indent=12,
         )
     lines += wrapped(
-        f"Completion  {percent(findings.completion_rate)} of the phases "
+        f"Completion  {percent(snapshot.completion_rate)} of the phases "
         "that the ended trials would have run if nobody had been stopped",
         indent=12,
     )
-    method = METHODS[settings.method]
-    expectation = method.expectation(settings, findings.expected_completion_rate)
-    if expectation:
-        lines.append(f"            {expectation}")
+    if settings.method != "random":
+        lines.append(" " * 12 + _expectation(settings, snapshot.expected_completion_rate))
     length = (
         f" of {settings.phase_length:,g} {settings.phase_unit}" if settings.phase_length else ""
     )
     return section(
-        f"{findings.name}: {_headline(settings)}, {plural(settings.workers, 'trial')} "
+        f"{snapshot.name}: {_headline(settings)}, {plural(settings.workers, 'trial')} "
         f"of at most {plural(settings.phases, 'phase')}{length}",
         lines,
     )
@@ -165,13 +174,36 @@ def _overview(findings: StudySnapshot) -> str:
 
 def _headline(settings: SearchRecord) -> str:
     """The method with its options, as `HyperTrick (eviction rate 0.25)`."""
-    method = METHODS[settings.method]
-    options = method.options(settings)
-    return f"{method.title} ({', '.join(options)})" if options else method.title
+    options = []
+    if settings.method == "hypertrick":
+        options.append(f"eviction rate {settings.eviction_rate:.4g}")
+        if settings.cohort is not None:
+            options.append(f"a cohort of {settings.cohort} collects data")
+        options += ["adaptive"] if settings.adaptive else []
+    elif settings.factor:
+        options.append(f"reduction factor {settings.factor}")
+        if settings.least_phases > 1:
+            options.append(f"at least {settings.least_phases} phases")
+    title = TITLES[settings.method]
+    return f"{title} ({', '.join(options)})" if options else title
 
 
-def _best(findings: StudySnapshot, directory: str, allow: str) -> str:
-    best, phases = findings.best, findings.settings.phases
+def _expectation(settings: SearchRecord, expected: float) -> str:
+    """The expected completion rate, and its reason."""
+    if settings.factor:
+        return f"expected {percent(expected)}, if about 1/{settings.factor} go on at each decision"
+    root = math.sqrt(settings.eviction_rate)
+    if settings.cohort is not None and not settings.adaptive:
+        return (
+            f"expected {percent(expected)}: after the data collection of a cohort of "
+            f"{settings.cohort}, √r = {percent(root, 0)} are stopped"
+        )
+    least = percent((1.0 - root) * expected)
+    return f"expected {percent(expected)}, minimum {least} (eqs. 9 and 8 of HyperTrick's paper)"
+
+
+def _best(snapshot: StudySnapshot, directory: str, allow: str) -> str:
+    best, phases = snapshot.best, snapshot.settings.phases
     assert best is not None
     every = "its only phase" if phases == 1 else f"all {plural(phases, 'phase')}"
     if best.state == "completed":
@@ -186,7 +218,7 @@ def _best(findings: StudySnapshot, directory: str, allow: str) -> str:
         *(f"    {key} = {_toml(value)}" for key, value in best.params.items()),
         "",
     ]
-    ahead = findings.ranking[0]
+    ahead = snapshot.ranking[0]
     if ahead.score > best.score:
         lines += [
             *wrapped(
@@ -206,7 +238,7 @@ def _best(findings: StudySnapshot, directory: str, allow: str) -> str:
 
 
 def _as_long_again(best: TrialRecord) -> str:
-    """A limit for going on with a trial, which has none of its own."""
+    """A limit for more training of a trial, which has none of its own."""
     steps = best.phases[-1].steps if best.phases else 0
     return f" --set stop.steps={2 * steps}" if steps else ""
 
@@ -215,8 +247,8 @@ def _toml(value: Any) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def _top(findings: StudySnapshot) -> str:
-    names = short_names(findings.space)
+def _top(snapshot: StudySnapshot) -> str:
+    names = short_names(snapshot.space)
     head = ["trial", "state", "score", "phases", *names.values()]
     rows = [
         [
@@ -226,91 +258,80 @@ def _top(findings: StudySnapshot) -> str:
             str(trial.phases_done),
             *(show(trial.params.get(key, "–")) for key in names),
         ]
-        for trial in findings.ranking[:5]
+        for trial in snapshot.ranking[:5]
     ]
     return section("The top five trials, by their last score", table(head, rows, left=2))
 
 
-def _over_time(findings: StudySnapshot) -> str:
-    title, steps = "The best score over time", findings.improvements
+def _over_time(snapshot: StudySnapshot) -> str:
+    title, steps = "The best score over time", snapshot.improvements
     if not steps:
         return section(title, ["No trial has completed yet."])
-    listed = steps
-    if len(steps) > _MOST_STEPS:
-        listed = [
-            steps[round(index * (len(steps) - 1) / (_MOST_STEPS - 1))]
-            for index in range(_MOST_STEPS)
-        ]
+    many = len(steps) > _MOST_STEPS
+    chosen = np.linspace(0, len(steps) - 1, _MOST_STEPS).round() if many else range(len(steps))
+    listed = [steps[int(index)] for index in chosen]
     rows = [[clock(step.time), show(step.score), str(step.trial)] for step in listed]
     lines = table(["time", "score", "trial"], rows)
     if len(listed) < len(steps):
         lines.append(f"{len(listed)} of {len(steps)} improvements.")
     last = steps[-1].time
-    if findings.search_time > 0:
+    if snapshot.search_time > 0:
         lines += wrapped(
             f"The best of the trials that completed did so after {clock(last)}, "
-            f"{percent(last / findings.search_time)} of the search time."
+            f"{percent(last / snapshot.search_time)} of the search time."
         )
     return section(title, lines)
 
 
-def _importances(found: Importances | None) -> str:
+def _importances(result: Importances | None) -> str:
     title = "Which settings matter"
-    if found is None:
+    if result is None:
         return section(title, ["Too few trials have ended to tell."])
-    rows = [[key, bar(share), f"{share:.0%}"] for key, share in found.shares.items()]
+    rows = [[key, bar(share), f"{share:.0%}"] for key, share in result.shares.items()]
     lines = table(["setting", "", "share"], rows, left=2)
-    if not any(found.shares.values()):
+    if not any(result.shares.values()):
         lines.append("All scores are equal, so no setting can be said to matter.")
         return section(title, lines)
     lines += wrapped(
-        f"Shares of the variance of the last scores of the {found.trials} ended trials, stopped "
-        "and failed ones included (Optuna's fANOVA)."
+        f"Shares of the variance of the last scores of the {result.trials} ended trials, "
+        "stopped and failed ones included (Optuna's fANOVA)."
     )
-    if found.caution:
-        lines += wrapped(f"These shares mean little: {found.caution}.")
+    if result.caution:
+        lines += wrapped(f"These shares mean little: {result.caution}.")
     return section(title, lines)
 
 
-def _phases(findings: StudySnapshot) -> str:
+def _phases(snapshot: StudySnapshot) -> str:
     rows = []
-    for phase in range(findings.settings.phases):
-        reports = [report for _, report in findings.reports_of(phase)]
+    for phase in range(snapshot.settings.phases):
+        reports = [report for _, report in snapshot.reports_of(phase)]
         scores = [report.score for report in reports if not math.isnan(report.score)]
-        stopped = sum(
-            report.mode is Mode.SELECTION and report.verdict is Verdict.STOP for report in reports
-        )
+        kinds = Counter((report.mode, report.verdict) for report in reports)
         numbers = [
             len(reports),
-            sum(report.mode is Mode.COLLECTION for report in reports),
-            sum(report.mode is Mode.SELECTION for report in reports) - stopped,
-            stopped,
-            sum(report.mode is Mode.FAILURE for report in reports),
-            sum(report.mode is Mode.NONE for report in reports),
+            kinds[Mode.COLLECTION, Verdict.CONTINUE],
+            kinds[Mode.SELECTION, Verdict.CONTINUE],
+            kinds[Mode.SELECTION, Verdict.STOP],
+            kinds[Mode.FAILURE, Verdict.STOP],
+            kinds[Mode.NONE, Verdict.CONTINUE],
         ]
         median, best = (show(float(f(scores))) if scores else "–" for f in (np.median, np.max))
         rows.append([str(phase), *map(str, numbers), median, best])
-    lines = table(
-        [
-            "phase",
-            "reports",
-            "early",
-            "selected",
-            "stopped",
-            "failed",
-            "undecided",
-            "median",
-            "best",
-        ],
-        rows,
-    )
-    lines += wrapped(METHODS[findings.settings.method].columns)
+    head = "phase reports early selected stopped failed undecided median best"
+    lines = table(head.split(), rows)
+    if snapshot.settings.method != "random":
+        early = "Early: passed in data collection, whatever the score. "
+        lines += wrapped(
+            ("" if snapshot.settings.factor else early)
+            + "Selected: compared with the reports before it, and good enough. "
+            "Undecided: nothing is decided after that phase."
+        )
     return section("Phase by phase", lines)
 
 
-def _timeline(findings: StudySnapshot) -> str:
-    """The part of the report that shows what each node ran when."""
-    timeline, end = findings.timeline, findings.search_time
+def _timeline(snapshot: StudySnapshot) -> str:
+    """The timeline of each node."""
+    timeline, end = snapshot.timeline, snapshot.search_time
     width = min(16, max(map(len, timeline)))
     columns = WIDTH - width - _OTHERS
     lines = []
@@ -321,7 +342,7 @@ def _timeline(findings: StudySnapshot) -> str:
         lines.append(f"… and {len(timeline) - _MOST_NODES} more nodes")
     last = clock(end)
     lines.append(f"{'':<{width}} 0{last:>{columns - 1}}")
-    letters = " (a for 10, b for 11, …)" if findings.settings.phases > 10 else ""
+    letters = " (a for 10, b for 11, …)" if snapshot.settings.phases > 10 else ""
     lines += wrapped(
         f"A digit is the phase that the node's trial runs{letters}. "
         "● completed, × stopped, ! failed, · idle or not yet reported."
@@ -348,7 +369,7 @@ def gantt(spans: Sequence[Span], end: float, columns: int) -> str:
     return "".join(line)
 
 
-# How it is written.
+# Layout.
 
 
 def section(title: str, lines: Iterable[str]) -> str:

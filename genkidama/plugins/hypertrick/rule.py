@@ -1,4 +1,4 @@
-"""HyperTrick's rule: which trials go on after a phase. Pure: no clock, no socket, no file.
+"""HyperTrick: its rule, by which trials continue after a phase, and its equations. Pure.
 
 Heinrich and Frosio, "Metaoptimization on a distributed system for deep reinforcement learning"
 (arXiv 1902.02725), §3.2. A search starts W₀ workers (here *trials*), each trains for up to N_p
@@ -46,35 +46,151 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
+from numbers import Integral, Real
 from typing import TypeAlias
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.equations import (
-    ROUNDING,
-    check_natural,
-    check_rate,
-    expected_runs,
-    expected_workers,
-    is_number,
-    is_whole,
-    workers_before_selection,
-)
 
-__all__ = ["Decision", "HyperTrick", "Mode", "Verdict", "checked_metric"]
+__all__ = [
+    "Decision",
+    "HyperTrick",
+    "Mode",
+    "Verdict",
+    "check_natural",
+    "checked_metric",
+    "completion_rate",
+    "eviction_rate_for",
+    "expected_runs",
+    "expected_workers",
+    "geometric_phases",
+    "minimum_completion_rate",
+    "workers_before_selection",
+]
+
+#: The error of a float that stands for a whole number.
+ROUNDING = 1e-9
+
+
+def workers_before_selection(workers: int, eviction_rate: float, phase: int) -> int:
+    """W_p^DCM = W₀(1−√r)(1−r)^p, rounded down (eq. 2): reports of a phase that always pass."""
+    check_natural("workers", workers)
+    check_rate(eviction_rate)
+    return math.floor(
+        workers * (1 - math.sqrt(eviction_rate)) * (1 - eviction_rate) ** phase + ROUNDING
+    )
+
+
+def expected_workers(workers: int, eviction_rate: float, phase: int) -> float:
+    """E[W_p] = W₀(1−r)^p (eq. 1): workers expected to run phase `phase`, counted from 0."""
+    check_natural("workers", workers)
+    check_rate(eviction_rate)
+    return workers * (1.0 - eviction_rate) ** phase
+
+
+def completion_rate(eviction_rate: float, phases: int) -> float:
+    """E[α] = (1−(1−r)^N_p)/(r·N_p) (eq. 9): the expected share of all W₀·N_p phases to be run."""
+    check_rate(eviction_rate)
+    check_natural("phases", phases)
+    return (1.0 - (1.0 - eviction_rate) ** phases) / (eviction_rate * phases)
+
+
+def minimum_completion_rate(eviction_rate: float, phases: int) -> float:
+    """min[α] = (1−√r)·E[α] (eq. 8), as printed; too low by a phase, see the laws above."""
+    return completion_rate(eviction_rate, phases) * (1.0 - math.sqrt(eviction_rate))
+
+
+def expected_runs(
+    workers: int,
+    phases: int,
+    eviction_rate: float,
+    decide_after: Sequence[int] | None = None,
+    collecting: int | None = None,
+) -> list[float]:
+    """Workers expected to run each phase, if a metric says nothing about the next one.
+
+    Of the workers that come to a decision, as many pass early as eq. 2 says, and 1−√r of the rest.
+    With all W₀ in eq. 2 that is eq. 1, and the mean of the result ÷ W₀ is eq. 9. With fewer (a
+    cohort), nearly √r are stopped instead of r.
+
+    Args:
+        workers: W₀.
+        phases: N_p.
+        eviction_rate: r.
+        decide_after: the phases after which anything is decided, ascending; all but the last if
+            absent.
+        collecting: W₀ of eq. 2, if it is smaller.
+    """
+    check_natural("workers", workers)
+    check_natural("phases", phases)
+    check_rate(eviction_rate)
+    chosen = list(range(phases - 1) if decide_after is None else decide_after)
+    stays = 1.0 - math.sqrt(eviction_rate)
+    first = min(workers, collecting or workers)
+    running, runs = float(workers), []
+    for phase in range(phases):
+        runs.append(running)
+        if phase in chosen:
+            early = first * stays * (1.0 - eviction_rate) ** chosen.index(phase)
+            running = early + stays * (running - early) if early < running else running
+    return runs
+
+
+def eviction_rate_for(target: float, phases: int) -> float:
+    """The r with a completion rate of `target`: eq. 9 solved by bisection.
+
+    For 32.61 % over 27 phases it is 0.10846; the paper prints 10.82 %, which gives 32.68 %.
+
+    Args:
+        target: within (1/phases, 1), the open range that eq. 9 reaches.
+
+    Raises:
+        ConfigurationError: out of that range.
+    """
+    check_natural("phases", phases)
+    if not 1 / phases < target < 1:
+        raise ConfigurationError(
+            f"completion rate = {target!r}: with {phases} phases it lies between "
+            f"{1 / phases:.4g} and 1, exclusively"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        above = completion_rate(middle, phases) > target
+        low, high = (middle, high) if above else (low, middle)
+    return (low + high) / 2
+
+
+def geometric_phases(phases: int, factor: int = 3, first: int = 1) -> tuple[int, ...]:
+    """The phases after which 1, `factor`, `factor`², … times `first` phases are done.
+
+    The last phase is none of them. `geometric_phases(27)` is `(0, 2, 8)`: decisions after 1, 3 and
+    9 phases of 27.
+    """
+    check_natural("phases", phases)
+    check_natural("factor", factor, least=2)
+    check_natural("first", first)
+    done, chosen = first, []
+    while done < phases:
+        chosen.append(done - 1)
+        done *= factor
+    return tuple(chosen)
+
+
+# The rule.
 
 #: Orders the reports of a phase: whether it is a number, the metric, the hash of its trial.
 _Key: TypeAlias = tuple[float, float, int]
 
 
 class Verdict(StrEnum):
-    """What a trial does after a phase."""
+    """The fate of a trial after a phase."""
 
     CONTINUE = "continue"
     STOP = "stop"
 
 
 class Mode(StrEnum):
-    """Why a verdict came out as it did."""
+    """The reason of a verdict."""
 
     #: Among the first W_p^DCM of its phase: passes whatever it reports.
     COLLECTION = "collection"
@@ -88,14 +204,14 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """One report and what was decided."""
+    """A report and the decision on it."""
 
     trial: int
     phase: int
     metric: float
     #: It was the n-th report of its phase, counted from 1.
     order: int
-    #: So many of the reports before it are worse.
+    #: The number of earlier reports of its phase that are worse.
     worse: int
     mode: Mode
     verdict: Verdict
@@ -127,10 +243,10 @@ class HyperTrick:
         decide_after: the phases after which anything is decided, ascending; all but the last if
             absent. The exponent p of eqs. 1 and 2 then counts decisions. `geometric_phases` gives a
             useful choice.
-        cohort: if given, W₀ of eq. 2 is this number (and not `workers`, if that is larger). Only so
-            many of the trials collect data; all later ones are selected, against all reports of
+        cohort: if given, W₀ of eq. 2 is this number (and not `workers`, if that is larger). Only
+            this many trials collect data; all later ones are selected, against all reports of
             their phase so far, so that √r of them end and not r. For a search with as many trials
-            as there is time for. Not in the paper.
+            as time allows. Not in the paper.
         adaptive: adapt the quantile to how many have passed so far, to keep to the completion rate
             of eq. 9; see the last law of this file. Not in the paper.
         seed: of the hash that orders equal metrics.
@@ -175,7 +291,7 @@ class HyperTrick:
         self._decisions: dict[tuple[int, int], Decision] = {}
 
     def report(self, trial: int, phase: int, metric: float) -> Verdict:
-        """Takes in what a trial reports after a phase, and says whether it goes on.
+        """Decides on the metric that a trial reports after a phase.
 
         Args:
             trial: its number, from 0 in the order in which trials are started.
@@ -188,11 +304,10 @@ class HyperTrick:
         return self.decide(trial, phase, metric).verdict
 
     def decide(self, trial: int, phase: int, metric: float) -> Decision:
-        """As `report`, with the reason."""
+        """`report`, with the reason."""
         metric = checked_metric(trial, phase, metric, self.phases)
-        found = self._decisions.get((trial, phase))
-        if found is not None:
-            return found
+        if (earlier := self._decisions.get((trial, phase))) is not None:
+            return earlier
         reports = self._reports.setdefault(phase, [])
         key = self._key(trial, phase, metric)
         worse = bisect_left(reports, key)
@@ -204,10 +319,7 @@ class HyperTrick:
         return decision
 
     def restore(self, decisions: Iterable[Decision]) -> None:
-        """Takes over what was decided before a restart, in its order.
-
-        Verdicts are kept as they are.
-        """
+        """Adds decisions from before a restart, in their order. Their verdicts stay."""
         for decision in decisions:
             reports = self._reports.setdefault(decision.phase, [])
             insort(reports, self._key(decision.trial, decision.phase, decision.metric))
@@ -237,13 +349,13 @@ class HyperTrick:
         return sum(runs) / (self.workers * self.phases)
 
     def threshold(self, phase: int, *, arrived: int, reported: int = 0, passed: int = 0) -> float:
-        """Below which quantile of its phase the next report is stopped: √r, or the controller's.
+        """The quantile below which the next report of a phase is stopped: √r, or the controller's.
 
         Args:
             phase: one after which something is decided.
             arrived: trials that have passed the decision before.
             reported: trials that have reported after the phase.
-            passed: so many of them went on.
+            passed: how many of them continued.
         """
         if not self.adaptive:
             return math.sqrt(self.eviction_rate)
@@ -280,3 +392,29 @@ class HyperTrick:
             blake2b(f"{self.seed}:{trial}:{phase}".encode(), digest_size=8).digest(), "big"
         )
         return (0.0, 0.0, tie) if math.isnan(metric) else (1.0, float(metric), tie)
+
+
+def is_whole(value: object) -> bool:
+    """NumPy's numbers too; no bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """NumPy's numbers too; not a whole number that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    return not isinstance(value, Integral) or abs(int(value)) < 2**1023
+
+
+def check_natural(name: str, value: int, least: int = 1) -> None:
+    if not is_whole(value) or value < least:
+        raise ConfigurationError(
+            f"{name} = {value!r}: a whole number of at least {least} is needed"
+        )
+
+
+def check_rate(value: float) -> None:
+    if not is_number(value) or not 0.0 < value < 1.0:
+        raise ConfigurationError(
+            f"eviction_rate = {value!r}: a number between 0 and 1, exclusively, is needed"
+        )

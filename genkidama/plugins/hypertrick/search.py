@@ -1,12 +1,15 @@
-"""A search for hyperparameters, as the parent sees it: which trials there are, and which go on.
+"""The search in a parent: its trials, their nodes, and the decisions about them.
 
 The metaoptimization service of Heinrich and Frosio (arXiv 1902.02725, §3). A *node* is a child. It
 says hello and is given a trial, and pushes its weights while it trains. The reply to a push says
 whether the phase that has just ended was the trial's last. Then the node says hello again.
 
 Laws of this file:
-- Pure: `now` (seconds, never going back) is handed in, new configurations are offered from outside.
-- Only the pushes of a trial's owner count; `Assignments` says which node that is.
+- Pure: `now` (seconds, never falling) is an argument, new configurations are offered from outside.
+- A trial belongs to one node at a time, and a node trains one trial at a time. Only the pushes of a
+  trial's owner count.
+- A node that vanishes may return to its trial; after `search.return_seconds` another one gets it.
+- A trial under way without a node comes before one that has not begun.
 - A node that fails gives its trial back. A trial that has failed on 1 + `search.retries` nodes, or
   whose weights have become NaN, counts as the worst of its phase and ends.
 """
@@ -14,7 +17,8 @@ Laws of this file:
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -23,11 +27,9 @@ from msgspec import UNSET, UnsetType
 from genkidama.config.experiment import Experiment
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.assignments import Assignments, SearchTrial
-from genkidama.plugins.hypertrick.records import PhaseRecord, SearchRecord, State, end_of
+from genkidama.plugins.hypertrick.records import PhaseRecord, SearchRecord, State, state_after
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
-from genkidama.plugins.hypertrick.settings import SearchSettings
-from genkidama.plugins.hypertrick.space import parse_space
+from genkidama.plugins.hypertrick.settings import SearchSettings, parse_space
 from genkidama.protocol.vector import Vector
 from genkidama.server.events import (
     Event,
@@ -38,19 +40,199 @@ from genkidama.server.events import (
     Warned,
 )
 from genkidama.server.rules.blend import Rule, Update
-from genkidama.server.trial import ProgressCounter, Trial
+from genkidama.server.trial import ProgressCounter, Snapshot, Trial
 
-__all__ = ["PhaseRecord", "Replace", "Search", "SearchTrial"]
+__all__ = ["Assignments", "Replace", "Search", "SearchTrial"]
 
-#: A node that finds no trial asks again so soon, while a configuration is being sampled.
-_SOON_SECONDS = 0.2
 
-#: It asks again so late when other nodes have all trials. One of them may give its trial back.
-_LATER_SECONDS = 2.0
+@dataclass
+class SearchTrial(Trial):
+    """A trial of a search."""
+
+    #: The settings that make it differ from the others.
+    params: dict[str, Any] = field(default_factory=dict)
+    state: State = "waiting"
+    #: The node that trains it.
+    owner: str = ""
+    failures: int = 0
+    #: The nodes that could not train it: it goes to others first.
+    failed_on: set[str] = field(default_factory=set)
+    phases: list[PhaseRecord] = field(default_factory=list)
+    #: Seconds that nodes have trained it.
+    seconds: float = 0.0
+    #: Search time at which its owner began the phase under way.
+    began: float = 0.0
+    #: When its owner was last heard.
+    heard: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("completed", "stopped", "failed")
+
+    @property
+    def index(self) -> int:
+        """Its number, which a trial of a search always has."""
+        assert self.number is not None
+        return self.number
+
+    def as_run(self) -> Snapshot:
+        """The snapshot of its checkpoint: by itself it is a run of one child."""
+        return self.snapshot(exchanges=self.version, updates=self.version, seconds=self.seconds)
+
+    def hear(self, now: float) -> None:
+        """Counts the time since the owner's last message as training."""
+        if self.heard is not None:
+            self.seconds += now - self.heard
+        self.heard = now
+
+    def trained(self, unit: str) -> float:
+        """Its training so far, in steps, episodes or seconds."""
+        return {"steps": self.steps, "episodes": self.episodes}.get(unit, self.seconds)
+
+
+class Assignments:
+    """The nodes of the trials.
+
+    Args:
+        return_seconds: time for a node that has vanished to return to its trial.
+    """
+
+    def __init__(self, return_seconds: float) -> None:
+        self._return_seconds = return_seconds
+        #: All trials, by number.
+        self.trials: dict[int, SearchTrial] = {}
+        #: Trials without a node, the next one first.
+        self.waiting: deque[int] = deque()
+        #: The trial of each node.
+        self.owned: dict[str, int] = {}
+        #: Trials whose node has vanished, and when.
+        self.absent: dict[int, float] = {}
+        #: Nodes that got no trial.
+        self.idle: set[str] = set()
+
+    @property
+    def untried(self) -> int:
+        """The number of waiting trials that no node has tried to train."""
+        waiting = (self.trials[number] for number in self.waiting)
+        return sum(not (trial.phases or trial.failed_on) for trial in waiting)
+
+    def find(self, child: str, now: float, training: int | None, more: bool) -> SearchTrial | None:
+        """The trial for this node, which it may have already; None if there is none for it now.
+
+        Args:
+            training: the trial that the node says it is training already. It keeps that one, unless
+                somebody else has it.
+            more: whether there will be new configurations.
+        """
+        number = self.owned.get(child)
+        if training is not None and training != number and self._is_free(training):
+            if number is not None:
+                self.requeue(self.trials[number])
+            if training in self.waiting:
+                self.waiting.remove(training)
+            number = training
+        if number is None:
+            number = self._next(child, now, more)
+        if number is None:
+            self.idle.add(child)
+            return None
+        self.idle.discard(child)
+        self.absent.pop(number, None)
+        return self.trials[number]
+
+    def assign(self, child: str, trial: SearchTrial) -> None:
+        """Gives the trial to the node."""
+        self._unassign(trial)
+        self.owned[child] = trial.index
+        trial.owner = child
+        trial.state = "running"
+
+    def vanished(self, child: str, now: float) -> None:
+        """The node's connection is gone; its trial waits for its return."""
+        self.idle.discard(child)
+        if child in self.owned:
+            self.absent[self.owned[child]] = now
+
+    def released(self, child: str) -> None:
+        """The node leaves for good; the next one that asks gets its trial."""
+        self.idle.discard(child)
+        if child in self.owned:
+            self.requeue(self.trials[self.owned[child]])
+
+    def requeue(self, trial: SearchTrial) -> None:
+        """Takes the trial from its node; it waits, before the new ones if it has begun."""
+        self.retire(trial)
+        trial.owner = ""
+        trial.state = "waiting"
+        trial.heard = None
+        if trial.phases or trial.steps:
+            self.waiting.appendleft(trial.index)
+        else:
+            self.waiting.append(trial.index)
+
+    def retire(self, trial: SearchTrial) -> None:
+        """Takes the trial from its node for good."""
+        self._unassign(trial)
+        self.absent.pop(trial.index, None)
+
+    def restored(self, now: float) -> None:
+        """Gives trials under way back to their nodes after a restart; the other trials wait.
+
+        A node is with the trial for which it has reported last.
+        """
+        begun = [trial for trial in self.trials.values() if not trial.ended]
+        begun.sort(key=_last_report, reverse=True)
+        for trial in begun:
+            if trial.owner and trial.owner not in self.owned:
+                self.owned[trial.owner] = trial.index
+                self.absent[trial.index] = now
+                trial.state = "running"
+            else:
+                self.requeue(trial)
+        order = sorted(self.waiting, key=lambda number: (not self.trials[number].phases, number))
+        self.waiting = deque(order)
+
+    def _unassign(self, trial: SearchTrial) -> None:
+        if self.owned.get(trial.owner) == trial.number:
+            del self.owned[trial.owner]
+
+    def _is_free(self, number: int) -> bool:
+        """Whether a node may keep a trial that it says it is training.
+
+        It may if no node has the trial, or if only the study says that another node has it.
+        """
+        return number in self.waiting or (
+            number in self.absent and self.trials[number].heard is None
+        )
+
+    def _next(self, child: str, now: float, more: bool) -> int | None:
+        for number, since in self.absent.items():
+            if now - since >= self._return_seconds:
+                return number
+        others = (each for each in self.waiting if child not in self.trials[each].failed_on)
+        chosen = next(others, None)
+        if chosen is None and self.waiting and not self.owned and not more:
+            chosen = self.waiting[0]  # it has failed on this node, and there is no other
+        if chosen is not None:
+            self.waiting.remove(chosen)
+        return chosen
+
+
+def _last_report(trial: SearchTrial) -> int:
+    return trial.phases[-1].report if trial.phases else -1
+
+
+# The service.
+
+#: A node that gets no trial asks again after this time while a configuration is being sampled.
+_SAMPLING_SECONDS = 0.2
+
+#: It asks again after this time if other nodes have all trials, of which one may be given back.
+_BUSY_SECONDS = 2.0
 
 
 class Replace(Rule):
-    """How a search uses a push: a trial becomes what its owner pushes."""
+    """The rule of pushes in a search: a trial becomes what its owner pushes."""
 
     convex = True
 
@@ -59,7 +241,7 @@ class Replace(Rule):
 
 
 class Search:
-    """Hands out trials and decides, after each phase, which go on: the `Trials` of a search.
+    """The `Trials` of a search: gives them to nodes, and decides after each phase.
 
     Args:
         experiment: with a `[search]`.
@@ -73,16 +255,16 @@ class Search:
         settings = self.settings
         self.space = parse_space(settings.space)
         self.rule: Rule = Replace()
-        #: Says after each phase which trials go on.
-        self.judge = SearchRecord.of(experiment).rule(seed=experiment.seed)
-        #: Nobody trains this one. It tells a node that the search is over.
+        #: Decides after each phase.
+        self.search_rule = SearchRecord.of(experiment).rule(seed=experiment.seed)
+        #: A trial of no node, by which nodes learn that the search is over.
         self.trial = Trial(window=experiment.stop.window, experiment=experiment.to_dict())
         self.tally = ProgressCounter()
         self.events: list[Event] = []
-        self.roster = Assignments(settings.return_seconds)
+        self.assignments = Assignments(settings.return_seconds)
         #: All trials that were begun, by number.
-        self.trials = self.roster.trials
-        #: How many reports there were.
+        self.trials = self.assignments.trials
+        #: The number of reports so far.
         self.reports = 0
         self._plain = msgspec.structs.replace(experiment, search=None)
         self._window = experiment.stop.window
@@ -94,8 +276,8 @@ class Search:
 
     @property
     def wanted(self) -> int:
-        """How many configurations should be offered: one for each node that waits, at least one."""
-        missing = max(1, len(self.roster.hungry)) - self.roster.fresh
+        """The number of configurations to offer: one for each node that waits, at least one."""
+        missing = max(1, len(self.assignments.idle)) - self.assignments.untried
         return max(0, min(self.settings.trials - len(self.trials), missing))
 
     def offer(self, number: int, params: dict[str, Any], now: float) -> None:
@@ -105,18 +287,18 @@ class Search:
         if trial.stop:
             self._fail(trial, trial.stop, now)
         else:
-            self.roster.waiting.append(number)
+            self.assignments.waiting.append(number)
 
     # Nodes.
 
     def assign(self, child: str, now: float, training: int | None = None) -> SearchTrial | None:
-        """The trial that this node shall train; None if there is none now.
+        """The trial for this node; None if there is none now.
 
         Args:
             training: the trial that the node says it is training already. It keeps that one, unless
                 somebody else has it.
         """
-        trial = self.roster.find(child, now, training, more=self.wanted > 0)
+        trial = self.assignments.find(child, now, training, more=self.wanted > 0)
         if trial is None:
             return None
         if self._began is None:
@@ -124,7 +306,7 @@ class Search:
         trial.heard = None
         if trial.owner != child:
             trial.began = self.seconds(now)
-            self.roster.own(child, trial)
+            self.assignments.assign(child, trial)
             if trial.vector is None and training != trial.number:
                 # Nothing is left of what it had learned.
                 trial.steps = 0
@@ -142,41 +324,41 @@ class Search:
         return trial
 
     def owns(self, child: str, trial: Trial) -> bool:
-        """Whether the node trains that trial, or has heard nothing of its end yet."""
+        """Whether the node trains that trial, or does not know of its end yet."""
         return isinstance(trial, SearchTrial) and trial.owner == child
 
     @property
     def wait(self) -> float:
-        """In how many seconds a node that found no trial should ask again."""
-        return _SOON_SECONDS if len(self.trials) < self.settings.trials else _LATER_SECONDS
+        """Seconds after which a node that got no trial should ask again."""
+        return _SAMPLING_SECONDS if len(self.trials) < self.settings.trials else _BUSY_SECONDS
 
     def vanished(self, child: str, now: float) -> None:
         """The node's connection is gone; its trial waits for its return."""
-        self.roster.vanished(child, now)
+        self.assignments.vanished(child, now)
 
     def left(self, child: str, trial: Trial, failed: bool, reason: str, now: float) -> None:
-        """The node goes for good, and the next one that asks goes on with its trial."""
+        """The node leaves for good; the next one that asks gets its trial."""
         if not self.owns(child, trial):
             return
-        if failed and child in self.roster.owned:
+        if failed and child in self.assignments.owned:
             self._failed(child, reason, now)
         else:
-            self.roster.released(child)
+            self.assignments.released(child)
 
     def _failed(self, child: str, reason: str, now: float) -> None:
-        trial = self.trials[self.roster.owned[child]]
+        trial = self.trials[self.assignments.owned[child]]
         trial.failures += 1
         trial.failed_on.add(child)
         self.events.append(TrialFailed(time=now, trial=trial.index, child=child, reason=reason))
         if trial.failures > self.settings.retries:
             self._fail(trial, reason, now)
         else:
-            self.roster.released(child)
+            self.assignments.released(child)
 
     # Progress.
 
     def joined(self, trial: Trial, now: float) -> None:
-        """The owner has joined, and goes on."""
+        """The owner has joined, and trains."""
         if isinstance(trial, SearchTrial):
             trial.hear(now)
 
@@ -190,16 +372,16 @@ class Search:
             self._advance(trial, now)
 
     def diverged(self, trial: Trial, now: float) -> None:
-        """The trial's weights are no numbers any more, and no other node would save it."""
+        """The trial's weights are no numbers any more, which no other node could mend."""
         if isinstance(trial, SearchTrial):
             self._fail(trial, "its weights became NaN or infinite", now)
 
     def progress(self, trial: Trial, now: float) -> float:
-        """How much of all its phases a trial has done, in [0, 1]."""
+        """The share of all its phases that a trial has done, in [0, 1]."""
         if not isinstance(trial, SearchTrial):
             return 1.0
         return min(
-            1.0, trial.done(self.settings.unit) / (self.settings.length * self.settings.phases)
+            1.0, trial.trained(self.settings.unit) / (self.settings.length * self.settings.phases)
         )
 
     def seconds(self, now: float) -> float:
@@ -207,7 +389,7 @@ class Search:
         return self._before + (now - self._began if self._began is not None else 0.0)
 
     def over(self, now: float) -> str:
-        """Why the search is over; empty while it goes on."""
+        """The reason why the search is over; empty while it continues."""
         limit = self.settings.seconds
         if limit is not None and self.seconds(now) >= limit:
             return f"{limit:g} seconds are over: {self}"
@@ -229,8 +411,7 @@ class Search:
     def __str__(self) -> str:
         counts = Counter(trial.state for trial in self.trials.values())
         states: list[State] = ["completed", "stopped", "failed", "running"]
-        found = [f"{counts[state]} {state}" for state in states if counts[state]]
-        return ", ".join(found) or "none begun"
+        return ", ".join(f"{counts[s]} {s}" for s in states if counts[s]) or "none begun"
 
     def take_changed(self) -> list[SearchTrial]:
         """The trials that have reported since the last call."""
@@ -242,7 +423,7 @@ class Search:
     def restore(
         self, number: int, params: dict[str, Any], state: State, phases: list[PhaseRecord]
     ) -> SearchTrial:
-        """Takes over one trial of the study. `restored` is to be called after the last."""
+        """Adds a trial of the study. `restored` is to be called after the last."""
         trial = self._add(number, params)
         trial.phases = phases
         trial.state = state
@@ -252,7 +433,7 @@ class Search:
             if self.settings.unit == "seconds":
                 trial.seconds = len(phases) * self.settings.length
             trial.owner = phases[-1].node
-        if not trial.ended and (end := end_of(phases, self.settings.phases)):
+        if not trial.ended and (end := state_after(phases, self.settings.phases)):
             # All was written but this.
             trial.state = end
             self._changed[number] = trial
@@ -261,20 +442,17 @@ class Search:
         return trial
 
     def restored(self, now: float) -> None:
-        """Lets the rule go on where the reports of all trials left off.
-
-        Nodes find their trials; the others may be taken at once.
-        """
+        """Restores the rule from the reports of all trials, and trials to their nodes."""
         records = [(record, trial) for trial in self.trials.values() for record in trial.phases]
         records.sort(key=lambda pair: pair[0].report)
-        self.judge.restore(record.decision(trial.index) for record, trial in records)
+        self.search_rule.restore(record.decision(trial.index) for record, trial in records)
         self.reports = max((record.report for record, _ in records), default=-1) + 1
         self._before = max((record.end for record, _ in records), default=0.0)
         for trial in self.trials.values():
             trial.began = self._before
             if trial.stop and not trial.ended:
                 self._fail(trial, trial.stop, now)
-        self.roster.restored(now)
+        self.assignments.restored(now)
 
     # Inside.
 
@@ -291,7 +469,8 @@ class Search:
         """Ends the phases that a push has completed."""
         length = self.settings.length
         while (
-            not trial.ended and trial.done(self.settings.unit) >= (len(trial.phases) + 1) * length
+            not trial.ended
+            and trial.trained(self.settings.unit) >= (len(trial.phases) + 1) * length
         ):
             metric = trial.mean_return
             if metric is None:
@@ -302,7 +481,7 @@ class Search:
     def _report(self, trial: SearchTrial, metric: float, now: float) -> None:
         phase = len(trial.phases)
         end = self.seconds(now)
-        decision = self.judge.decide(trial.index, phase, metric)
+        decision = self.search_rule.decide(trial.index, phase, metric)
         record = PhaseRecord(
             phase=phase,
             node=trial.owner,
@@ -339,7 +518,7 @@ class Search:
     def _end(self, trial: SearchTrial, state: State, reason: str, now: float) -> None:
         trial.state = state
         trial.stop = trial.stop or reason
-        self.roster.retire(trial)
+        self.assignments.retire(trial)
         self.events.append(TrialEnded(time=now, trial=trial.index, state=state, reason=trial.stop))
 
 

@@ -1,4 +1,4 @@
-"""The status of a search, trial by trial: its part of a `RunStatus`. Pure."""
+"""The part of a `RunStatus` that only a search has: its trials. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 from msgspec import UNSET
 
 from genkidama.config.experiment import Experiment
-from genkidama.plugins.hypertrick.methods import METHODS
-from genkidama.plugins.hypertrick.records import SearchRecord, best_trial
-from genkidama.runs.status import RunStatus
+from genkidama.plugins.hypertrick.records import TITLES, SearchRecord, best_trial
 from genkidama.server.events import (
     Event,
     Exchange,
@@ -22,7 +20,7 @@ from genkidama.server.events import (
     TrialEnded,
 )
 
-__all__ = ["SearchStatus", "status_of"]
+__all__ = ["SearchStatus"]
 
 #: The document has the newest trials, and the best.
 _MOST_TRIALS = 300
@@ -57,7 +55,7 @@ class SearchStatus:
         self._origin: float | None = None
 
     def take(self, event: Event) -> None:
-        """Folds one event; of exchanges the last of each child is enough."""
+        """Folds an event; of exchanges the last of each child is enough."""
         match event:
             case Exchange():
                 if event.trial is not UNSET and event.trial in self._trials:
@@ -105,19 +103,19 @@ class SearchStatus:
             shown.insert(0, best)
         settings = {name: None for number in shown for name in self._trials[number]["settings"]}
         states = Counter(self._states.values())
-        found = None
+        best_row = None
         if best is not None:
             of_best = self._trials.get(best, {}).get("settings", {})
-            found = {"trial": best, "score": self.scores[best], "settings": of_best}
+            best_row = {"trial": best, "score": self.scores[best], "settings": of_best}
         return {
-            "method": METHODS[self.settings.method].title,
+            "method": TITLES[self.settings.method],
             "metric": "mean return",
             "nodes": list(self._nodes),
             "phases": self.settings.phases,
             "count": len(numbers),
             "planned": self.settings.trials,
             "states": {name: states[state] for state, name in _STATES.items() if states[state]},
-            "best": found,
+            "best": best_row,
             "settings": list(settings),
             "trials": [self._trials[number] for number in shown],
         }
@@ -185,8 +183,3 @@ def _close(trial: dict[str, Any], end: float) -> None:
     phases = trial["phases"]
     if phases and phases[-1]["to"] is None:
         phases[-1]["to"] = end
-
-
-def status_of(experiment: Experiment) -> RunStatus:
-    """An empty status for a run or a search of this experiment."""
-    return RunStatus(experiment, None if experiment.search is None else SearchStatus(experiment))

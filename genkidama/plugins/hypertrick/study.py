@@ -1,10 +1,17 @@
-"""The knowledge database of a search: an Optuna study with every trial, its settings and reports.
+"""The Optuna study of a search: its database, written during the search, read by a report.
 
 Laws of this file:
-- `records.py` says what stands in a study and how it is called.
+- `records.py` names what a study holds.
 - The database is written behind the replies: no node waits for it. What is not written yet is
   written later, in order; writing the same thing twice changes nothing.
-- One thread talks to the database; it may be slow or away, and the search goes on.
+- One thread talks to the database; it may be slow or away, and the search continues.
+- Errors name the database without its password. Reading makes no file.
+- A metric that is no finite number counts as NaN. A trial whose last report failed has failed,
+  whatever the study calls it.
+- Optuna's importances see completed trials only. A setting that decides which trials are stopped
+  looks harmless there, since all trials that are left agree on it. So its fANOVA reads a copy of
+  the study in which each trial that has ended has completed with its last score, and a failed one
+  with the worst that was reported.
 """
 
 from __future__ import annotations
@@ -14,37 +21,153 @@ import math
 import warnings
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from genkidama.config.experiment import Experiment
+from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.hypertrick.findings import read_trials
 from genkidama.plugins.hypertrick.records import (
-    OPTUNAS_STATES,
+    OPTUNA_STATES,
     PhaseRecord,
     SearchRecord,
     State,
+    StudySnapshot,
     TrialRecord,
 )
+from genkidama.plugins.hypertrick.rule import Mode
 from genkidama.plugins.hypertrick.search import SearchTrial
-from genkidama.plugins.hypertrick.space import Dimension, parse_space
-from genkidama.plugins.hypertrick.storage import (
-    first_line,
-    open_database,
-    storage_url,
-    unreachable,
-    without_password,
-)
+from genkidama.plugins.hypertrick.settings import Dimension, parse_space
+from genkidama.runs.directory import STUDY
 from genkidama.runtime.import_strings import is_import_string, load_object
 
-# After `storage`, which says what to install if they are missing.
-import optuna  # isort: skip
-from sqlalchemy.exc import SQLAlchemyError  # isort: skip
+try:
+    import optuna
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.event import listen
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+except ImportError as error:
+    raise ConfigurationError(
+        f"a search needs Optuna ({error}); install it: pip install 'genkidama[search]'"
+    ) from None
 
-__all__ = ["Study"]
+__all__ = [
+    "ENOUGH",
+    "Importances",
+    "Study",
+    "ended_study",
+    "importances",
+    "open_study",
+    "read",
+    "storage_url",
+]
+
+#: Seconds that SQLite waits for another writer, a dashboard for instance.
+_SQLITE_SECONDS = 60.0
+
+_POSTGRESQL = "for PostgreSQL: pip install 'genkidama[postgresql]'"
+
+
+def storage_url(storage: str, out: Path) -> str:
+    """The study's storage: as the experiment says, or a SQLite file in the run's directory."""
+    return storage or f"sqlite:///{out.absolute() / STUDY}"
+
+
+def _without_password(url: str) -> str:
+    """A storage's URL to show."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        return url
+
+
+def _open_database(url: str) -> optuna.storages.RDBStorage:
+    """The database at `url`, to write to it. It is made if it is a SQLite file that does not exist.
+
+    Raises:
+        ConfigurationError: no such database or driver.
+        EnvironmentFailure: it cannot be reached.
+    """
+    shown, sqlite = _without_password(url), url.startswith("sqlite")
+    try:
+        storage = optuna.storages.RDBStorage(
+            url, engine_kwargs={"connect_args": {"timeout": _SQLITE_SECONDS}} if sqlite else {}
+        )
+        if sqlite:
+            _speed_up(storage)
+        return storage
+    except ImportError as error:
+        raise ConfigurationError(
+            f"search.storage = {shown!r}: {_first_line(error)}; "
+            f"{_POSTGRESQL} and postgresql+psycopg://…"
+        ) from None
+    except (ValueError, ArgumentError) as error:
+        raise ConfigurationError(f"search.storage = {shown!r}: {_first_line(error)}") from None
+    except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        raise _unreachable(url, error) from None
+
+
+def _speed_up(storage: optuna.storages.RDBStorage) -> None:
+    """Makes a write to SQLite cost a tenth. Readers, a dashboard for instance, block nobody then.
+
+    What a process has written survives its end. After a power cut the last reports may be missing,
+    but the file is whole.
+    """
+    listen(
+        storage.engine,
+        "connect",
+        lambda connection, _: connection.execute("PRAGMA synchronous = NORMAL"),
+    )
+    storage.engine.dispose()  # connections that were opened before
+    with storage.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+
+
+def open_study(url: str, name: str) -> optuna.Study:
+    """The study `name` in the storage `url`, as `sqlite:///runs/search/study.db`, to read it.
+
+    Raises:
+        ConfigurationError: the database's driver is not installed, or there is no such study.
+        EnvironmentFailure: the database cannot be read.
+    """
+    file = url.removeprefix("sqlite:///")
+    if file != url and not Path(file).exists():  # opening it would make an empty one
+        raise ConfigurationError(f"study {name!r}: there is no file {file}; has the search begun?")
+    shown = _without_password(url)
+    try:
+        return optuna.load_study(study_name=name, storage=url)
+    except KeyError:
+        known = ", ".join(optuna.get_all_study_names(url)) or "none"
+        raise ConfigurationError(f"study {name!r} is not in {shown}; it holds: {known}") from None
+    except ImportError as error:
+        raise ConfigurationError(
+            f"study {name!r} in {shown}: {_first_line(error)}; {_POSTGRESQL}"
+        ) from None
+    except (SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+        raise EnvironmentFailure(
+            f"study {name!r} in {shown}: cannot be read: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def _unreachable(url: str, error: Exception) -> EnvironmentFailure:
+    """The error to raise if the database cannot be opened."""
+    return EnvironmentFailure(
+        f"search.storage = {_without_password(url)!r}: "
+        f"the study cannot be opened: {_first_line(error)}"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of an error, or of the one that it was made of."""
+    error = error.__cause__ or error
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+# The study of a search under way.
 
 
 class Study:
@@ -70,7 +193,7 @@ class Study:
         self._seed = experiment.seed
         self._space = parse_space(experiment.search.space)
         self._distributions = {
-            key: distribution(dimension) for key, dimension in self._space.items()
+            key: _distribution(dimension) for key, dimension in self._space.items()
         }
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="study")
         self._written: dict[int, int] = {}
@@ -78,15 +201,12 @@ class Study:
         self._asked: optuna.trial.Trial | None = None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         #: The URL as people may see it: without a password.
-        self.shown = without_password(self.url)
-        self._database = open_database(self.url)
+        self.shown = _without_password(self.url)
+        self._database = _open_database(self.url)
         self._storage = optuna.storages.get_storage(self._database)
         try:
-            begun = [
-                summary.study_name
-                for summary in optuna.get_all_study_summaries(self._storage)
-                if summary.n_trials
-            ]
+            summaries = optuna.get_all_study_summaries(self._storage)
+            begun = [summary.study_name for summary in summaries if summary.n_trials]
             if self.name in begun and not resumes:
                 raise ConfigurationError(
                     f"search.storage = {self.shown!r}: holds a study {self.name!r} of another run; "
@@ -103,7 +223,7 @@ class Study:
         except BaseException as error:
             self.close()
             if isinstance(error, SQLAlchemyError | optuna.exceptions.OptunaError):
-                raise unreachable(self.url, error) from None
+                raise _unreachable(self.url, error) from None
             raise
 
     def trials(self) -> list[TrialRecord]:
@@ -112,16 +232,14 @@ class Study:
         Raises:
             ConfigurationError: a trial was written in another way than this version's.
         """
-        for known in self._study.get_trials(
-            deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)
-        ):
-            if known.params.keys() != self._distributions.keys():
+        running = (optuna.trial.TrialState.RUNNING,)
+        for trial in self._study.get_trials(deepcopy=False, states=running):
+            if trial.params.keys() != self._distributions.keys():
                 # A parent was killed while it sampled.
-                self._suggest(optuna.trial.Trial(self._study, known._trial_id))
+                self._suggest(optuna.trial.Trial(self._study, trial._trial_id))
         # A trial that is WAITING has only been asked for; `sample` will give it.
-        return [
-            trial for trial in read_trials(self._study, self._space) if trial.state != "waiting"
-        ]
+        records = _read_trials(self._study, self._space)
+        return [record for record in records if record.state != "waiting"]
 
     async def sample(self) -> tuple[int, dict[str, Any]]:
         """A new trial: its number and its settings, from the sampler.
@@ -135,8 +253,8 @@ class Study:
     def write(self, trials: list[tuple[SearchTrial, str]]) -> Awaitable[None]:
         """Brings the study up to date with these trials; with each comes its checkpoint's path.
 
-        They are written as they are at the call. Whoever awaits that may have to wait for a minute
-        if another program has locked the database.
+        They are written as they are at the call. That may take a minute if another program has
+        locked the database.
 
         Raises:
             EnvironmentFailure: the database cannot be reached; try again with the same trials.
@@ -148,7 +266,7 @@ class Study:
         return self._in_thread(self._write, copies)
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for the write under way."""
         self._thread.shutdown()
         self._storage.remove_session()
         self._database.engine.dispose()
@@ -158,7 +276,7 @@ class Study:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
         except Exception as error:  # a sampler may be anybody's
             raise EnvironmentFailure(
-                f"the study {self.name!r} in {self.shown!r}: {first_line(error)}"
+                f"the study {self.name!r} in {self.shown!r}: {_first_line(error)}"
             ) from None
 
     def _sample(self) -> tuple[int, dict[str, Any]]:
@@ -169,7 +287,7 @@ class Study:
         return number, params
 
     def _suggest(self, trial: optuna.trial.Trial) -> dict[str, Any]:
-        """The trial's settings; those that it has not got yet come from the sampler."""
+        """The trial's settings; those that are not drawn yet come from the sampler."""
         return {
             key: self._space[key].value(trial._suggest(key, distribution))
             for key, distribution in self._distributions.items()
@@ -192,19 +310,19 @@ class Study:
             if checkpoint:
                 self._storage.set_trial_user_attr(identity, "checkpoint", checkpoint)
             self._written[number] = len(phases)
-            if state in OPTUNAS_STATES:
+            if state in OPTUNA_STATES:
                 self._storage.set_trial_user_attr(identity, "reason", reason)
                 metric = phases[-1].metric if phases else None
                 self._study.tell(
                     number,
                     metric if state == "completed" else None,
-                    state=optuna.trial.TrialState[OPTUNAS_STATES[state]],
+                    state=optuna.trial.TrialState[OPTUNA_STATES[state]],
                     skip_if_finished=True,
                 )
                 del self._written[number]
 
     def _claim(self, experiment: Experiment) -> None:
-        """Writes down what is searched, or checks that it is what was searched before."""
+        """Writes the settings of the search, or checks that they are those of before."""
         facts: dict[str, Any] = msgspec.to_builtins(SearchRecord.of(experiment))
         before = self._study.user_attrs.get("genkidama")
         if before is None and self._study.get_trials(deepcopy=False):
@@ -230,10 +348,9 @@ class Study:
         if is_import_string(name):
             kind = load_object(name, "search.sampler")
         else:
-            kind = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}[
-                name
-            ]
-            options = ({"multivariate": True} if name == "tpe" else {}) | {"seed": seed} | options
+            tpe = name == "tpe"
+            kind = optuna.samplers.TPESampler if tpe else optuna.samplers.RandomSampler
+            options = ({"multivariate": True} if tpe else {}) | {"seed": seed} | options
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -250,7 +367,7 @@ class Study:
         return sampler
 
 
-def distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
     """The values of a setting, as Optuna describes them."""
     if dimension.choices is not None:
         return optuna.distributions.CategoricalDistribution(dimension.labels)
@@ -276,3 +393,163 @@ def _difference(before: Any, now: Any) -> str:
             if before.get(key) != now.get(key):
                 return f"had {key} = {before.get(key)!r}, and now has {now.get(key)!r}"
     return f"was {before!r}, and now is {now!r}"
+
+
+# Reading.
+
+
+def read(study: optuna.Study) -> StudySnapshot:
+    """A snapshot of a study; its search may still be running.
+
+    Raises:
+        ConfigurationError: the study was not written by a search of Genkidama, or in another way
+            than this version's.
+    """
+    source = f"study {study.study_name!r}"
+    attributes = study.user_attrs.get("genkidama")
+    if attributes is None:
+        raise ConfigurationError(
+            f"{source} has no attribute 'genkidama': "
+            "a study that `genkidama search` has made is needed"
+        )
+    if [direction.name for direction in study.directions] != ["MAXIMIZE"]:
+        directions = [direction.name.lower() for direction in study.directions]
+        raise ConfigurationError(f"{source}: directions = {directions}: ['maximize'] is needed")
+    settings: SearchRecord = _convert(attributes, SearchRecord, f"{source}, attribute 'genkidama'")
+    try:
+        settings.rule()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}, attribute 'genkidama': {error}") from None
+    space = parse_space(settings.space, f"{source}, space")
+    return StudySnapshot(study.study_name, settings, space, tuple(_read_trials(study, space)))
+
+
+def _read_trials(study: optuna.Study, space: dict[str, Dimension]) -> list[TrialRecord]:
+    """The trials of a study, by number.
+
+    Raises:
+        ConfigurationError: one of them was written in another way than this version's.
+    """
+    return [
+        _trial(trial, space, f"study {study.study_name!r}, trial {trial.number}")
+        for trial in sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
+    ]
+
+
+def _trial(
+    trial: optuna.trial.FrozenTrial, space: dict[str, Dimension], source: str
+) -> TrialRecord:
+    about = trial.user_attrs
+    phases: list[PhaseRecord] = _convert(
+        about.get("phases", []), list[PhaseRecord], f"{source}, attribute 'phases'"
+    )
+    names = {theirs: ours for ours, theirs in OPTUNA_STATES.items()} | {"WAITING": "waiting"}
+    state: State = names.get(trial.state.name, "running")
+    if state == "stopped" and phases and phases[-1].mode is Mode.FAILURE:
+        state = "failed"
+    return TrialRecord(
+        number=trial.number,
+        state=state,
+        params={key: _value(space.get(key), label) for key, label in trial.params.items()},
+        phases=phases,
+        reason=str(about.get("reason", "")),
+        checkpoint=str(about.get("checkpoint", "")),
+    )
+
+
+def _value(dimension: Dimension | None, label: Any) -> Any:
+    """The setting's value for what the study calls it: lists are kept there as JSON text."""
+    try:
+        return label if dimension is None else dimension.value(label)
+    except ValueError:  # not one of the choices: somebody else's trial
+        return label
+
+
+def _convert(value: Any, kind: Any, source: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(
+            f"{source}: {str(error).replace('`', '')}; this version of Genkidama cannot read it"
+        ) from None
+
+
+# Importances: shares of the variance of the score.
+
+#: With fewer trials than this the shares mean little.
+ENOUGH = 10
+
+#: With fewer than this there are no importances.
+_LEAST = 4
+
+_TREES = 64
+
+
+@dataclass(frozen=True)
+class Importances:
+    """Shares of the variance of the score."""
+
+    #: By dotted setting, largest first. They add up to 1, or are all 0 if all scores are equal.
+    shares: dict[str, float]
+    #: The number of trials that they are computed from.
+    trials: int
+    #: The reason why the shares mean little; empty if there is none.
+    caution: str = ""
+
+
+def importances(snapshot: StudySnapshot, seed: int = 0) -> Importances | None:
+    """The settings' importances; None if fewer than 4 trials have ended with anything to learn.
+
+    Args:
+        snapshot: of the search.
+        seed: of the trees; the same seed gives the same shares.
+
+    Raises:
+        ConfigurationError: scikit-learn is not installed.
+    """
+    study = ended_study(snapshot)
+    scores = [trial.value for trial in study.get_trials(deepcopy=False)]
+    if len(scores) < _LEAST:
+        return None
+    if len(set(scores)) == 1:
+        return Importances(dict.fromkeys(snapshot.space, 0.0), len(scores), "all scores are equal")
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            evaluator = FanovaImportanceEvaluator(n_trees=_TREES, seed=seed)
+            shares = get_param_importances(study, evaluator=evaluator)
+    except ImportError:
+        raise ConfigurationError(
+            "importances need scikit-learn: pip install 'genkidama[search]'"
+        ) from None
+    count = plural(len(scores), "trial")
+    few = f"only {count} ended, and at least {ENOUGH} are needed" if len(scores) < ENOUGH else ""
+    return Importances({name: float(share) for name, share in shares.items()}, len(scores), few)
+
+
+def ended_study(snapshot: StudySnapshot, failed: bool = True) -> optuna.Study:
+    """A study in memory in which the trials that have ended completed with their last scores.
+
+    Args:
+        failed: counts failed trials, with the worst score of all reports; else takes every trial
+            that has a score.
+    """
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize")
+    optuna.logging.set_verbosity(before)
+    reported = [phase.score for trial in snapshot.trials for phase in trial.phases]
+    worst = min((score for score in reported if not math.isnan(score)), default=None)
+    distributions = {key: _distribution(dimension) for key, dimension in snapshot.space.items()}
+    for trial in snapshot.ended if failed else snapshot.ranking:
+        if worst is None or not distributions.keys() <= trial.params.keys():
+            continue
+        score = worst if math.isnan(trial.score) else trial.score
+        params = {key: one.label(trial.params[key]) for key, one in snapshot.space.items()}
+        with suppress(ValueError):  # somebody else's trial, with values out of the space
+            study.add_trial(
+                optuna.trial.create_trial(value=score, params=params, distributions=distributions)
+            )
+    return study

@@ -19,12 +19,11 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState, create_trial
 
-from genkidama.plugins.hypertrick.findings import StudySnapshot, read
-from genkidama.plugins.hypertrick.halving import Halving
-from genkidama.plugins.hypertrick.methods import SearchRule
-from genkidama.plugins.hypertrick.records import SearchRecord
+from genkidama.plugins.hypertrick.hyperband import Halving
+from genkidama.plugins.hypertrick.records import SearchRecord, SearchRule, StudySnapshot
 from genkidama.plugins.hypertrick.rule import HyperTrick, Mode, Verdict
 from genkidama.plugins.hypertrick.settings import SearchSettings
+from genkidama.plugins.hypertrick.study import read
 
 COMPLETE = TrialState.COMPLETE
 PRUNED = TrialState.PRUNED

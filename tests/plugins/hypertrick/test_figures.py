@@ -11,25 +11,27 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from genkidama.errors import EnvironmentFailure
-from genkidama.plugins.hypertrick import importance, report
+from genkidama.plugins.hypertrick import report, study
 from genkidama.plugins.hypertrick.figures import (
     best_score,
     busy,
     draw,
+    evenly,
     floor,
     importances,
+    jitter,
     learning_curves,
     limit,
     scores,
     settings,
 )
-from genkidama.plugins.hypertrick.findings import StudySnapshot, read
-from genkidama.plugins.hypertrick.importance import Importances
-from genkidama.runs import figure_style as style
+from genkidama.plugins.hypertrick.study import Importances, StudySnapshot, read
+from genkidama.runs import figure_style
 from genkidama.runs.figure_style import STYLE
 from tests.plugins.hypertrick.studies import SPACE, by_hand, make_study, url_of
 
@@ -39,7 +41,7 @@ ALL = {"timeline", "learning_curves", "settings", "best_score", "importances"}
 @pytest.fixture(autouse=True)
 def small_forests(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the forests say is tested elsewhere."""
-    monkeypatch.setattr(importance, "_TREES", 3)
+    monkeypatch.setattr(study, "_TREES", 3)
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         figure.draw_without_rendering()
         return [path]
 
-    monkeypatch.setattr(style, "_write", only_laid_out)
+    monkeypatch.setattr(figure_style, "_write", only_laid_out)
     return lambda study: {path.name for path in draw(read(study), tmp_path, None)}
 
 
@@ -120,13 +122,6 @@ def test_constant_scores_and_texts_that_look_like_formulas(drawn: Any) -> None:
 
 def test_a_search_of_which_nothing_has_completed_has_no_best_score_to_draw(drawn: Any) -> None:
     assert drawn(make_study(trials=6, until=200)) == ALL - {"importances", "best_score"}
-
-
-def test_a_folder_that_cannot_be_made_is_the_machines_fault(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    study = make_study(trials=2)
-    with pytest.raises(EnvironmentFailure, match=r"cannot write figures into .*file"):
-        draw(read(study), tmp_path / "file", None)
 
 
 @pytest.fixture(scope="module")
@@ -228,3 +223,17 @@ def test_the_curve_of_the_occupancy_has_the_occupancys_area() -> None:
         offered += nodes * (right - left)
         filled += share * nodes * (right - left)
     assert filled / offered == pytest.approx(findings.occupancy)
+
+
+@given(st.integers(1, 200), st.integers(2, 12))
+def test_some_of_the_phases_have_the_first_and_the_last_among_them(phases: int, most: int) -> None:
+    chosen = evenly(phases, most)
+    assert chosen == sorted(set(chosen))
+    assert (chosen[0], chosen[-1]) == (0, phases - 1)
+    assert len(chosen) == min(phases, most)
+
+
+@given(st.integers(0, 10_000))
+def test_jitter_stays_inside_and_neighbours_stand_apart(number: int) -> None:
+    assert -0.2 <= jitter(number, 0.2) <= 0.2
+    assert abs(jitter(number, 0.2) - jitter(number + 1, 0.2)) > 0.1

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from genkidama.plugins.hypertrick import importance, report
-from genkidama.plugins.hypertrick.findings import Span, read
+from genkidama.plugins.hypertrick import report, study
+from genkidama.plugins.hypertrick.records import Span
 from genkidama.plugins.hypertrick.report import gantt
+from genkidama.plugins.hypertrick.study import read
 from tests.plugins.hypertrick.studies import by_hand, make_study, url_of
 
 
 @pytest.fixture(autouse=True)
 def small_forests(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the forests say is tested elsewhere."""
-    monkeypatch.setattr(importance, "_TREES", 3)
+    monkeypatch.setattr(study, "_TREES", 3)
 
 
 def test_the_text_of_a_search_written_by_hand() -> None:
@@ -113,7 +114,7 @@ def test_a_cohort_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None
 
     Of the others √r = 80 % are stopped.
     """
-    monkeypatch.setattr(report, "importances", lambda findings: None)
+    monkeypatch.setattr(report, "importances", lambda _: None)
     by_equation_9 = (1 + 0.36 + 0.36**2 + 0.36**3) / 4
     early = [2.0, 2.0 * 0.36, 2.0 * 0.36**2]
     runs = [40.0]

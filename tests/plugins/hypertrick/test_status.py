@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from genkidama.plugins.hypertrick.status import SearchStatus, status_of
+from genkidama.plugins.hypertrick.status import SearchStatus
 from genkidama.runs.status import RunStatus, line
 from genkidama.server.events import Event, Joined, Left, Resumed, Stopped, TrialEnded
 from tests.helpers import small
@@ -15,7 +15,7 @@ from tests.stories import PLAN, assigned, exchange, join, leave, measures, repor
 
 
 def searched(*events: Event, **plan: Any) -> RunStatus:
-    status = status_of(small(search=PLAN | plan))
+    status = RunStatus(small(search=PLAN | plan))
     status.take(events)
     return status
 

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import math
+import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
+import numpy as np
 import optuna
+import optuna_dashboard
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.hypertrick.records import PhaseRecord
+from genkidama.plugins.hypertrick import report
+from genkidama.plugins.hypertrick import study as study_module
+from genkidama.plugins.hypertrick.records import PhaseRecord, StudySnapshot
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 from genkidama.plugins.hypertrick.search import SearchTrial
-from genkidama.plugins.hypertrick.study import Study
+from genkidama.plugins.hypertrick.study import (
+    Importances,
+    Study,
+    importances,
+    read,
+)
+from tests.plugins.hypertrick.studies import (
+    COMPLETE,
+    FAIL,
+    PRUNED,
+    RUNNING,
+    make_study,
+    phase,
+    url_of,
+    written,
+)
+from tests.plugins.hypertrick.studies import SPACE as LANDER_SPACE
 
 SPACE: dict[str, Any] = {
     "optimizer.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True},
@@ -189,3 +214,282 @@ async def test_what_is_written_twice_stands_there_once(tmp_path: Path) -> None:
     assert (found[0].value, found[0].intermediate_values) == (5.0, {0: 5.0})
     assert found[0].user_attrs["checkpoint"] == "trials/x"
     assert found[1].user_attrs["reason"] == "no memory"
+
+
+def test_a_study_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
+    make_study(tmp_path, trials=1, phases=1)
+    with pytest.raises(ConfigurationError, match=r"study 'serch' is not in .*; it holds: search"):
+        report.report(url_of(tmp_path), "serch", None, "RUN")
+
+
+def test_a_report_makes_no_file_and_says_what_it_cannot_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"study 'search': there is no file .*study\.db"):
+        report.report(url_of(tmp_path), "search", None, "RUN")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "study.db").write_bytes(b"no database " * 1000)
+    with pytest.raises(EnvironmentFailure, match=r"study 'search' in sqlite.*cannot be read"):
+        report.report(url_of(tmp_path), "search", None, "RUN")
+
+
+def test_everything_that_a_real_search_wrote_is_read() -> None:
+    study = make_study(until=700)
+    findings = read(study)
+    states = {"completed": COMPLETE, "stopped": PRUNED, "failed": FAIL, "running": RUNNING}
+    for trial, frozen in zip(findings.trials, study.trials, strict=True):
+        assert (trial.number, trial.params, states[trial.state]) == (
+            frozen.number,
+            frozen.params,
+            frozen.state,
+        )
+        assert [p.phase for p in trial.phases] == list(frozen.intermediate_values)
+        assert str([p.score for p in trial.phases]) == str(
+            [float(v) for v in frozen.intermediate_values.values()]
+        )
+        if trial.state == "completed":
+            assert trial.score == frozen.value
+        assert math.isnan(trial.score) == (trial.state == "failed" or not trial.phases)
+    assert {trial.state for trial in findings.trials} == {*states}
+    assert findings.best is not None and findings.best.number == study.best_trial.number
+    assert list(findings.space) == list(LANDER_SPACE) and findings.settings.workers == 24
+
+
+def test_a_metric_that_is_infinite_counts_as_no_number() -> None:
+    findings = written((COMPLETE, [phase(0, "a", 0, 1, 2.0), phase(1, "a", 1, 2, math.inf)]))
+    assert math.isnan(findings.trials[0].score) and findings.best is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"workers": "many"}, "attribute 'genkidama': Expected int, got str - at $.workers"),
+        ({"method": "grid"}, "Invalid enum value 'grid' - at $.method"),
+        ({"eviction_rate": 1.5}, "eviction_rate = 1.5"),
+        ({"phases": 0}, "phases = 0"),
+        ({"space": {}}, "space: is empty"),
+        ({"space": {"a.b": {"low": 2, "high": 1}}}, "a.b"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_named(settings: dict[str, Any], expected: str) -> None:
+    study = make_study(until=-1.0, settings=settings)
+    with pytest.raises(ConfigurationError) as error:
+        read(study)
+    assert (
+        expected in str(error.value)
+        and "study 'search'" in str(error.value)
+        and "\n" not in str(error.value)
+    )
+
+
+def test_phases_that_cannot_be_read_are_named() -> None:
+    study = make_study(trials=3, phases=2)
+    study.add_trial(create_trial(state=RUNNING, user_attrs={"phases": [{"phase": 0}]}))
+    with pytest.raises(
+        ConfigurationError,
+        match=r"study 'search', trial 3, attribute 'phases': .*missing required field",
+    ):
+        read(study)
+
+
+def test_a_study_that_is_no_search_or_minimizes_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="study 'mine' has no attribute 'genkidama'"):
+        read(optuna.create_study(study_name="mine", direction="maximize"))
+    study = optuna.create_study(study_name="down")
+    study.set_user_attr("genkidama", {})
+    with pytest.raises(ConfigurationError, match=r"study 'down': directions = \['minimize'\]"):
+        read(study)
+
+
+TWO = {"a.matters": {"low": 0.0, "high": 1.0}, "b.idle": {"low": 0.0, "high": 1.0}}
+
+
+@pytest.fixture(autouse=True)
+def small_forests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few trees say the same of problems as plain as these."""
+    monkeypatch.setattr(study_module, "_TREES", 8)
+
+
+def matters(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
+    return float(100 * params["a.matters"] + phase + rng.normal())
+
+
+def of(**options: Any) -> StudySnapshot:
+    return read(
+        make_study(
+            **{
+                "space": TWO,
+                "score": matters,
+                "failing": (),
+                "not_a_number": (),
+                "phases": 4,
+                "trials": 30,
+                **options,
+            }
+        )
+    )
+
+
+def found(findings: StudySnapshot, **options: Any) -> Importances:
+    result = importances(findings, **options)
+    assert result is not None
+    return result
+
+
+def test_the_setting_that_matters_has_all_of_it_and_the_idle_one_nothing() -> None:
+    result = found(of(trials=40))
+    assert list(result.shares) == ["a.matters", "b.idle"]
+    assert result.shares["a.matters"] > 0.97
+    assert math.fsum(result.shares.values()) == pytest.approx(1)
+    assert result.trials == 40 and not result.caution
+
+
+def test_the_same_seed_gives_the_same_shares() -> None:
+    findings = of(trials=12)
+    first = found(findings, seed=3)
+    assert found(findings, seed=3) == first
+    assert found(findings, seed=4) != first
+
+
+def test_the_stopped_trials_change_the_result() -> None:
+    """`gate` decides who is stopped: without those who were, it looks harmless beside `fine`."""
+
+    def gated(params: dict[str, Any], phase: int, rng: np.random.Generator) -> float:
+        return (
+            (0.0 if params["a.gate"] < 0.5 else 100.0)
+            + 20 * params["b.fine"]
+            + phase
+            + float(rng.normal())
+        )
+
+    space = {"a.gate": {"low": 0.0, "high": 1.0}, "b.fine": {"low": 0.0, "high": 1.0}}
+    study = make_study(
+        space=space,
+        score=gated,
+        trials=100,
+        phases=5,
+        eviction_rate=0.4,
+        failing=(),
+        not_a_number=(),
+    )
+    everyone = read(study)
+    completed = StudySnapshot(
+        everyone.name,
+        everyone.settings,
+        everyone.space,
+        tuple(t for t in everyone.of_state("completed") if t.score > 60),
+    )
+    assert found(everyone).shares["a.gate"] > 0.8
+    assert found(everyone).trials == len(everyone.ended) > len(everyone.of_state("completed"))
+    assert found(completed).shares["a.gate"] < 0.3
+
+
+def test_failed_trials_count_with_the_worst_score_there_is() -> None:
+    """Every trial above one half crashes: the forest must know that from them alone."""
+    study = make_study(
+        space=TWO,
+        score=lambda p, phase, rng: 900 + 50 * phase + rng.normal(),
+        trials=40,
+        method="random",
+        failing=(),
+        not_a_number=(),
+    )
+    findings = read(study)
+    trials = []
+    for trial in findings.trials:
+        crashed = trial.params["a.matters"] > 0.5
+        trials.append(
+            type(trial)(
+                trial.number,
+                "failed" if crashed else trial.state,
+                trial.params,
+                trial.phases,
+                "",
+                "",
+            )
+        )
+    findings = StudySnapshot("x", findings.settings, findings.space, tuple(trials))
+    worst = min(phase.score for trial in trials for phase in trial.phases)
+    values = [trial.value for trial in study_module.ended_study(findings).trials]
+    assert {
+        value for value, trial in zip(values, trials, strict=True) if trial.state == "failed"
+    } == {worst}
+    assert found(findings).shares["a.matters"] > 0.9
+
+
+def test_few_trials_say_that_they_mean_little() -> None:
+    few = found(of(trials=6))
+    assert "only 6 trials" in few.caution
+
+
+def test_too_few_trials_give_nothing_and_a_constant_score_zeros() -> None:
+    assert importances(of(trials=3)) is None
+    assert importances(of(trials=8, until=1.0)) is None
+    constant = found(of(score=lambda p, phase, rng: 7.0))
+    assert set(constant.shares.values()) == {0.0} and "equal" in constant.caution
+    assert importances(of(trials=10, score=lambda p, phase, rng: math.nan)) is None
+
+
+class Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def dashboard(url: str) -> Iterator[str]:
+    """The dashboard on a free port of this machine; gives its address."""
+    storage = optuna.storages.RDBStorage(url)
+    server = make_server("127.0.0.1", 0, optuna_dashboard.wsgi(storage), handler_class=Quiet)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, optuna.Study]:
+    folder: Path = tmp_path_factory.mktemp("search")
+    return url_of(folder), make_study(
+        folder, trials=12, phases=3, nodes=2, failing=(2,), not_a_number=(3,), until=700
+    )
+
+
+def test_the_study_its_trials_and_their_curves_are_there(search: tuple[str, optuna.Study]) -> None:
+    url, study = search
+    with dashboard(url) as address:
+
+        def get(path: str) -> Any:
+            with urllib.request.urlopen(address + path, timeout=30) as answer:
+                assert answer.status == 200
+                return json.load(answer)
+
+        (listed,) = get("/api/studies")["study_summaries"]
+        assert (listed["study_name"], listed["directions"]) == ("search", ["maximize"])
+        detail = get(f"/api/studies/{listed['study_id']}")
+        importances = get(f"/api/studies/{listed['study_id']}/param_importances")
+        with urllib.request.urlopen(f"{address}/dashboard", timeout=30) as page:
+            assert page.status == 200 and b"<html" in page.read().lower()
+
+    assert detail["name"] == "search" and detail["has_intermediate_values"]
+    assert {parameter["name"] for parameter in detail["union_search_space"]} == set(LANDER_SPACE)
+    assert [best["number"] for best in detail["best_trials"]] == [study.best_trial.number]
+    shown = {trial["number"]: trial for trial in detail["trials"]}
+    states = set()
+    for trial in study.trials:
+        there = shown.pop(trial.number)
+        states.add(there["state"])
+        assert there["state"] == trial.state.name.capitalize()
+        assert {
+            parameter["name"]: parameter["param_external_value"] for parameter in there["params"]
+        } == {k: str(v) for k, v in trial.params.items()}
+        curve = {point["step"]: str(point["value"]) for point in there["intermediate_values"]}
+        assert curve == {step: str(value) for step, value in trial.intermediate_values.items()}
+        assert {"phases", "checkpoint"} <= {
+            attribute["key"] for attribute in there["user_attrs"]
+        } or not trial.intermediate_values
+    assert not shown and states == {"Complete", "Pruned", "Fail", "Running"}
+    assert {entry["name"] for entry in importances["param_importances"][0]} == set(LANDER_SPACE)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from optuna.pruners import BasePruner, HyperbandPruner, SuccessiveHalvingPruner
 
 from genkidama.errors import ConfigurationError
-from genkidama.plugins.hypertrick.halving import Halving, bracket_sizes
+from genkidama.plugins.hypertrick.hyperband import Halving, bracket_sizes
 from genkidama.plugins.hypertrick.rule import Mode, Verdict
 
 CONTINUE = Verdict.CONTINUE

@@ -1,15 +1,15 @@
-"""Successive Halving that waits for nobody: ASHA, and Hyperband's brackets of it. Pure.
+"""Asynchronous Successive Halving: ASHA, and Hyperband's brackets of it. Pure.
 
 Li et al., "Hyperband" (arXiv 1603.06560), and Li et al., "A System for Massively Parallel
 Hyperparameter Tuning" (arXiv 1810.05934). η is the reduction factor, r the least number of phases.
 A *rung* is a number of phases after which a trial is judged: r·η^k.
 
 Laws of this file:
-- The verdict is the reply to the report: a trial goes on if it is among the best 1/η of the reports
-  of its rung so far, its own included. Of fewer than η reports the best goes on.
+- The verdict is the reply to the report: a trial continues if it is among the best 1/η of the
+  reports of its rung so far, its own included. Of fewer than η reports the best continues.
 - So a verdict may be wrong in hindsight, and a trial that is stopped stays stopped. Hyperband's
-  original waits until a rung is full. ASHA's original puts a trial aside, and lets it go on later
-  if it is among the best 1/η by then. Both would have a node wait, or move a trial.
+  original waits until a rung is full. ASHA's original pauses a trial, and resumes it if it is
+  among the best 1/η later. Both would have a node wait, or move a trial.
 - Verdicts are those of Optuna's `SuccessiveHalvingPruner`, which decides in this way, too, and in
   each bracket those of its `HyperbandPruner`. Equal metrics pass together.
 - Bracket b has its first rung after r·η^b phases. Trials fill the brackets by their numbers, as
@@ -27,14 +27,20 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from itertools import accumulate
 
-from genkidama.plugins.hypertrick.equations import check_natural, geometric_phases
-from genkidama.plugins.hypertrick.rule import Decision, Mode, Verdict, checked_metric
+from genkidama.plugins.hypertrick.rule import (
+    Decision,
+    Mode,
+    Verdict,
+    check_natural,
+    checked_metric,
+    geometric_phases,
+)
 
 __all__ = ["Halving", "bracket_sizes"]
 
 
 def bracket_sizes(phases: int, factor: int, least: int = 1) -> tuple[int, ...]:
-    """How many trials Hyperband begins in each bracket, ⌈(s_max+1)/(s+1)·η^s⌉ from s_max down to 0.
+    """Trials that Hyperband begins in each bracket, ⌈(s_max+1)/(s+1)·η^s⌉ from s_max down to 0.
 
     For 27 phases and η = 3 they are 27, 12, 6 and 4.
     """
@@ -69,7 +75,7 @@ class Halving:
         self.workers = workers
         self.phases = phases
         self.factor = factor
-        #: By bracket, where in a turn its trials end.
+        #: By bracket, the end of its trials in a turn.
         self._ends = tuple(accumulate(sizes if brackets else sizes[:1]))
         #: By bracket, the phases after which anything is decided.
         self._rungs = [
@@ -95,16 +101,15 @@ class Halving:
         return bisect_right(self._ends, trial % self._ends[-1])
 
     def report(self, trial: int, phase: int, metric: float) -> Verdict:
-        """As `HyperTrick.report`."""
+        """`HyperTrick.report`."""
         return self.decide(trial, phase, metric).verdict
 
     def decide(self, trial: int, phase: int, metric: float) -> Decision:
-        """As `HyperTrick.decide`; order and worse count the reports of the same bracket."""
+        """`HyperTrick.decide`; order and worse count the reports of the same bracket."""
         metric = checked_metric(trial, phase, metric, self.phases)
-        found = self._decisions.get((trial, phase))
-        if found is not None:
-            return found
-        worse, order, better = self._take(trial, phase, metric)
+        if (earlier := self._decisions.get((trial, phase))) is not None:
+            return earlier
+        worse, order, better = self._count(trial, phase, metric)
         mode = Mode.SELECTION if phase in self._rungs[self.peers(trial)] else Mode.NONE
         stop = mode is Mode.SELECTION and better >= self._places(order)
         if math.isnan(metric):
@@ -116,9 +121,9 @@ class Halving:
         return decision
 
     def restore(self, decisions: Iterable[Decision]) -> None:
-        """As `HyperTrick.restore`."""
+        """`HyperTrick.restore`."""
         for decision in decisions:
-            self._take(decision.trial, decision.phase, decision.metric)
+            self._count(decision.trial, decision.phase, decision.metric)
             self._decisions[decision.trial, decision.phase] = decision
 
     @property
@@ -144,17 +149,17 @@ class Halving:
         return total / (self.workers * self.phases)
 
     def _passing(self, arrivals: float) -> float:
-        """How many of these pass a rung, if they come in any order; a fraction counts as such."""
+        """Trials of these that pass a rung, if they come in any order; fractions count as such."""
         whole = math.floor(arrivals)
         share = [self._places(n) / n for n in range(1, whole + 2)]
         return sum(share[:whole]) + (arrivals - whole) * share[whole]
 
     def _places(self, reports: int) -> int:
-        """How many of so many reports are good enough."""
+        """The number of reports, of this many, that are good enough."""
         return max(1, reports // self.factor)
 
-    def _take(self, trial: int, phase: int, metric: float) -> tuple[int, int, int]:
-        """Counts a report in. How many are worse, how many there are, how many are better."""
+    def _count(self, trial: int, phase: int, metric: float) -> tuple[int, int, int]:
+        """Adds a report. Returns the numbers of worse reports, of all, and of better ones."""
         reports = self._reports.setdefault((self.peers(trial), phase), [])
         key = (False, 0.0) if math.isnan(metric) else (True, metric)
         worse = bisect_left(reports, key)
