@@ -46,9 +46,10 @@ class Plugin:
     rule_wrappers: Table = field(default_factory=dict)
     """Rules around the rule of an experiment: `wrap(rule, settings) -> Rule`, with `[parent]`."""
     companions: Table = field(default_factory=dict)
-    """Processes beside a parent: `companion(parent) -> parent.companion.Companion | None`."""
+    """Processes beside a parent: `companion(parent) -> Companion | None`, as all of the three in
+    `genkidama.parent.extensions`."""
     trials: Table = field(default_factory=dict)
-    """Parents with many trials, by the section that asks for them: `parent.run_writer.RunStore`."""
+    """Parents with many trials, by the section that asks for them: `RunStore` classes."""
     status_parts: Table = field(default_factory=dict)
     """Parts of a run's status, by the section that asks for them: `runs.status.SearchPart`."""
     backends: Table = field(default_factory=dict)
@@ -65,7 +66,7 @@ class Plugin:
     that ends the last, with a function `Maker.check(settings)`, which says before anything starts
     whether this machine has it."""
     observers: Table = field(default_factory=dict)
-    """Readers of a parent's events: `observer(parent) -> parent.observer.Observer`."""
+    """Readers of a parent's events, and HTTP: `observer(parent) -> Observer | None`."""
     run_methods: Table = field(default_factory=dict)
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
     verbs: Table = field(default_factory=dict)

@@ -17,7 +17,6 @@ from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import GenkidamaError
 from genkidama.parent.parent import Parent
-from genkidama.plugins.actors.learner_process import NURSERY
 from genkidama.protocol.shard import SECRET, WHOLE, Shard
 from genkidama.runs.fallback_log import write_fallback
 from genkidama.runs.goal import with_default_stop
@@ -47,25 +46,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if getattr(options, key) is not None
         }
         experiment = experiment.with_settings(given, source="the command line")
-        # A machine that only holds weights needs neither Gymnasium nor the like; its children will
-        # say what is wrong.
+        # A machine that only holds weights needs neither Gymnasium nor the like; its children check
+        # the environment.
         if find_spec("gymnasium") is not None and not experiment.environment.prefix:
             check_environment(experiment)
         experiment, about_stop = with_default_stop(experiment)
         part = Shard.parse(options.shard)
         parent = Parent(experiment, out=options.out, listen=options.listen, part=part)
         if options.aside is not None:
-            parent.aside = write_fallback(options.aside)
+            parent.fallback = write_fallback(options.aside)
         parent.own_children = options.own_children
         parent.server.secret = os.environ.pop(SECRET, "")
         if options.until_eof:
             stop_at_eof()
         if options.nursery:
             disable_resource_tracker()
-            NURSERY.join(options.nursery)
+            parent.forkserver = options.nursery
         configure_logging(named=True)
-        # Each push brings a vector, which is let go with its reply. A system that gave and took its
-        # memory each time would take longer for that than the blend.
+        # Each push brings a vector, which is freed with its reply. If the system gave and took its
+        # memory each time, that would take longer than the blend.
         keep_large_blocks()
         if about_stop:
             structlog.get_logger().info("goal", reason=about_stop)

@@ -1,16 +1,16 @@
-"""The parent's door: takes connections from its sockets, and lets in what fits.
+"""Acceptance of connections: takes them from the parent's sockets as far as the limits allow.
 
 Laws of this file:
 - Each connection is counted from its first byte on, before TLS. `genkidama.server.limits` says
-  whether it fits. One that does not is closed at once; without TLS it is told when to come again,
-  and of a crowd each is told another time.
+  whether it fits. One that does not is closed at once; without TLS it gets an HTTP answer that says
+  when to come again, each of a crowd at another time.
 - Some descriptors stay free for checkpoints and the history, however many connections come.
-- What is accepted is counted or closed in the same step. Between `loop.sock_accept` and the task
-  that waits for it lies a turn of the loop, and a door that closes in it would lose the socket.
+- A socket is counted or closed in the same step that accepts it. With `loop.sock_accept` a turn of
+  the loop would come between the two, and a server that closes in it would lose the socket.
 
-websockets knows all that happens on a connection. It leaves to asyncio who may open one, and
-asyncio asks nobody. So this takes the place of asyncio's server in websockets' own, and has the
-methods that are called there.
+websockets handles all that happens on a connection, and leaves to asyncio's server who may open
+one; asyncio admits everybody. So an `Acceptor` replaces asyncio's server inside websockets' own,
+with the methods that are called there.
 """
 
 from __future__ import annotations
@@ -19,91 +19,93 @@ import asyncio
 import random
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, cast
 
 from structlog.typing import FilteringBoundLogger
-from websockets.asyncio.server import Server
+from websockets.asyncio.server import Server, serve
 
 from genkidama.config.sections import ParentSettings
 from genkidama.errors import EnvironmentFailure, ProtocolError
-from genkidama.parent.connection import PIECE_BYTES, SERVER, Connection
+from genkidama.parent.connection import PIECE_BYTES, SERVER
+from genkidama.parent.connections import ConnectionManager
 from genkidama.runtime.address import explain, parse_listen
 from genkidama.runtime.machine import descriptors_left
 from genkidama.server.limits import ConnectionLimits, ConnectionSlot, check_exposed
 
-__all__ = ["Acceptor", "bind", "make_room"]
+__all__ = ["bind", "make_room", "make_server"]
 
-#: Connections that the kernel keeps until they are taken.
+#: Connections that the kernel keeps until they are accepted.
 _BACKLOG = 256
 
-#: After an error in taking one, as in a moment without descriptors, the next is waited for so long.
+#: Seconds without accepting after an error, as in a moment without descriptors.
 _RETRY_SECONDS = 0.1
 
-#: Who is turned away may come again after so many seconds: a crowd comes in over this time.
+#: Bounds of `Retry-After`, in seconds: a crowd comes in over this time.
 _AGAIN_SECONDS = (1, 8)
 
-#: Who is turned away before it has asked hears of it for so long, and so many at once.
+#: A refused connection stays open for this many seconds, so that its client reads the answer, and
+#: at most so many do at once.
 _PARTING_SECONDS = 1.0
 _MOST_PARTING = 32
 
-_TURNED_AWAY = (
+_REFUSAL = (
     "HTTP/1.1 503 Service Unavailable\r\nRetry-After: {seconds}\r\n"
     f"Server: {SERVER}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
 
 
-class Acceptor:
-    """What websockets takes for asyncio's server.
+async def make_server(
+    connections: ConnectionManager, sockets: list[socket.socket], context: ssl.SSLContext | None
+) -> Server:
+    """websockets' server with an `Acceptor` in it, not serving yet.
 
     Args:
-        sockets: bound, and not listening yet.
-        doors: says who may come in.
-        refused: called with the address of one that may not, and why.
+        sockets: as `bind` returns them.
         context: for TLS, or None.
-        open_seconds: TLS may take so long to begin.
-        close_seconds: TLS may take so long to end.
     """
+    server = await serve(
+        connections.handle,
+        process_request=connections.admit,
+        server_header=None,  # a `Connection` signs every answer itself
+        open_timeout=connections.open_seconds,
+        sock=socket.socket(),  # of the server that is replaced
+        start_serving=False,
+    )
+    server.server.close()
+    server.server = cast(asyncio.Server, Acceptor(server, connections, sockets, context))
+    return server
+
+
+class Acceptor:
+    """A replacement for asyncio's server in websockets' own; arguments as `make_server`."""
 
     def __init__(
         self,
+        server: Server,
+        connections: ConnectionManager,
         sockets: list[socket.socket],
-        doors: ConnectionLimits,
-        refused: Callable[[str, ProtocolError], None],
         context: ssl.SSLContext | None,
-        open_seconds: float,
-        close_seconds: float,
     ) -> None:
         self.sockets = tuple(sockets)
-        self._doors = doors
-        self._refused = refused
+        self._server = server
+        self._connections = connections
         self._options: dict[str, Any] = {}
         if context is not None:
             self._options = {
                 "ssl": context,
-                "ssl_handshake_timeout": open_seconds,
-                "ssl_shutdown_timeout": close_seconds,
+                "ssl_handshake_timeout": connections.open_seconds,
+                "ssl_shutdown_timeout": connections.close_seconds,
             }
-        self._make: Callable[[], Connection]
         self._serving = False
         self._opening: dict[asyncio.Task[None], tuple[socket.socket, ConnectionSlot]] = {}
-        #: Of these, those that are being opened already.
+        #: Those of `_opening` whose task has taken its first step.
         self._begun: set[ConnectionSlot] = set()
-        #: Sockets of those that were turned away, until they have heard it.
+        #: Refused connections whose client may still read the answer.
         self._parting: set[socket.socket] = set()
 
-    def stand_in(self, server: Server, make: Callable[[], Connection]) -> None:
-        """Takes the place of asyncio's server in this one, which does not serve yet.
-
-        Args:
-            make: makes a connection for it, which has no transport yet.
-        """
-        server.server.close()
-        server.server = cast(asyncio.Server, self)
-        self._make = make
-
-    # What websockets calls.
+    # Called by websockets.
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -112,7 +114,7 @@ class Acceptor:
         return self._serving
 
     async def start_serving(self) -> None:
-        """Raises an `OSError` if nobody can listen there."""
+        """Listens. Raises an `OSError` if that is not possible."""
         for each in self.sockets:
             each.listen(_BACKLOG)
         self._serving = True
@@ -127,104 +129,103 @@ class Acceptor:
         _close(self.sockets)
         _close(self._parting)
         self._parting.clear()
-        for task, (_, visit) in self._opening.items():
-            # Without TLS a connection is there in a moment. If it is cancelled in that moment,
-            # uvloop closes it, and never tells it of its end.
-            if self._options or visit not in self._begun:
+        for task, (_, slot) in self._opening.items():
+            # Without TLS a connection opens in a moment. If it is cancelled in that moment, uvloop
+            # closes it and never calls `connection_lost`.
+            if self._options or slot not in self._begun:
                 task.cancel()
 
     async def wait_closed(self) -> None:
         if self._opening:
             await asyncio.wait(self._opening)
 
-    # Inside.
+    # Private.
 
     def _watch(self, listening: socket.socket) -> None:
         if self._serving:
-            asyncio.get_running_loop().add_reader(listening, self._take, listening)
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
-    def _take(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            taken, address = listening.accept()
-        except (BlockingIOError, InterruptedError):  # it was gone before it was taken
+            accepted, address = listening.accept()
+        except (BlockingIOError, InterruptedError):  # the client has gone
             return
         except OSError:
             loop = asyncio.get_running_loop()
             loop.remove_reader(listening)
             loop.call_later(_RETRY_SECONDS, self._watch, listening)
             return
-        taken.setblocking(False)
-        self._receive(taken, address)
+        accepted.setblocking(False)
+        self._receive(accepted, address)
 
-    def _receive(self, taken: socket.socket, address: Any) -> None:
+    def _receive(self, accepted: socket.socket, address: Any) -> None:
         host, port = address[:2] if isinstance(address, tuple) else ("", 0)
         try:
-            visit = self._doors.enter(host)
+            slot = self._connections.limits.enter(host)
         except ProtocolError as error:
-            self._turn_away(taken)
-            self._refused(f"{host}:{port}" if host else "unknown", error)
+            self._turn_away(accepted)
+            self._connections.refuse(f"{host}:{port}" if host else "unknown", error)
             return
-        task = asyncio.create_task(self._open(taken, visit))
-        self._opening[task] = taken, visit
-        task.add_done_callback(self._opened)
+        task = asyncio.create_task(self._open(accepted, slot))
+        self._opening[task] = accepted, slot
+        task.add_done_callback(self._finish_opening)
 
-    def _turn_away(self, taken: socket.socket) -> None:
+    def _turn_away(self, accepted: socket.socket) -> None:
         if self._options:  # a client that begins TLS reads nothing else
-            taken.close()
+            accepted.close()
             return
-        answer = _TURNED_AWAY.format(seconds=random.randint(*_AGAIN_SECONDS))  # noqa: S311
-        asked = b""
+        answer = _REFUSAL.format(seconds=random.randint(*_AGAIN_SECONDS))  # noqa: S311
+        request = b""
         with suppress(OSError):
-            taken.send(answer.encode())
-            taken.shutdown(socket.SHUT_WR)
-            asked = taken.recv(PIECE_BYTES)
-        # What comes for a socket that is closed resets it, and the answer may be lost.
-        if asked or len(self._parting) >= _MOST_PARTING:
-            taken.close()
+            accepted.send(answer.encode())
+            accepted.shutdown(socket.SHUT_WR)
+            request = accepted.recv(PIECE_BYTES)
+        # What arrives at a socket that is closed resets it, and the answer may be lost.
+        if request or len(self._parting) >= _MOST_PARTING:
+            accepted.close()
             return
-        self._parting.add(taken)
-        asyncio.get_running_loop().call_later(_PARTING_SECONDS, self._part, taken)
+        self._parting.add(accepted)
+        asyncio.get_running_loop().call_later(_PARTING_SECONDS, self._part, accepted)
 
-    def _part(self, taken: socket.socket) -> None:
-        self._parting.discard(taken)
-        taken.close()
+    def _part(self, accepted: socket.socket) -> None:
+        self._parting.discard(accepted)
+        accepted.close()
 
-    def _opened(self, task: asyncio.Task[None]) -> None:
-        taken, visit = self._opening.pop(task)
-        if visit not in self._begun:  # cancelled before its first step
-            taken.close()
-            self._doors.leave(visit)
-        self._begun.discard(visit)
+    def _finish_opening(self, task: asyncio.Task[None]) -> None:
+        accepted, slot = self._opening.pop(task)
+        if slot not in self._begun:  # cancelled before its first step
+            accepted.close()
+            self._connections.limits.leave(slot)
+        self._begun.discard(slot)
 
-    async def _open(self, taken: socket.socket, visit: ConnectionSlot) -> None:
-        """Makes a connection of it. From then on the connection says when it is gone."""
-        self._begun.add(visit)
+    async def _open(self, accepted: socket.socket, slot: ConnectionSlot) -> None:
+        """Makes a connection of a socket. From then on the connection frees its slot itself."""
+        self._begun.add(slot)
         with suppress(OSError):  # a socket of another family has no such option
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        channel = self._make()
-        channel.visit = visit
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = self._connections.make(self._server)
+        connection.slot = slot
         try:
             loop = asyncio.get_running_loop()
-            # The protocol is told of the transport, or lives no further.
-            await loop.connect_accepted_socket(lambda: channel, taken, **self._options)
+            await loop.connect_accepted_socket(lambda: connection, accepted, **self._options)
         except (OSError, ssl.SSLError, TimeoutError):
-            taken.close()
+            accepted.close()
         finally:
-            if not channel.made:
-                self._doors.leave(visit)
+            if not connection.opened:
+                self._connections.limits.leave(slot)
             elif not self._serving:
-                channel.abort_unopened()
+                connection.abort_unopened()
 
 
 async def bind(listen: str, settings: ParentSettings | None) -> list[socket.socket]:
-    """Sockets for all addresses that `listen` means, not listening yet.
+    """Sockets for all addresses of `listen`, bound and not listening yet.
 
     Args:
         listen: as `parse_listen` takes it.
-        settings: say whether other machines may come; None if that is answered for.
+        settings: say whether other machines may come; None skips that check.
 
     Raises:
-        ConfigurationError: it is no address, or lets other machines in that should not.
+        ConfigurationError: it is no address, or admits other machines without tokens and TLS.
         EnvironmentFailure: nobody can listen there.
     """
     binding = parse_listen(listen)
@@ -233,7 +234,7 @@ async def bind(listen: str, settings: ParentSettings | None) -> list[socket.sock
         sockets = [binding["sock"]] if given else await _bind(binding["host"], binding["port"])
     except OSError as error:
         raise explain(listen, error) from None
-    except UnicodeError as error:  # what Python's IDNA codec says of a host like "a..b"
+    except UnicodeError as error:  # of Python's IDNA codec, for a host like "a..b"
         raise EnvironmentFailure(
             f"cannot listen on {listen}: no valid host name: {error}"
         ) from None
@@ -250,10 +251,10 @@ async def bind(listen: str, settings: ParentSettings | None) -> list[socket.sock
 
 async def _bind(host: str, port: int) -> list[socket.socket]:
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             each = socket.socket(family, kind, protocol)
             sockets.append(each)
             each.setblocking(False)
@@ -272,18 +273,18 @@ def _close(sockets: Iterable[socket.socket]) -> None:
         each.close()
 
 
-def make_room(doors: ConnectionLimits, log: FilteringBoundLogger) -> None:
-    """Lets no more connections in than there are descriptors for.
+def make_room(limits: ConnectionLimits, log: FilteringBoundLogger) -> None:
+    """Lowers the limit of connections to the number of free descriptors.
 
     Raises:
-        EnvironmentFailure: there are none for a single one.
+        EnvironmentFailure: there is none for a single connection.
     """
-    room = descriptors_left(doors.limit)
+    room = descriptors_left(limits.limit)
     way_out = "raise the limit: ulimit -n, or LimitNOFILE of a unit"
     if room < 1:
         raise EnvironmentFailure(
             f"this process may not open enough files for a single connection; {way_out}"
         )
-    if room < doors.limit:
-        log.warning("few connections", limit=room, wanted=doors.limit, way_out=way_out)
-        doors.limit = room
+    if room < limits.limit:
+        log.warning("few connections", limit=room, wanted=limits.limit, way_out=way_out)
+        limits.limit = room

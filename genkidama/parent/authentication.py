@@ -1,12 +1,12 @@
-"""Which connections are let in, before the protocol begins: certificates and tokens.
+"""Authentication of connections, before the protocol begins: certificates and tokens.
 
 Laws of this file:
 - The tokens file is read at every handshake. Adding a child restarts nothing, and a child whose
   token was withdrawn cannot return.
 - A tokens file that cannot be used any more changes nothing: the entries read last stay, and the
   log says so once.
-- What comes from a web page is refused: a browser on this machine reaches its loopback.
-- A child's token is looked for in the `Authorization` header only, and never written anywhere.
+- A request of a web page is refused: a browser on this machine reaches its loopback.
+- A child's token is read from the `Authorization` header only, and never written anywhere.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["Authenticator", "answer", "make_context"]
 
 
 class Authenticator:
-    """Tells whom a token is for.
+    """Finds the entries of tokens.
 
     Args:
         path: the tokens file.
-        log: where a problem with the file is said.
+        log: for problems with the file.
 
     Raises:
         ConfigurationError: the file cannot be read, or a line of it.
@@ -61,7 +61,7 @@ class Authenticator:
         return find_link(key, self._current())
 
     def _current(self) -> tuple[Entry, ...]:
-        """What the file says now, or said last."""
+        """The entries of the file now, or those read last."""
         try:
             self._read()
         except ConfigurationError as error:
@@ -96,24 +96,28 @@ class Authenticator:
 
 
 def answer(
-    connection: ServerConnection, request: Request, admission: Authenticator | None
+    connection: ServerConnection, request: Request, authenticator: Authenticator | None
 ) -> tuple[str, Response | None]:
-    """Which name a connection may use, and the HTTP response if it is not to become a websocket.
+    """The name that a connection may use, and the HTTP response if it becomes no websocket.
 
     Args:
-        admission: knows the tokens; None lets everybody in.
+        authenticator: knows the tokens; None lets everybody in.
 
     Returns:
         The name that its token is for, `*` for any, and None; or an empty text and the response.
     """
-    if "Upgrade" not in request.headers:  # websockets answers that by 426
-        return ANY, None
+    if "Upgrade" not in request.headers:
+        response = connection.respond(
+            HTTPStatus.UPGRADE_REQUIRED, "this is a Genkidama parent; children join by websocket\n"
+        )
+        response.headers["Upgrade"] = "websocket"
+        return "", response
     if "Origin" in request.headers:  # only browsers send it, whatever the page in them wants
         return "", connection.respond(HTTPStatus.FORBIDDEN, "no web page may join a run\n")
-    if admission is None:
+    if authenticator is None:
         return ANY, None
     token = _bearer(request)
-    entry = admission.entry_of(token) if token else None
+    entry = authenticator.entry_of(token) if token else None
     if entry is not None and time.time() < entry.until and not entry.viewer:
         return entry.name, None
     words = "this parent asks for a token: Authorization: Bearer TOKEN"
@@ -136,7 +140,7 @@ def _bearer(request: Request) -> str:
 
 
 def make_context(certificate_file: str, key_file: str) -> ssl.SSLContext | None:
-    """What a parent speaks TLS with, 1.3 or later; None if both files are empty.
+    """The context of a parent's TLS, 1.3 or later; None if both files are empty.
 
     Raises:
         ConfigurationError: one of the two is missing, cannot be read or is of another kind, or they

@@ -1,13 +1,14 @@
-"""When a parent writes θ_P to the disk, in a plain run.
+"""Checkpoints of θ_P: when a parent writes them, in a plain run.
 
 Laws of this file:
-- What is written is a copy made between two pushes. The writing itself waits in a thread, so no
-  child waits for a disk.
-- With `parent.checkpoint_updates` a checkpoint is of the very push that completes so many updates.
-- A checkpoint that fails stops nothing: it is reported and tried again. Only the final one raises.
+- What is written is a copy made between two pushes. A thread writes it, so no child waits for a
+  disk.
+- With `parent.checkpoint_updates` a checkpoint is of the very push that completes that many
+  updates.
+- A failed checkpoint stops nothing: it is reported and tried again. Only the final one raises.
 - After a failure, and at the end, the newest is written first: there may be room for one only.
 - A folder that was deleted is made again and filled at once.
-- A run goes on with the network and the rule that it began with, and from θ_P, also where the
+- A run is resumed with the network and the rule that it began with, and from θ_P, also where the
   checkpoint's network is a running mean of it.
 """
 
@@ -19,67 +20,58 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 from genkidama._version import __version__
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
-from genkidama.protocol.shard import WHOLE
+from genkidama.parent.extensions import Journal, RunStore
+from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder, load
 from genkidama.runs.directory import CHECKPOINTS
 from genkidama.runs.sharded_checkpoint import newest, run_of
 from genkidama.runtime.files import hint
+from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.pacing import Once
-from genkidama.server.events import CheckpointWritten, Event, Resumed
+from genkidama.server.events import CheckpointWritten, Resumed
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Rule, RuleState
-from genkidama.server.trial import Snapshot
+from genkidama.server.rules.registry import check_parts, check_push, make_rule
+from genkidama.server.trial import SingleTrialRun, Snapshot, Trials
 
 __all__ = ["BEST_SHARE", "RETRY_SECONDS", "Checkpointer"]
 
-#: After a failure the disk is left alone for so long.
+#: Seconds without writing after a failure.
 RETRY_SECONDS = 10.0
 
 #: While a run learns, nearly every episode is the best so far. Writing `best.safetensors` may take
 #: this share of the time at most, and once a second at most, so that an SD card lives.
 BEST_SHARE = 0.05
 
-#: With `parent.average` the network of a checkpoint is the running mean, and θ_P lies beside it
-#: under this name, among what the rule remembers.
+#: With `parent.average` the network of a checkpoint is the running mean, and θ_P is beside it under
+#: this name, among the rule's state.
 TRAINED = "__trained__"
 
-#: The saved version where nothing is saved any more.
+#: The saved version when the files are gone.
 _NONE = -1
 
-#: How often the disk is asked for the room that is left.
+#: Seconds between two looks at the free space of the disk.
 _LOOK_SECONDS = 2.0
 
 _Copy: TypeAlias = tuple[Signature, Vector, Snapshot, RuleState]
 
 
-class Checkpointer:
-    """Decides when the trial of `server` is saved under `out`, and saves it.
+class Checkpointer(RunStore):
+    """Decides when the trial of `server` is saved under `out`, and saves it."""
 
-    Args:
-        note: called with a `CheckpointWritten` when one of the versions is written.
-        complain: called with one line about each file that cannot be written or read.
-    """
-
-    def __init__(
-        self,
-        server: ParameterServer,
-        out: Path,
-        note: Callable[[Event], None],
-        complain: Callable[[str], None],
-    ) -> None:
+    def __init__(self, server: ParameterServer, out: Path, journal: Journal) -> None:
         self._server = server
         self._settings = server.experiment.parent
         self._out = out
         self._folder = CheckpointFolder(out / CHECKPOINTS, self._settings.checkpoint_keep)
-        self._note = note
-        self._complain = complain
+        self._journal = journal
         # More than are kept need not wait: the older ones would be deleted anyway.
         self._due: deque[_Copy] = deque(maxlen=self._folder.keep)
         self._next_update = float(self._settings.checkpoint_updates or math.inf)
@@ -91,16 +83,20 @@ class Checkpointer:
         self._looked_at = -math.inf
         self._shortage = Once()
 
-    def restore(self, now: float) -> Resumed | None:
-        """Lets the server go on from the newest checkpoint; None if there is none.
+    @staticmethod
+    def make_trials(experiment: Experiment, shard: Shard) -> Trials:
+        check_parts(experiment, shard.count)
+        name = experiment.parent.rule
+        rule = make_rule(
+            experiment, load_object(name, "parent.rule") if is_import_string(name) else None
+        )
+        check_push(experiment, rule.takes)
+        return SingleTrialRun(experiment, rule, shard)
 
-        Raises:
-            ConfigurationError: it is of another network, or of another rule.
-            EnvironmentFailure: the folder cannot be written.
-        """
+    def restore(self, now: float) -> Resumed | None:
         self._folder.prepare()
         part = self._server.trial.part
-        checkpoint = newest(run_of(self._out, part), part, self._complain)
+        checkpoint = newest(run_of(self._out, part), part, self._journal.complain)
         if checkpoint is None:
             return None
         self._check_same(checkpoint)
@@ -121,7 +117,7 @@ class Checkpointer:
             try:
                 self._best = _mean(load(self._folder.best_path).snapshot.mean_return)
             except GenkidamaError as error:
-                self._complain(str(error))
+                self._journal.complain(str(error))
         return Resumed(
             time=now,
             run=server.run,
@@ -135,15 +131,13 @@ class Checkpointer:
             mean_return=server.trial.mean_return,
         )
 
-    def pushed(self, now: float) -> bool:
-        """To be called after each push, before the next is handled. As `due` afterwards."""
+    def after_push(self) -> bool:
         if self._server.updates >= self._next_update:
             self._plan_update()
-            self._due.append(self._copy(now))
+            self._due.append(self._copy(self._journal.now()))
         return bool(self._due)
 
-    def lost(self) -> None:
-        """What was written is gone: `keep` writes it anew."""
+    def forget_files(self) -> None:
         self._saved_version = _NONE
         self._saved_at = -math.inf
         self._retry_at = -math.inf
@@ -152,19 +146,17 @@ class Checkpointer:
 
     @property
     def due(self) -> bool:
-        """Whether `keep` has something to write at once."""
         return bool(self._due)
 
     async def keep(self, now: float) -> None:
-        """Writes what is due. To be called about once a second, never twice at the same time."""
         if self._saved_at is None:
             self._saved_at = now
         if self._server.trial.vector is None or now < self._retry_at:
             return
         gone = not os.path.isdir(self._folder.path) and os.path.isdir(self._out)
         if gone and self._saved_version > 0:
-            self.lost()
-            self._complain(f"{self._folder.path}: was deleted; made again")
+            self.forget_files()
+            self._journal.complain(f"{self._folder.path}: was deleted; made again")
         self._look_for_room(now)
         anew = self._saved_version == _NONE and not self._due
         if anew or (self._is_time(now - self._saved_at, now) and self._unsaved()):
@@ -180,14 +172,9 @@ class Checkpointer:
                 self._best_at = math.ceil(now + max(1.0, took / BEST_SHARE))
         except EnvironmentFailure as error:
             self._retry_at = now + RETRY_SECONDS
-            self._complain(str(error))
+            self._journal.complain(str(error))
 
     async def finish(self, now: float) -> None:
-        """Writes the final checkpoint, unless this version is on the disk already.
-
-        Raises:
-            EnvironmentFailure: it cannot be written.
-        """
         if self._server.trial.vector is None:
             return
         newest = self._due[-1][2].version if self._due else self._saved_version
@@ -202,14 +189,14 @@ class Checkpointer:
         """Nothing is open."""
 
     def _look_for_room(self, now: float) -> None:
-        """Says that there is none left before a checkpoint fails, which may take a while."""
+        """Complains of a full disk before a checkpoint fails, which may take a while."""
         if now - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = now
         try:
             disk = os.statvfs(self._folder.path)
         except OSError:
-            return  # the next checkpoint will tell
+            return  # the next checkpoint fails, too
         assert self._server.trial.vector is not None
         size = 2 * self._server.trial.vector.nbytes
         problem = ""
@@ -218,13 +205,11 @@ class Checkpointer:
         elif disk.f_bavail * disk.f_frsize < size:
             problem = f"has no room for two more checkpoints; {hint(OSError(errno.ENOSPC, ''))}"
         if self._shortage.is_new(problem):
-            self._complain(f"{self._folder.path}: {problem}")
+            self._journal.complain(f"{self._folder.path}: {problem}")
 
     def _check_same(self, checkpoint: Checkpoint) -> None:
-        """Every child would be refused if a run went on with another network, so say it at once.
-
-        Another rule could make nothing of what the rule before it remembers.
-        """
+        """Refuses another network, with which every child would be refused, and another rule, which
+        cannot read the state of the one before."""
         before, after = checkpoint.experiment, self._server.experiment
         for key, was, now_is in (
             ("network", before.network, after.network),
@@ -248,7 +233,7 @@ class Checkpointer:
         self._next_update = float((math.floor(self._server.updates / every) + 1) * every)
 
     def _is_time(self, since: float, now: float) -> bool:
-        """Whether a checkpoint is due by the clock, so many seconds after the last."""
+        """Whether a checkpoint is due by the clock, `since` seconds after the last."""
         seconds = self._settings.checkpoint_seconds
         if not seconds or self._server.trial.part == WHOLE:
             return bool(seconds) and since >= seconds
@@ -266,7 +251,7 @@ class Checkpointer:
         assert trial.vector is not None
         rule = self._server.trials.rule
         if not trial.is_sound(rule) and trial.backup is not None:
-            self._complain(f"θ_P holds NaN or infinity; {trial.go_back(rule)}")
+            self._journal.complain(f"θ_P holds NaN or infinity; {trial.go_back(rule)}")
         copies = {name: array.copy() for name, array in rule.state().items()}
         vector = trial.vector.copy()
         trial.backup = (vector, dict(copies), trial.version)
@@ -287,7 +272,7 @@ class Checkpointer:
             snapshot = copy[2]
             self._saved_version = max(self._saved_version, snapshot.version)
             self._saved_at = now
-            self._note(
+            self._journal.note(
                 CheckpointWritten(
                     time=now, version=snapshot.version, update=snapshot.updates, file=path.name
                 )
@@ -311,7 +296,7 @@ def _restore_rule(rule: Rule, checkpoint: Checkpoint) -> None:
         rule.restore(checkpoint.state)
     except (ValueError, KeyError) as error:
         raise ConfigurationError(
-            f"{checkpoint.path}: {type(rule).__name__} cannot go on from what it remembers there: "
+            f"{checkpoint.path}: {type(rule).__name__} cannot go on from its state there: "
             f"{error}; choose another directory with --out"
         ) from None
 

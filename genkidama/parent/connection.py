@@ -1,38 +1,35 @@
-"""One websocket connection, with a short way for what nearly all messages are: pushes and pulls.
+"""One websocket connection of a parent, with a fast path for pushes and pulls.
 
-websockets hands a message to the coroutine that awaits `recv`: a queue, a future and a task switch,
-and on the way back a context manager and a copy of the frame. All that costs more than the blend of
-a small network. A push needs none of it, since nothing waits between its arrival and its reply, so
-it is answered inside the callback in which it arrives, and its reply is written to the transport as
-it is. Whatever is not so simple goes the ordinary way: other messages, fragments, a child that does
-not read, bytes that are no message.
+websockets hands each message to the coroutine that awaits `recv`, through a queue, a future and a
+task switch, and copies the reply into a frame. For a small network that costs more than the blend.
+A push needs none of it: it is answered inside the callback in which it arrives, and the reply is
+written to the transport. All else takes the ordinary path: other messages, fragments, a child that
+does not read, malformed bytes.
 
-A peer that keeps no rule costs little here: what is kept for it is bounded, and who floods or jams
-a connection loses it.
-- Pings, and fragments that are hardly any, are counted as they are parsed.
-- A reply that is not taken ends the connection: a ping could not, since it would wait behind it.
-  Meanwhile hardly anything is read.
-- What a frame has brought is let go as soon as it is answered, and with the connection all is let
-  go, without waiting for the garbage collector.
-- A large HTTP answer is sent in pieces, each when the one before has been taken. Bytes behind a
-  request wait until it is answered, and are no frames if the answer is none of a websocket.
+websockets limits the length of a message, the queue, the handshake, pings and the close handshake.
+Added here, since a peer may break any rule:
+- Control frames and tiny fragments are counted as they are parsed; a flood ends the connection.
+- A reply that the peer does not read ends the connection. Meanwhile hardly anything is read.
+- A frame's payload is freed once it is answered, and everything with the connection, without
+  waiting for the garbage collector.
+- A large HTTP answer is sent in pieces, each after the peer has taken the one before. Bytes that
+  follow a request wait for its answer.
 
-This file and `doorway.py` are those of the parent that know how websockets works inside:
-`process_event`, `paused`, `state`, `transport`, `recv_messages` and `protocol` of its asyncio
-connection; `recv_frame`, `send_response`, `fail`, `state`, `max_message_size`, `writes`,
-`eof_sent`, the parser and the close frames of its protocol. A child's end of the line looks after
-itself.
+This module and `acceptor` rely on websockets' internals: `process_event`, `paused`, `state`,
+`transport`, `recv_messages` and `protocol` of its asyncio connection; `recv_frame`,
+`send_response`, `fail`, `state`, `max_message_size`, `writes`, `eof_sent`, the parser and the close
+frames of its protocol.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from websockets import protocol as base
 from websockets.asyncio.server import ServerConnection
@@ -45,7 +42,6 @@ from websockets.server import ServerProtocol
 from genkidama._version import __version__
 from genkidama.config.sections import ParentSettings
 from genkidama.errors import ProtocolError
-from genkidama.plugins.dashboard.viewers import ViewerCredential
 from genkidama.protocol.messages import PROTOCOL, Refusal, Request, decode_request, encode
 from genkidama.protocol.tokens import ANY
 from genkidama.runtime.machine import set_retransmission_timeout
@@ -56,24 +52,20 @@ __all__ = [
     "PIECE_BYTES",
     "REFUSED_BY",
     "SERVER",
-    "Answer",
     "Connection",
-    "Protocol",
-    "address_of",
-    "check_name",
-    "decode",
+    "ConnectionOwner",
+    "RequestFirstProtocol",
     "close_with_refusal",
+    "decode",
 ]
 
-
-#: Gives the reply to a message, empty if that comes later, or None if the message must go the
-#: ordinary way.
+#: Replies to a message: bytes; empty if the reply comes later, None for the ordinary path.
 Answer: TypeAlias = Callable[[bytes], bytes | None]
 
-#: The software that answers: the header `Server` of every HTTP answer.
+#: The header `Server` of every HTTP answer.
 SERVER = f"genkidama/{__version__} protocol/{PROTOCOL}"
 
-# In Python 3.11 it takes long to look these up in their enumerations, and each frame does.
+# In Python 3.11 looking these up in their enumerations is slow, and each frame needs them.
 _BINARY, _CLOSE = Opcode.BINARY, Opcode.CLOSE
 _OPEN = State.OPEN
 
@@ -83,34 +75,59 @@ _SHORT = struct.Struct("!BB")
 _MIDDLE = struct.Struct("!BBH")
 _LONG = struct.Struct("!BBQ")
 
-#: Up to here, joining head and content costs less than a second write.
+#: Up to this length, joining head and content costs less than a second write.
 _JOINED_BYTES = 1 << 16
 
-#: Control frames a second, and at once. A ping every few seconds is plenty.
+#: Control frames per second, and at once. A ping every few seconds is plenty.
 _CONTROLS = (10.0, 100.0)
 
-#: A fragment of fewer bytes is hardly any. A message may have 4,096 fragments.
+#: Fragments of fewer bytes are tiny; a message may have 4,096 of them.
 _FRAGMENT_BYTES = 1024
 _FRAGMENTS = (100.0, 4096.0)
 
-#: A message in fragments, and a reply, must get on by so many bytes a second.
+#: Bytes per second of a fragmented message, and of a reply that is being read, at least.
 _SLOWEST = 1024.0
 
-#: An HTTP answer is sent in pieces of so many bytes.
+#: Size of the pieces of an HTTP answer.
 PIECE_BYTES = 1 << 16
 
-#: While a reply is not taken, so much of the next message is read.
+#: Bytes of the next message that are read while a reply has not been.
 _AHEAD_BYTES = 1 << 16
 
-#: Who broke a rule may take so long to hang up.
+#: Seconds for the peer to hang up after it broke a rule.
 _HANG_UP_SECONDS = 1.0
 
-#: A child that says too much is not read for so long at most, so that it can answer pings.
+#: The longest pause in reading from a child over its budget, so that it still answers pings.
 _LONGEST_PAUSE = 5.0
 
+#: By the close code with which websockets refuses something itself, our code for the same.
+CLOSED_FOR: dict[int, str] = {
+    CloseCode.MESSAGE_TOO_BIG: "length",
+    CloseCode.INVALID_DATA: "malformed",
+    CloseCode.PROTOCOL_ERROR: "malformed",
+    # The only internal error that websockets knows is a ping without a pong.
+    CloseCode.INTERNAL_ERROR: "silent",
+}
 
-class _Patient(base.Protocol):
-    """websockets' protocol, which reads frames only once the request before them is answered."""
+#: By the status of an HTTP answer, our code for the same.
+REFUSED_BY: dict[int, str] = {HTTPStatus.UNAUTHORIZED: "token", HTTPStatus.FORBIDDEN: "origin"}
+
+#: RFC 6455 §5.5: a control frame's payload has at most 125 bytes, two of which are the close code.
+_REASON_BYTES = 123
+
+
+class ConnectionOwner(Protocol):
+    """Keeps the connections."""
+
+    def add(self, connection: Connection) -> None:
+        """The connection is accepted; its HTTP request has not come yet."""
+
+    def remove(self, connection: Connection, seconds: float) -> None:
+        """The connection is gone, after this time."""
+
+
+class _FramesProtocol(base.Protocol):
+    """websockets' protocol, which reads frames only after the request before them is answered."""
 
     def parse(self) -> Generator[None]:
         while self.state is State.CONNECTING and not self.reader.eof:
@@ -122,144 +139,76 @@ class _Patient(base.Protocol):
             yield from super().parse()
 
 
-class Protocol(ServerProtocol, _Patient):
-    """A server's side, whose `parse` reads the request and leaves the rest to `_Patient`."""
+class RequestFirstProtocol(ServerProtocol, _FramesProtocol):
+    """A server's side, whose `parse` reads the request and leaves the rest to `_FramesProtocol`."""
 
 
 class Connection(ServerConnection):
     """A connection whose pushes and pulls are answered at once while `answer` is set.
 
     Args:
+        owner: keeps it from its first byte to its end.
         settings: its limits.
-        made: called when the connection is accepted, before the HTTP upgrade.
-        lost: called when it is gone, with the seconds that it has lived.
     """
 
     def __init__(
-        self,
-        settings: ParentSettings,
-        made: Callable[[Connection], None],
-        lost: Callable[[Connection, float], None],
-        *args: Any,
-        **options: Any,
+        self, owner: ConnectionOwner, settings: ParentSettings, *args: Any, **options: Any
     ) -> None:
         super().__init__(*args, **options)
         #: Set only while a coroutine awaits `recv` and all messages before have been answered.
         self.answer: Answer | None = None
         #: The name that the connection's token is for, `*` for any.
         self.admitted = ANY
-        #: How it is counted at the door, where this is set.
-        self.visit: ConnectionSlot | None = None
+        #: Its place in the limits, where this is set.
+        self.slot: ConnectionSlot | None = None
         #: Whether it has a transport, or had one.
-        self.made = False
-        #: Why we have ended it, if it broke a rule that websockets does not know.
+        self.opened = False
+        #: The rule that it broke, if we ended it for one that websockets does not know.
         self.fault: ProtocolError | None = None
-        #: Whether a viewer of the page is at the other end, and no child.
-        self.watching = False
-        #: What that viewer has shown to be let in.
-        self.shown = ViewerCredential("")
-        #: Bytes of what was sent.
+        #: Serves the connection in place of the children's protocol; set by an observer.
+        self.served_by: Callable[[], Awaitable[None]] | None = None
+        #: Bytes sent.
         self.sent = 0
         self._send_response = self.protocol.send_response
         # It also answers what the protocol's parser refuses.
         self.protocol.send_response = self._sign_response  # type: ignore[method-assign]
         self._receive_frame = self.protocol.recv_frame
         self.protocol.recv_frame = self._check_frame  # type: ignore[method-assign]
-        self._made = made
-        self._lost = lost
+        self._owner = owner
         self._since = now = self.loop.time()
         self._controls = TokenBucket(*_CONTROLS, now)
         self._fragments = TokenBucket(*_FRAGMENTS, now)
         pushes, size = settings.max_pushes_per_second, settings.max_bytes_per_second
         self._pushes = TokenBucket(pushes, pushes, now)
         self._bytes = TokenBucket(size, size, now)
-        #: Messages and their bytes since `account` was called, and the bytes before.
-        self._said = 0
-        self._size = 0
-        self._counted = 0
-        #: With more than this it is called at once.
+        #: Messages and their bytes since the last `account`, and the bytes before.
+        self._new_messages = 0
+        self._new_bytes = 0
+        self._old_bytes = 0
+        #: With more than this, `account` is called at once.
         self._many, self._much = pushes / 4, size / 4
-        #: What is left to be sent of an HTTP answer.
+        #: The unsent rest of an HTTP answer.
         self._rest = memoryview(b"")
-        #: When the first fragment of a message came, None between messages, and its bytes so far.
-        self._begun: float | None = None
+        #: Time of the first fragment of a message, None between messages, and its bytes so far.
+        self._fragmented_since: float | None = None
         self._fragmented = 0
-        #: Why nothing is read at present.
+        #: Reasons for not reading at present.
         self._holds: set[str] = set()
-        #: A reply that is not taken may wait so many seconds, if it does not get on.
+        #: Seconds that a reply may stay unread without progress.
         self.patience = settings.silence_seconds
         self._unsent = 0
-        self._watch: asyncio.TimerHandle | None = None
+        self._unsent_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        set_retransmission_timeout(transport)
-        self.made = True
-        self.recv_messages.pause = partial(self._hold, "queue")
-        self.recv_messages.resume = partial(self._let, "queue")
-        self._made(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._watch is not None:
-            self._watch.cancel()
-        self._lost(self, self.loop.time() - self._since)
-        # What is left would wait for the garbage collector, with the last push in it.
-        self.answer = None
-        self._rest = memoryview(b"")
-        protocol: Any = self.protocol
-        if protocol.parser_exc is not None:
-            protocol.parser_exc.__traceback__ = None
-        protocol.parser = None
-        protocol.reader.buffer.clear()
-        del protocol.send_response, protocol.recv_frame, self._send_response, self._receive_frame
-        self.recv_messages.pause = self.recv_messages.resume = _nothing
-        self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)
+    @property
+    def peer(self) -> str:
+        """The other end, as `HOST:PORT`."""
+        address = self.remote_address
+        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"
 
     @property
     def received(self) -> int:
         """Bytes of the messages that have come."""
-        return self._counted + self._size
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.paused and len(self.protocol.reader.buffer) > _AHEAD_BYTES:
-            self._hold("reply")
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unsent = self.transport.get_write_buffer_size()
-        self._watch = self.loop.call_later(self.patience, self._look)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        self._let("reply")
-        self._send_rest()
-
-    def account(self, now: float) -> None:
-        """Reads a child that has said too much no further for a while. To be called often.
-
-        Args:
-            now: seconds of the loop's clock.
-        """
-        pause = max(self._pushes.spend(self._said, now), self._bytes.spend(self._size, now))
-        self._counted += self._size
-        self._said = self._size = 0
-        if pause and "budget" not in self._holds:
-            self._hold("budget")
-            self.loop.call_later(min(pause, _LONGEST_PAUSE), self._let, "budget")
-
-    def set_limit(self, size: int) -> None:
-        """From now on, a message may have so many bytes; a longer one ends the connection."""
-        self.protocol.max_message_size = size
-
-    def abort_unopened(self) -> None:
-        """Drops the connection if it is still in its HTTP upgrade."""
-        if self.state is State.CONNECTING:
-            self.transport.abort()
+        return self._old_bytes + self._new_bytes
 
     @property
     def free(self) -> bool:
@@ -276,17 +225,58 @@ class Connection(ServerConnection):
             return f"closed by the child: {protocol.close_rcvd}"
         return "connection lost"
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        set_retransmission_timeout(transport)
+        self.opened = True
+        self.recv_messages.pause = partial(self._pause_reading, "queue")
+        self.recv_messages.resume = partial(self._resume_reading, "queue")
+        self._owner.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._unsent_timer is not None:
+            self._unsent_timer.cancel()
+        self._owner.remove(self, self.loop.time() - self._since)
+        # The rest would wait for the garbage collector, with the last push in it.
+        self.answer = self.served_by = None
+        self._rest = memoryview(b"")
+        protocol: Any = self.protocol
+        if protocol.parser_exc is not None:
+            protocol.parser_exc.__traceback__ = None
+        protocol.parser = None
+        protocol.reader.buffer.clear()
+        del protocol.send_response, protocol.recv_frame, self._send_response, self._receive_frame
+        self.recv_messages.pause = self.recv_messages.resume = lambda: None
+        self.logger = protocol.logger = getattr(self.logger, "logger", self.logger)
+
+    def set_limit(self, size: int) -> None:
+        """Ends the connection from now on if a message has more bytes."""
+        self.protocol.max_message_size = size
+
+    def abort_unopened(self) -> None:
+        """Drops the connection if it is still in its HTTP upgrade."""
+        if self.state is State.CONNECTING:
+            self.transport.abort()
+
+    # Reading.
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.paused and len(self.protocol.reader.buffer) > _AHEAD_BYTES:
+            self._pause_reading("reply")
+
     def process_event(self, event: Event) -> None:
         if not isinstance(event, Frame):
             super().process_event(event)
             return
         opcode = event.opcode
-        # Control frames have higher opcodes, and no answer of ours.
+        # Control frames have higher opcodes, and websockets answers them.
         if opcode < _CLOSE:
             data: Any = event.data
-            self._said += event.fin
-            self._size += len(data)
-            if self._said > self._many or self._size > self._much:
+            self._new_messages += event.fin
+            self._new_bytes += len(data)
+            if self._new_messages > self._many or self._new_bytes > self._much:
                 self.account(self.loop.time())
             answer = self.answer
             if answer is not None:
@@ -301,60 +291,114 @@ class Connection(ServerConnection):
         super().process_event(Frame(event.opcode, event.data, event.fin))
         event.data = b""
 
+    def account(self, now: float) -> None:
+        """Pauses reading from a child over its budget. To be called often.
+
+        Args:
+            now: seconds of the loop's clock.
+        """
+        pause = max(
+            self._pushes.spend(self._new_messages, now), self._bytes.spend(self._new_bytes, now)
+        )
+        self._old_bytes += self._new_bytes
+        self._new_messages = self._new_bytes = 0
+        if pause and "budget" not in self._holds:
+            self._pause_reading("budget")
+            self.loop.call_later(min(pause, _LONGEST_PAUSE), self._resume_reading, "budget")
+
     def _check_frame(self, frame: Frame) -> None:
-        """Each frame comes by here as it is parsed, with many more behind it perhaps."""
+        """Each frame as it is parsed, perhaps with many more behind it."""
         if frame.opcode is not _BINARY or not frame.fin:  # nearly all are whole messages
             now = self.loop.time()
             if frame.opcode >= _CLOSE:
                 if self._controls.spend(1, now):
-                    self._give_up("flood", "pings without end")
+                    self._fail("flood", "pings without end")
                     return
-            elif not self._gets_on(frame, now):
+            elif not self._check_fragment(frame, now):
                 return
         self._receive_frame(frame)
 
-    def _gets_on(self, frame: Frame, now: float) -> bool:
-        """Whether a message in fragments comes fast enough, and not in crumbs."""
+    def _check_fragment(self, frame: Frame, now: float) -> bool:
+        """Whether a fragmented message comes fast enough, and not in crumbs."""
         if frame.opcode is not Opcode.CONT:
-            self._begun = now
+            self._fragmented_since = now
             self._fragmented = 0
-        begun = self._begun
-        if begun is None:
+        began = self._fragmented_since
+        if began is None:
             return True  # a continuation of nothing, which websockets refuses
         if frame.fin:
-            self._begun = None
+            self._fragmented_since = None
         self._fragmented += len(frame.data)
         if len(frame.data) < _FRAGMENT_BYTES and self._fragments.spend(1, now):
-            self._give_up("flood", "fragments without end")
-        elif now - begun > self.patience + self._fragmented / _SLOWEST:
-            self._give_up("silent", f"a message that has not come within {now - begun:.0f} s")
+            self._fail("flood", "fragments without end")
+        elif now - began > self.patience + self._fragmented / _SLOWEST:
+            self._fail("silent", f"a message that has not come within {now - began:.0f} s")
         return self.fault is None
 
-    def _look(self) -> None:
-        """A reply waits to be taken. Ends the connection if it does not get on."""
+    def _fail(self, code: str, reason: str) -> None:
+        """Ends the connection in the middle of what its peer has sent."""
+        self.fault = ProtocolError(code, reason)
+        self.protocol.fail(CloseCode.POLICY_VIOLATION, reason)
+        self.loop.call_later(_HANG_UP_SECONDS, self.transport.abort)
+
+    def _pause_reading(self, why: str) -> None:
+        self._holds.add(why)
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _resume_reading(self, why: str) -> None:
+        self._holds.discard(why)
+        if not self._holds and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    # Writing.
+
+    def write(self, content: bytes) -> None:
+        """Sends a message at once; only while the connection is `free`."""
+        length = len(content)
+        self.sent += length
+        if length < 126:
+            self.transport.write(_SHORT.pack(_FINAL_BINARY, length) + content)
+        elif length < _JOINED_BYTES:
+            self.transport.write(_MIDDLE.pack(_FINAL_BINARY, 126, length) + content)
+        else:
+            self.transport.write(_LONG.pack(_FINAL_BINARY, 127, length))
+            self.transport.write(content)
+
+    def write_frame(self, frame: bytes) -> None:
+        """Sends an encoded frame; only while the connection is `free`."""
+        self.sent += len(frame)
+        self.transport.write(frame)
+
+    def send_data(self) -> None:
+        # All that websockets itself sends passes here, and mostly that is nothing.
+        if self.protocol.writes:
+            self.sent += sum(map(len, self.protocol.writes))
+            super().send_data()
+            self._send_rest()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unsent = self.transport.get_write_buffer_size()
+        self._unsent_timer = self.loop.call_later(self.patience, self._check_unsent)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unsent_timer is not None:
+            self._unsent_timer.cancel()
+            self._unsent_timer = None
+        self._resume_reading("reply")
+        self._send_rest()
+
+    def _check_unsent(self) -> None:
+        """Ends the connection if the peer has hardly read since the last check."""
         unsent = self.transport.get_write_buffer_size()
         if self._unsent - unsent < _SLOWEST * self.patience:
             self.fault = ProtocolError("silent", f"took no reply for {self.patience:g} s")
             self.transport.abort()
         else:
             self._unsent = unsent
-            self._watch = self.loop.call_later(self.patience, self._look)
-
-    def _give_up(self, code: str, reason: str) -> None:
-        """Ends the connection, in the middle of what its peer has sent."""
-        self.fault = ProtocolError(code, reason)
-        self.protocol.fail(CloseCode.POLICY_VIOLATION, reason)
-        self.loop.call_later(_HANG_UP_SECONDS, self.transport.abort)
-
-    def _hold(self, why: str) -> None:
-        self._holds.add(why)
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
-
-    def _let(self, why: str) -> None:
-        self._holds.discard(why)
-        if not self._holds and not self.transport.is_closing():
-            self.transport.resume_reading()
+            self._unsent_timer = self.loop.call_later(self.patience, self._check_unsent)
 
     def _sign_response(self, response: Response) -> None:
         response.headers["Server"] = SERVER
@@ -367,7 +411,7 @@ class Connection(ServerConnection):
             self.protocol.writes.pop()  # the end, which comes behind the last piece
 
     def _send_rest(self) -> None:
-        """Sends an HTTP answer on, as far as it is taken."""
+        """Sends more of an HTTP answer, as far as the peer reads."""
         while self._rest and not self.paused and not self.transport.is_closing():
             piece, self._rest = self._rest[:PIECE_BYTES], self._rest[PIECE_BYTES:]
             self.sent += len(piece)
@@ -376,77 +420,17 @@ class Connection(ServerConnection):
                 self.protocol.writes.append(b"")
                 super().send_data()
 
-    def write(self, content: bytes) -> None:
-        """Sends a message at once; only while it is `free`."""
-        length = len(content)
-        self.sent += length
-        if length < 126:
-            self.transport.write(_SHORT.pack(_FINAL_BINARY, length) + content)
-        elif length < _JOINED_BYTES:
-            self.transport.write(_MIDDLE.pack(_FINAL_BINARY, 126, length) + content)
-        else:
-            self.transport.write(_LONG.pack(_FINAL_BINARY, 127, length))
-            self.transport.write(content)
-
-    def write_frame(self, frame: bytes) -> None:
-        """Sends what is a frame already; only while it is `free`."""
-        self.sent += len(frame)
-        self.transport.write(frame)
-
-    def send_data(self) -> None:
-        # All that websockets itself sends comes by here. Mostly that is nothing.
-        if self.protocol.writes:
-            self.sent += sum(map(len, self.protocol.writes))
-            super().send_data()
-            self._send_rest()
-
-
-def _nothing() -> None:
-    pass
-
-
-# ------------------------------------------------------------------------------------------------
-# How a message is read, and how a connection is turned away that breaks the rules.
-
-#: By the close code with which websockets itself refuses something, our code for the same.
-CLOSED_FOR: dict[int, str] = {
-    CloseCode.MESSAGE_TOO_BIG: "length",
-    CloseCode.INVALID_DATA: "malformed",
-    CloseCode.PROTOCOL_ERROR: "malformed",
-    # The only internal error that websockets knows of is a ping without a pong.
-    CloseCode.INTERNAL_ERROR: "silent",
-}
-
-#: By the status of an HTTP answer, our code for the same.
-REFUSED_BY: dict[int, str] = {HTTPStatus.UNAUTHORIZED: "token", HTTPStatus.FORBIDDEN: "origin"}
-
-#: RFC 6455 §5.5: a control frame's payload has at most 125 bytes, two of which are the close code.
-_REASON_BYTES = 123
-
-
-def check_name(name: str, admitted: str) -> None:
-    if admitted not in (ANY, name):
-        raise ProtocolError(
-            "token",
-            f"this token is for {admitted!r}, and this child says it is {name!r}; "
-            f"name it {admitted!r}, or give it a token of its own",
-        )
-
 
 def decode(frame: str | bytes) -> Request:
+    """The request in a websocket message. Raises a `ProtocolError` if there is none."""
     if isinstance(frame, str):
         raise ProtocolError("malformed", "a text frame; messages are binary frames")
     return decode_request(frame)
 
 
 async def close_with_refusal(connection: ServerConnection, refusal: Refusal) -> None:
-    """Sends the refusal and closes, with as much of the reason as a close frame holds."""
+    """Sends the refusal and closes, with as much of the reason as a close frame has room for."""
     reason = refusal.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
     with suppress(ConnectionClosed):
         await connection.send(encode(refusal))
         await connection.close(CloseCode.POLICY_VIOLATION, reason)
-
-
-def address_of(connection: ServerConnection) -> str:
-    address = connection.remote_address
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"

@@ -1,27 +1,26 @@
-"""Which child speaks on which connection, and how a connection ends that breaks the rules.
+"""All connections of a parent: which child speaks on which, and how a bad one ends.
 
 Laws of this file:
-- A child that needs a token and shows none that the parent knows gets an HTTP answer and no
+- A child without a token that the parent knows, where one is needed, gets an HTTP answer and no
   websocket. A token of one name admits that name only.
 - A connection's first message is a `Hello`; the name in it is the connection's for good. In a
   search a node says hello again on the same connection whenever it has no trial.
 - Every message gets exactly one reply. A refusal before the join ends the connection with code
-  1008; after it, only bytes that are no message do.
+  1008; after it, only malformed messages do.
 - A name belongs to one connection at a time. The same child on a new connection takes its name
   over, and the end of the old connection means nothing any more. It is the same child if name and
-  session are the same. It is taken to be the same if the old connection answers no ping and it has
-  a token of that name, or nobody needs one.
-- Nothing waits between the decoding of a message and the reply's encoding.
-- A pull that may wait is answered when there is something new, and else before the child's next
-  message is.
+  session are the same, or if the old connection answers no ping and the child has a token of that
+  name or none is needed.
+- Nothing waits between the decoding of a message and the encoding of its reply.
+- A pull that may wait is answered when there is something new, and at the latest before the child's
+  next message.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -35,13 +34,11 @@ from genkidama.parent.connection import (
     CLOSED_FOR,
     REFUSED_BY,
     Connection,
-    Protocol,
-    address_of,
-    check_name,
+    RequestFirstProtocol,
     close_with_refusal,
     decode,
 )
-from genkidama.plugins.dashboard.endpoint import Dashboard
+from genkidama.parent.extensions import Observer
 from genkidama.protocol.messages import (
     HANDSHAKE_LIMIT,
     Hello,
@@ -56,72 +53,102 @@ from genkidama.protocol.messages import (
     encode,
     size_limit,
 )
+from genkidama.protocol.tokens import ANY
 from genkidama.server.limits import ConnectionLimits
 from genkidama.server.parameter_server import ParameterServer
 
 __all__ = ["ConnectionManager"]
 
-#: Refusals after which a child that has joined is not believed to speak our protocol at all.
+#: Refusals after which a child that has joined is taken to speak another protocol.
 _FATAL = frozenset({"malformed", "unknown"})
+
+#: Seconds between two pings of a child; there are at least two in `parent.silence_seconds`.
+_PING_SECONDS = 20.0
+
+#: Messages that wait for their turn. A child that keeps the rules has one at most; more are left in
+#: the kernel, since each may be hundreds of megabytes long.
+_QUEUE = 1
+
+
+class MessageOwner(Protocol):
+    """The parent, as its connections see it."""
+
+    server: ParameterServer
+    observers: list[Observer]
+
+    def now(self) -> float:
+        """The clock, in seconds."""
+
+    def after_message(self, now: float) -> None:
+        """Reacts to a message that may have changed something, before the next is handled."""
+
+    def after_disconnect(self) -> None:
+        """Reacts to the end of a child's connection."""
 
 
 class ConnectionManager:
-    """All connections of one parent. Its `handle` is what websockets calls for each.
+    """All connections of one parent. websockets calls `handle` for each."""
 
-    Args:
-        server: decides what each message is answered.
-        now: the parent's clock, in seconds.
-        pushed: called with the clock's seconds after each message that may have changed something,
-            before the next is handled.
-        ended: called when a child's connection has ended.
-    """
-
-    #: A child says hello as soon as it is connected; a slow network takes a second or two.
+    #: Seconds from the connection to the hello; a slow network takes one or two.
     hello_seconds = 10.0
-    #: A child may take so long to answer a ping when another one with its token wants its name.
+    #: Seconds to answer a ping, when another child with the same token asks for the name.
     pong_seconds = 3.0
-    #: The HTTP upgrade may take so long, for the reason of the hello.
+    #: Seconds for the TLS handshake, and for the HTTP upgrade.
     open_seconds = 10.0
+    #: Seconds for a closing handshake.
+    close_seconds = 2.0
 
-    def __init__(
-        self,
-        server: ParameterServer,
-        now: Callable[[], float],
-        pushed: Callable[[float], None],
-        ended: Callable[[], None],
-    ) -> None:
+    def __init__(self, owner: MessageOwner) -> None:
         #: The children that have said hello and neither left nor lost their connection.
         self.children: dict[str, ServerConnection] = {}
         #: Knows the tokens; None lets everybody in.
-        self.admission: Authenticator | None = None
-        settings = server.experiment.parent
-        #: Says how many connections there may be.
-        self.doors = ConnectionLimits(settings.max_children, settings.max_per_address)
-        self._settings = settings
-        self._server = server
-        self._now = now
-        self._pushed = pushed
-        self._ended = ended
-        #: What is shown of the run.
-        self.site = Dashboard(server, self.children, self.doors, now, self.refused)
+        self.authenticator: Authenticator | None = None
+        self._owner = owner
+        self._server = owner.server
+        self._settings = settings = owner.server.experiment.parent
+        self.limits = ConnectionLimits(settings.max_children, settings.max_per_address)
         self._open: set[Connection] = set()
         #: By name: the connections of the children whose pull waits for something new.
         self._waiting: dict[str, Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def create(self, server: Server, **options: Any) -> Connection:
-        """A connection of websockets' server, with its options and no transport yet."""
-        # Without extensions: weights do not deflate.
-        protocol = Protocol(max_size=HANDSHAKE_LIMIT)
-        made, lost = self._open.add, self._lost
-        return Connection(self._settings, made, lost, protocol, server, **options)
+    def make(self, server: Server) -> Connection:
+        """A connection of this server of websockets', without a transport yet."""
+        silence = self._settings.silence_seconds
+        ping = min(_PING_SECONDS, silence / 2)
+        return Connection(
+            self,
+            self._settings,
+            RequestFirstProtocol(max_size=HANDSHAKE_LIMIT),  # no extensions: weights do not deflate
+            server,
+            ping_interval=ping,
+            ping_timeout=silence - ping,
+            close_timeout=self.close_seconds,
+            max_queue=_QUEUE,
+        )
 
-    def refused(self, address: str, error: ProtocolError) -> None:
-        """A connection from this address does not fit."""
-        self._server.refuse(address, error, self._now())
+    def add(self, connection: Connection) -> None:
+        """See `ConnectionOwner`."""
+        self._open.add(connection)
+
+    def remove(self, connection: Connection, seconds: float) -> None:
+        """See `ConnectionOwner`."""
+        self._open.discard(connection)
+        if connection.slot is not None:
+            self.limits.leave(connection.slot)
+        if connection.fault is not None:
+            names = (name for name, each in self.children.items() if each is connection)
+            self.refuse(next(names, connection.peer), connection.fault)
+        elif connection.request is None and seconds >= self.open_seconds:
+            reason = f"no HTTP upgrade within {self.open_seconds:g} s"
+            self.refuse(connection.peer, ProtocolError("silent", reason))
+
+    def refuse(self, peer: str, error: ProtocolError) -> Refusal:
+        """Counts and notes a connection or a message that is not allowed."""
+        return self._server.refuse(peer, error, self._owner.now())
 
     def account(self) -> None:
-        """Slows down who says too much. To be called often."""
+        """Slows down children over their budgets. To be called often."""
         now = asyncio.get_running_loop().time()
         for connection in tuple(self._open):
             connection.account(now)
@@ -129,48 +156,50 @@ class ConnectionManager:
     def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         """For websockets' `process_request`."""
         assert isinstance(connection, Connection)
-        shown, response = self.site.answer(connection, request)
-        if shown:
-            return response
-        connection.admitted, response = answer(connection, request, self.admission)
+        for observer in self._owner.observers:
+            response = observer.answer(connection, request)
+            if response is not None or connection.served_by is not None:
+                return response
+        connection.admitted, response = answer(connection, request, self.authenticator)
         if response is not None and (code := REFUSED_BY.get(response.status_code)) is not None:
             reason = (response.body or b"").decode().strip()
-            self.refused(address_of(connection), ProtocolError(code, reason))
+            self.refuse(connection.peer, ProtocolError(code, reason))
         return response
 
     async def handle(self, connection: ServerConnection) -> None:
         """Serves one connection until it ends."""
         assert isinstance(connection, Connection)
-        if connection.watching:
-            await self.site.watch(connection)
+        if connection.served_by is not None:
+            await connection.served_by()
             return
-        peer = address_of(connection)
+        peer = connection.peer
         name = ""
         try:
             hello = await self._first(connection)
-            check_name(hello.name, connection.admitted)
+            if connection.admitted not in (ANY, hello.name):
+                raise _foreign_token(connection.admitted, hello.name)
             await self._evict_stale(hello, connection.admitted)
-            reply = self._server.handle(peer, hello, self._now())
+            reply = self._server.handle(peer, hello, self._owner.now())
             if isinstance(reply, Refusal):
                 await close_with_refusal(connection, reply)
                 return
             name = hello.name
-            if connection.visit is not None:
-                self.doors.settle(connection.visit)
+            if connection.slot is not None:
+                self.limits.settle(connection.slot)
             self._take_over(name, connection)
-            self._pushed(self._now())
+            self._owner.after_message(self._owner.now())
             await connection.send(encode(reply))
             await self._converse(connection, name)
         except ProtocolError as error:
-            await close_with_refusal(connection, self._server.refuse(peer, error, self._now()))
+            await close_with_refusal(connection, self.refuse(peer, error))
         except ConnectionClosed as closed:
             self._note_closed(name or peer, closed)
         finally:
             if name and self.children.get(name) is connection:
                 del self.children[name]
                 self._waiting.pop(name, None)
-                self._server.disconnected(name, connection.ending, self._now())
-                self._ended()
+                self._server.disconnected(name, connection.ending, self._owner.now())
+                self._owner.after_disconnect()
 
     def answer_long_polls(self) -> None:
         """Answers the pulls that wait, wherever there is something new."""
@@ -200,7 +229,7 @@ class ConnectionManager:
         return message
 
     async def _converse(self, connection: Connection, name: str) -> None:
-        """Answers all that follows the hello, but for most pushes, which the channel answers."""
+        """Answers all that follows the hello, but for most pushes, which the connection answers."""
         joined = False
         answer = partial(self._answer_at_once, connection, name)
         while True:
@@ -209,9 +238,9 @@ class ConnectionManager:
             connection.answer = None
             if self.children.get(name) is not connection:
                 return  # the child speaks on another connection now
-            if waited := self._let_go(name):
+            if waited := self._answer_waiting(name):
                 await connection.send(waited)
-            now = self._now()
+            now = self._owner.now()
             kind: type[Any] | None = None
             reply: Reply
             try:
@@ -230,9 +259,9 @@ class ConnectionManager:
             elif kind is Hello:
                 joined = False
                 connection.set_limit(HANDSHAKE_LIMIT)
-                self._pushed(now)
+                self._owner.after_message(now)
             elif kind is Push or kind is Leave:
-                self._pushed(now)
+                self._owner.after_message(now)
             elif kind is Join:
                 joined = True
                 trial = self._server.children[name].trial
@@ -260,24 +289,24 @@ class ConnectionManager:
         if not (kind is Push or kind is Pull) or self.children.get(name) is not connection:
             return None
         if name in self._waiting:
-            connection.write(self._let_go(name))
+            connection.write(self._answer_waiting(name))
         if isinstance(message, Pull):
             reply = self._pulled(name, message)
             if not reply:
                 self._waiting[name] = connection
             return reply
-        now = self._now()
+        now = self._owner.now()
         answer = self._server.handle(name, message, now)
-        self._pushed(now)
+        self._owner.after_message(now)
         return encode(answer)
 
     def _pulled(self, name: str, pull: Pull) -> bytes:
         """The reply to a pull; empty if that may wait, since there is nothing new."""
-        reply = self._server.handle(name, pull, self._now())
+        reply = self._server.handle(name, pull, self._owner.now())
         idle = isinstance(reply, Weights) and reply.vector is None and not reply.stop
         return b"" if idle and pull.wait else encode(reply)
 
-    def _let_go(self, name: str) -> bytes:
+    def _answer_waiting(self, name: str) -> bytes:
         """The reply to the child's pull that has waited till now; empty if there is none."""
         return self._pulled(name, Pull()) if self._waiting.pop(name, None) else b""
 
@@ -288,16 +317,16 @@ class ConnectionManager:
         A ping without an answer proves that the old connection is dead. If that one lives, two
         machines share a token or a name, and the second is refused.
         """
-        old, known = self.children.get(hello.name), self._server.children.get(hello.name)
-        proven = self.admission is None or admitted == hello.name
-        if not proven or old is None or known is None or known.session == hello.session:
+        old, record = self.children.get(hello.name), self._server.children.get(hello.name)
+        proven = self.authenticator is None or admitted == hello.name
+        if not proven or old is None or record is None or record.session == hello.session:
             return
         try:
             async with asyncio.timeout(self.pong_seconds):
                 await (await old.ping())
         except (TimeoutError, ConnectionClosed):
             if self.children.get(hello.name) is old:
-                self._server.disconnected(hello.name, "it has started again", self._now())
+                self._server.disconnected(hello.name, "it has started again", self._owner.now())
 
     def _take_over(self, name: str, connection: ServerConnection) -> None:
         old = self.children.get(name)
@@ -313,22 +342,15 @@ class ConnectionManager:
     def _note_closed(self, child: str, closed: ConnectionClosed) -> None:
         """Counts what websockets refused on its own."""
         sent = closed.sent
-        if (
-            sent is not None
-            and not closed.rcvd_then_sent
-            and (code := CLOSED_FOR.get(sent.code)) is not None
-        ):
-            self._server.refuse(
-                child, ProtocolError(code, f"{sent.reason or 'closed'} ({sent.code})"), self._now()
-            )
+        if sent is None or closed.rcvd_then_sent or sent.code not in CLOSED_FOR:
+            return
+        reason = f"{sent.reason or 'closed'} ({sent.code})"
+        self.refuse(child, ProtocolError(CLOSED_FOR[sent.code], reason))
 
-    def _lost(self, connection: Connection, seconds: float) -> None:
-        self._open.discard(connection)
-        if connection.visit is not None:
-            self.doors.leave(connection.visit)
-        if connection.fault is not None:
-            names = (name for name, each in self.children.items() if each is connection)
-            self.refused(next(names, address_of(connection)), connection.fault)
-        elif connection.request is None and seconds >= self.open_seconds:
-            error = ProtocolError("silent", f"no HTTP upgrade within {self.open_seconds:g} s")
-            self._server.refuse(address_of(connection), error, self._now())
+
+def _foreign_token(admitted: str, name: str) -> ProtocolError:
+    return ProtocolError(
+        "token",
+        f"this token is for {admitted!r}, and this child says it is {name!r}; "
+        f"name it {admitted!r}, or give it a token of its own",
+    )

@@ -1,12 +1,12 @@
-"""What a parent tells people while it runs: a log line for what matters, none for an exchange.
+"""Log lines of a parent, for people: events and progress, but no single exchange.
 
-The history has every exchange; the log is for eyes.
+The history has every exchange.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from genkidama.config.formatting import duration
-from genkidama.config.sections import ParentSettings
-from genkidama.plugins.dashboard.address import page_of
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runs.status import RunStatus
@@ -31,9 +29,9 @@ PULSE_SECONDS = 10.0
 
 
 class EventLog:
-    """Logs the events of a run, but for exchanges, measures and reports: they are too many to read.
+    """Logs the events of a run, except exchanges, measures and reports: too many to read.
 
-    Pushes that the rule leaves out are told like refusals, which come summed up.
+    Pushes that the rule leaves out are logged like refusals, which are summed up.
     """
 
     def __init__(self, logger: FilteringBoundLogger) -> None:
@@ -42,7 +40,7 @@ class EventLog:
         self._advice: set[str] = set()
 
     def report(self, events: Iterable[Event], now: float, last: bool = False) -> None:
-        """Logs what is worth a line, and the sums that are due at `now` (seconds), or are left."""
+        """Logs events, and the sums that are due at `now` (seconds); `last`: all of them."""
         for event in events:
             match event:
                 case Exchange(left_out=str(code)):
@@ -82,11 +80,10 @@ class ProgressLog:
     """Logs the progress of a run: every ten seconds while children exchange, and at the end.
 
     Args:
-        server: counts exactly, also the exchanges that the history leaves out.
+        server: counts all exchanges, also those that the history leaves out.
         status: of the same run.
         out: the run's directory, for the commands that resume it.
-        log: for people.
-        now: seconds, as all moments here.
+        now: seconds.
     """
 
     def __init__(
@@ -125,7 +122,7 @@ class ProgressLog:
         self._log.info("learning", **fields)
 
     def end(self, now: float, reason: str) -> None:
-        """Logs what came out, why it ended, and what to type next."""
+        """Logs the result, the reason of the end, and the next command to type."""
         server = self._server
         out = shlex.quote(str(self._out))
         if not server.stop:
@@ -144,7 +141,7 @@ class ProgressLog:
 
 
 def describe(server: ParameterServer, now: float) -> str:
-    """How a run stands, in a few words for a service manager: `3 children, version 1234, 41 %`."""
+    """The state of a run for a service manager: `3 children, version 1234, 41 %`."""
     words = server.trials.describe(len(server.connected), now)
     missing = len(drop_connection(server.children)) if server.stop else 0
     return f"{words}, over, waits for {missing} cut off" if missing else words
@@ -153,15 +150,20 @@ def describe(server: ParameterServer, now: float) -> str:
 def log_address(
     log: FilteringBoundLogger,
     address: tuple[str, int],
-    settings: ParentSettings,
     out: Path,
     part: Shard,
+    links: Mapping[str, str],
+    guarded: bool,
 ) -> None:
-    """Logs where the parent listens, where its page is, and a warning if everybody may join."""
+    """Logs where the parent listens, and a warning if everybody may join.
+
+    Args:
+        links: further addresses by their names, as the page's.
+        guarded: whether children need tokens.
+    """
     host, port = address
     more = {} if part == WHOLE else {"part": str(part)}
-    page = page_of(host, port, secure=bool(settings.certificate_file))
-    log.info("listening", host=host, port=port, out=str(out), page=page, **more)
-    if not settings.tokens_file and not is_loopback(host):
-        reason = "whoever reaches this address may join and change the weights"
+    log.info("listening", host=host, port=port, out=str(out), **links, **more)
+    if not guarded and not is_loopback(host):
+        reason = "anyone who reaches this address may join and change the weights"
         log.warning("no tokens", host=host, reason=f"{reason}; give parent.tokens_file")

@@ -1,14 +1,12 @@
-"""A run's directory: `experiment.toml`, `history.jsonl`, and what its keeper keeps beside them.
+"""Writer of a run's directory: `experiment.toml`, `history.jsonl`, and the store beside them.
 
 Laws of this file:
-- A directory that holds a run is taken up where that run's newest readable checkpoint left off.
-- What cannot be written while the run goes on is reported once and tried again; the run goes on.
-- A problem stands in the log and in the history. One of the history itself is told aside, since
-  the terminal that follows a run reads the history.
+- A directory that holds a run is resumed from that run's newest readable checkpoint.
+- What cannot be written is reported once and tried again; the run continues.
+- A problem is in the log and in the history. One of the history itself also goes to the fallback,
+  since the terminal that follows a run reads the history.
 - A directory that was deleted is made again, with all that is known.
-- The history tells things in the order in which they happened.
-- The keeper of a plain run is a `Checkpointer`, that of a search a `TrialStore`. Only
-  `_make_keeper` asks which it is.
+- The history has events in the order in which they happened.
 """
 
 from __future__ import annotations
@@ -22,61 +20,42 @@ from structlog.typing import FilteringBoundLogger
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment, read_toml
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.parent.checkpointer import Checkpointer
+from genkidama.parent.extensions import Observer, RunStore
 from genkidama.parent.log import EventLog, ProgressLog
-from genkidama.plugins.hypertrick.search import Search
-from genkidama.plugins.hypertrick.trial_store import TrialStore
 from genkidama.runs.directory import EXPERIMENT, HISTORY, new_directory
 from genkidama.runs.history import History
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.files import hint, write_atomically
 from genkidama.runtime.pacing import Once
-from genkidama.server.events import CheckpointWritten, Event, Resumed, Started, Warned, as_lines
+from genkidama.server.events import CheckpointWritten, Event, Started, Warned, as_lines
 from genkidama.server.parameter_server import ParameterServer
 
-__all__ = ["RunStore", "RunWriter", "make_directory"]
+__all__ = ["RunOwner", "RunWriter", "make_directory"]
 
-#: How often the parent looks whether its directory is still there.
+#: Seconds between two checks that the directory is still there.
 _LOOK_SECONDS = 1.0
 
 
-class RunStore(Protocol):
-    """Keeps on the disk what a run is learning."""
+class RunOwner(Protocol):
+    """The parent, as the writer of its run sees it."""
 
-    def restore(self, now: float) -> Resumed | None:
-        """Lets the server go on from what is there; None if nothing is. Raises as `RunWriter`."""
+    server: ParameterServer
+    status: RunStatus
+    observers: list[Observer]
+    fallback: Callable[[bytes], None]
 
-    def pushed(self, now: float) -> bool:
-        """To be called after each push, before the next is handled. As `due` afterwards."""
-
-    def lost(self) -> None:
-        """What was written is gone: `keep` writes it anew."""
-
-    @property
-    def due(self) -> bool:
-        """Whether `keep` has something to do at once."""
-
-    async def keep(self, now: float) -> None:
-        """Writes what is due. To be called often, and never twice at the same time."""
-
-    async def finish(self, now: float) -> None:
-        """Writes all that is left, and closes what is open. Raises an `EnvironmentFailure`."""
-
-    def close(self) -> None:
-        """Closes what is open and writes nothing, for a parent that could not start."""
+    def now(self) -> float:
+        """The clock, in seconds."""
 
 
 class RunWriter:
-    """What a parent writes down. Opening them restores `server` from the disk, if there is a run.
+    """Writes down what a parent does, and restores its server if the directory holds a run.
 
     Args:
-        server: whose events and weights are recorded.
+        owner: whose events and weights are written. Its status and observers get the events.
+        store: keeps the weights.
         out: the run's directory, which exists.
-        now: the parent's clock, in seconds.
-        log: where people read.
-        aside: is given lines of a history that cannot be written.
-        also: is given the events, too.
-        status: the run's status, which `also` keeps up to date.
+        log: for people.
 
     Raises:
         ConfigurationError: the directory holds a run of another kind, network or rule.
@@ -84,75 +63,70 @@ class RunWriter:
     """
 
     def __init__(
-        self,
-        server: ParameterServer,
-        out: Path,
-        now: Callable[[], float],
-        log: FilteringBoundLogger,
-        aside: Callable[[bytes], None] = lambda _: None,
-        also: Callable[[list[Event]], None] = lambda _: None,
-        status: RunStatus | None = None,
+        self, owner: RunOwner, store: type[RunStore], out: Path, log: FilteringBoundLogger
     ) -> None:
-        self._server = server
-        self._also = also
+        self._owner = owner
+        self._server = server = owner.server
         self._out = out
-        self._aside = aside
-        self._now = now
         self._log = log
         self._events = EventLog(log)
         self._history_error = Once()
-        #: The problem that the history has told last.
+        #: The problem in the newest warning of the history.
         self._problem = Once()
-        self._looked_at = now()
+        self._looked_at = self.now()
         self._history = History(out / HISTORY)
         try:
             _check_same_kind(server.experiment, out)
-            self._keeper = self._make_keeper(out)
+            self._store = store(server, out, self)
         except BaseException:
             self._history.close()
             raise
         try:
-            resumed = self._keeper.restore(now())
+            resumed = self._store.restore(self.now())
             write_atomically(out / EXPERIMENT, server.experiment.to_toml().encode())
         except BaseException:
             self.close()
             raise
-        self._progress = ProgressLog(
-            server, status or RunStatus(server.experiment), out, log, now()
-        )
+        self._progress = ProgressLog(server, owner.status, out, log, self.now())
         name = server.run or out.name
-        self.note(resumed or Started(time=now(), run=name, software=__version__))
+        self.note(resumed or Started(time=self.now(), run=name, software=__version__))
 
-    def pushed(self, now: float) -> bool:
-        """To be called after each push, before the next is handled.
-
-        Returns:
-            Whether `keep` has something to do at once.
-        """
-        return self._keeper.pushed(now)
+    def now(self) -> float:
+        """See `Journal`."""
+        return self._owner.now()
 
     def note(self, event: Event) -> None:
-        """Adds an event of the parent's own to the history and the log, with the time as it is now.
-
-        While a checkpoint was being written, pushes have come. They stand before it.
-        """
-        event.time = self._now()
+        """See `Journal`. Pushes that came while a checkpoint was being written are before it."""
+        event.time = self.now()
         if isinstance(event, CheckpointWritten):
             self._problem.message = ""  # if it returns, it is news
         self._take_events(event)
 
+    def complain(self, problem: str) -> None:
+        """See `Journal`. The history has it, too, if it is unlike the last one."""
+        self._log.error("problem", reason=problem)
+        if self._problem.is_new(problem):
+            self._take_events()
+            self._history.add([Warned(time=self.now(), reason=problem)])
+            if self._history_error.message:
+                self._write_fallback(problem)
+
+    def after_push(self) -> bool:
+        """To be called after each push, before the next. Whether `keep` has something to write."""
+        return self._store.after_push()
+
     async def keep(self) -> None:
         """Writes what has happened since the last call. Never to be called twice at a time."""
         self._take_events()
-        self._progress.beat(self._now())
+        self._progress.beat(self.now())
         try:
             self._look()
             self._history.flush()
             self._history_error.message = ""
         except EnvironmentFailure as error:
             if self._history_error.is_new(str(error)):
-                self._complain(str(error))
-        await self._keeper.keep(self._now())
+                self.complain(str(error))
+        await self._store.keep(self.now())
 
     async def finish(self) -> None:
         """Writes the final checkpoint and the rest of the history, and closes them.
@@ -162,11 +136,11 @@ class RunWriter:
         """
         failure: EnvironmentFailure | None = None
         try:
-            await self._keeper.finish(self._now())
+            await self._store.finish(self.now())
         except EnvironmentFailure as error:
             failure = error
         self._take_events(last=True)
-        self._progress.end(self._now(), "stopped")
+        self._progress.end(self.now(), "stopped")
         try:
             self._look(at_once=True)
             self._history.flush()
@@ -174,59 +148,41 @@ class RunWriter:
             failure = failure or error
         self._history.close()
         if failure is not None:
-            self._tell_aside(str(failure))
+            self._write_fallback(str(failure))
             raise failure
 
     def close(self) -> None:
         """Closes the files and writes nothing, for a parent that could not start."""
-        self._keeper.close()
+        self._store.close()
         self._history.close()
-
-    def _make_keeper(self, out: Path) -> RunStore:
-        server = self._server
-        if not isinstance(server.trials, Search):
-            return Checkpointer(server, out, self.note, self._complain)
-        from genkidama.plugins.hypertrick.study import (
-            Study,  # Optuna, which a plain run does without
-        )
-
-        study = Study(server.experiment, out, resumes=(out / EXPERIMENT).exists())
-        return TrialStore(server, server.trials, study, out, self._complain, self._now)
 
     def _take_events(self, *own: Event, last: bool = False) -> None:
         if last:
-            self._server.settle(self._now(), last)
+            self._server.settle(self.now(), last)
         events = [*self._server.take_events(), *own]
         self._history.add(events)
-        self._also(events)
-        self._events.report(events, self._now(), last)
+        self._owner.status.take(events)
+        for observer in self._owner.observers:
+            observer.take(events)
+        self._events.report(events, self.now(), last)
         server = self._server
         beta = server.experiment.child.beta
         self._events.advise(server.trials.rule.diagnose(beta, len(server.joined)))
 
-    def _complain(self, problem: str) -> None:
-        """Logs it. The history tells it, too, if it is another one than before."""
-        self._log.error("problem", reason=problem)
-        if self._problem.is_new(problem):
-            self._take_events()
-            self._history.add([Warned(time=self._now(), reason=problem)])
-            if self._history_error.message:
-                self._tell_aside(problem)
-
-    def _tell_aside(self, problem: str) -> None:
-        self._aside(as_lines([Warned(time=self._now(), reason=problem)]))
+    def _write_fallback(self, problem: str) -> None:
+        self._owner.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
 
     def _look(self, at_once: bool = False) -> None:
         """Makes the directory again if it has gone."""
-        now = self._now()
+        now = self.now()
         if not at_once and now - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = now
         if self._history.gone:
             self._history.reopen()
             write_atomically(self._out / EXPERIMENT, self._server.experiment.to_toml().encode())
-            self._keeper.lost()
-            self._complain(
+            self._store.forget_files()
+            self.complain(
                 f"{self._out}: was deleted or moved while the run goes on; made again, "
                 "without what was in it"
             )
@@ -250,7 +206,7 @@ def make_directory(out: Path | None, name: str) -> Path:
 
 
 def _check_same_kind(experiment: Experiment, out: Path) -> None:
-    """A search and a plain run do not go on in each other's directory."""
+    """Refuses to resume a search as a plain run, and a plain run as a search."""
     path = out / EXPERIMENT
     if not path.exists():
         return

@@ -11,6 +11,7 @@ from typing import Any
 
 from genkidama.config.experiment import Experiment
 from genkidama.parent import Parent
+from genkidama.server.events import Event
 
 
 def experiment(**sections: dict[str, Any]) -> Experiment:
@@ -45,3 +46,21 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+class Notes:
+    """A journal that keeps what it is given. The test is the clock."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.events: list[Event] = []
+        self.problems: list[str] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def note(self, event: Event) -> None:
+        self.events.append(event)
+
+    def complain(self, problem: str) -> None:
+        self.problems.append(problem)

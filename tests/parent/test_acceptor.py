@@ -67,7 +67,7 @@ async def test_one_address_gets_so_many_connections(tmp_path: Path) -> None:
                 assert await told_to_come_again(parent)
             assert parent.server.refusals == {"full": 3}
             assert isinstance(await a.push(1.0), Weights)
-        await until(lambda: not len(parent._connections.doors))
+        await until(lambda: not len(parent.connections.limits))
         async with FakeChild(parent.address, "c") as c:
             await c.enter()
     parent.stop()
@@ -87,7 +87,7 @@ async def test_connections_that_say_nothing_leave_room_for_those_that_do(
         child = await stack.enter_async_context(FakeChild(parent.address))
         await child.enter()
         silent = [await asyncio.open_connection(*parent.address) for _ in range(3)]
-        await until(lambda: len(parent._connections.doors) == 4)
+        await until(lambda: len(parent.connections.limits) == 4)
         assert await told_to_come_again(parent)
         assert isinstance(await child.push(1.0), Weights)
         for reader, writer in silent:  # they had their time
@@ -104,11 +104,11 @@ async def test_what_has_just_been_accepted_is_closed_with_the_door(tmp_path: Pat
         ours, theirs = socket.socketpair()
         with theirs:
             door._receive(ours, ("127.0.0.1", 1))
-            assert len(parent._connections.doors) == 1
+            assert len(parent.connections.limits) == 1
             door.close()
             await door.wait_closed()
             assert ours.fileno() < 0 and theirs.recv(1) == b""
-            assert not len(parent._connections.doors)
+            assert not len(parent.connections.limits)
 
 
 async def test_without_a_descriptor_the_next_is_waited_for(
@@ -131,10 +131,10 @@ async def test_without_a_descriptor_the_next_is_waited_for(
             try:
                 child.connect(parent.address)
                 await until(lambda: len(tried) == 3)
-                assert not len(parent._connections.doors)
+                assert not len(parent.connections.limits)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            await until(lambda: len(parent._connections.doors) == 1)
+            await until(lambda: len(parent.connections.limits) == 1)
     assert tried[2] - tried[0] >= 2 * acceptor._RETRY_SECONDS
 
 
@@ -155,7 +155,7 @@ async def test_a_tls_handshake_counts_from_its_first_byte_on_and_no_longer_than_
     monkeypatch.setattr(ConnectionManager, "open_seconds", 0.3)
     settings = experiment(parent=signed.settings())
     async with running(settings, tmp_path) as parent:
-        counted = parent._connections.doors
+        counted = parent.connections.limits
         silent = await asyncio.open_connection(*parent.address)
         wrong = await asyncio.open_connection(*parent.address)
         await until(lambda: len(counted) == 2)
@@ -174,7 +174,7 @@ async def test_a_parent_that_ends_waits_for_no_tls_handshake(
     loop = asyncio.get_running_loop()
     async with running(experiment(parent=signed.settings()), tmp_path) as parent:
         _, writer = await asyncio.open_connection(*parent.address)
-        await until(lambda: len(parent._connections.doors) == 1)
+        await until(lambda: len(parent.connections.limits) == 1)
         begun = loop.time()
     assert loop.time() - begun < 1.0
     writer.close()
@@ -191,7 +191,7 @@ def test_what_comes_in_the_moment_of_the_end_is_closed_with_the_door(
 
     async def come_and_end() -> None:
         async with running(settings, tmp_path) as parent:
-            counted = parent._connections.doors
+            counted = parent.connections.limits
             here = stack.enter_context(socket.create_connection(parent.address))
             await until(lambda: len(counted) == 1)
             new = stack.enter_context(socket.create_connection(parent.address))

@@ -35,7 +35,7 @@ from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.trial import SingleTrialRun
 from tests.helpers import ROOT
 from tests.parent.fake_child import FakeChild, vector
-from tests.parent.parents import events, experiment, history, running, until
+from tests.parent.parents import Notes, events, experiment, history, running, until
 
 
 async def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def entered(
 ) -> tuple[ParameterServer, Checkpointer]:
     """A server that has taken up what is in `out`, with children that have joined."""
     server = ParameterServer(settings, trials=SingleTrialRun(settings, rule))
-    checkpointer = Checkpointer(server, out, lambda event: None, lambda problem: None)
+    checkpointer = Checkpointer(server, out, Notes())
     checkpointer.restore(0.0)
     for name in names:
         server.handle(name, Hello(protocol=PROTOCOL, name=name, session=str(out)), 0.0)
@@ -257,12 +257,18 @@ def entered(
     return server, checkpointer
 
 
+def notes_of(checkpointer: Checkpointer) -> Notes:
+    notes = checkpointer._journal
+    assert isinstance(notes, Notes)
+    return notes
+
+
 def exchange(server: ParameterServer, checkpointer: Checkpointer, child: str, now: float) -> None:
     sequence = server.children[child].sequence + 1
     weights = np.full(1, server.trial.version + 1, DTYPE)
     reply = server.handle(child, Push(version=0, sequence=sequence, vector=weights), now)
     assert isinstance(reply, Weights)
-    checkpointer.pushed(now)
+    checkpointer.after_push()
 
 
 async def test_the_newest_is_written_first_where_the_disk_has_failed(
@@ -270,8 +276,7 @@ async def test_the_newest_is_written_first_where_the_disk_has_failed(
 ) -> None:
     settings = experiment(parent={"checkpoint_updates": 1, "checkpoint_keep": 3})
     server, checkpointer = entered(settings, tmp_path, "a")
-    told: list[str] = []
-    checkpointer._complain = told.append
+    problems = notes_of(checkpointer).problems
     save = CheckpointFolder.save_latest
     written: list[int] = []
 
@@ -289,7 +294,7 @@ async def test_the_newest_is_written_first_where_the_disk_has_failed(
     for now in (1.0, 2.0, 3.0, 4.0):
         exchange(server, checkpointer, "a", now)
         await checkpointer.keep(now)
-    assert told == ["no space"]
+    assert problems == ["no space"]
     monkeypatch.setattr(CheckpointFolder, "save_latest", once)
     with pytest.raises(EnvironmentFailure, match="no space"):
         await checkpointer.finish(5.0)
@@ -304,8 +309,7 @@ async def test_a_disk_without_room_is_told_before_a_checkpoint_fails(
 ) -> None:
     settings = experiment(parent={"checkpoint_seconds": 1000})
     server, checkpointer = entered(settings, tmp_path, "a")
-    told: list[str] = []
-    checkpointer._complain = told.append
+    problems = notes_of(checkpointer).problems
     exchange(server, checkpointer, "a", 1.0)
     found = os.statvfs(tmp_path)
     for now, flags, blocks in ((1.0, 0, 9), (5.0, os.ST_RDONLY, 9), (6.0, 0, 9), (9.0, 0, 0)):
@@ -315,7 +319,7 @@ async def test_a_disk_without_room_is_told_before_a_checkpoint_fails(
         monkeypatch.setattr(os, "statvfs", lambda _, fields=fields: os.statvfs_result(fields))
         await checkpointer.keep(now)
         await checkpointer.keep(now + 0.5)
-    reasons = [reason.partition(": ")[2] for reason in told]
+    reasons = [reason.partition(": ")[2] for reason in problems]
     assert reasons == [
         "cannot be written: make its disk writable again (mount -o remount,rw)",
         "has no room for two more checkpoints; free space on its disk",

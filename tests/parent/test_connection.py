@@ -1,4 +1,4 @@
-"""One connection: the short way of a push, its limits and its end, on a real socket."""
+"""One connection: the fast path of a push, its limits and its end, on a real socket."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from websockets.frames import Frame
 
 from genkidama.config.sections import ParentSettings
 from genkidama.parent import Parent
-from genkidama.parent import connection as channel_module
-from genkidama.parent.connection import SERVER, Connection
+from genkidama.parent import connection as connection_module
+from genkidama.parent.connection import SERVER, Connection, close_with_refusal
 from genkidama.parent.connections import ConnectionManager
 from genkidama.protocol.messages import Goodbye, Join, Leave, Push, Refusal, Weights, encode
 from genkidama.protocol.vector import Signature
@@ -87,7 +87,7 @@ async def test_a_child_that_does_not_read_is_not_read_either(parent: Parent) -> 
                 )
 
         sending = asyncio.create_task(send())
-        connection = parent._connections.children["pi"]
+        connection = parent.connections.children["pi"]
         await until(lambda: bool(connection._holds))
         assert parent.server.exchanges < 12
         child.connection.transport.resume_reading()
@@ -145,6 +145,30 @@ async def test_the_answer_to_an_upgrade_says_who_answers(parent: Parent) -> None
         assert child.connection.response.headers["Server"] == SERVER
 
 
+class Owner:
+    """Keeps no connection."""
+
+    def add(self, connection: Connection) -> None:
+        pass
+
+    def remove(self, connection: Connection, seconds: float) -> None:
+        pass
+
+
+async def test_a_close_frame_has_as_much_of_a_long_reason_as_fits() -> None:
+    refusal = Refusal(code="full", reason="ü" * 100)  # two bytes each, and 123 fit
+
+    async def handle(connection: ServerConnection) -> None:
+        await close_with_refusal(connection, refusal)
+
+    async with serve(handle, "127.0.0.1", 0, compression=None) as server:
+        host, port = server.sockets[0].getsockname()
+        async with connect(f"ws://{host}:{port}", compression=None) as child:
+            assert await child.recv() == encode(refusal)
+            await child.wait_closed()
+            assert (child.close_code, child.close_reason) == (1008, "ü" * 61)
+
+
 async def test_an_answer_of_any_length_is_a_whole_frame() -> None:
     """Its length stands in 7, 16 or 64 bits."""
 
@@ -155,7 +179,7 @@ async def test_an_answer_of_any_length_is_a_whole_frame() -> None:
         with suppress(ConnectionClosed):
             await connection.recv()
 
-    kind = partial(Connection, ParentSettings(), lambda _: None, lambda _, seconds: None)
+    kind = partial(Connection, Owner(), ParentSettings())
     async with (
         asyncio.timeout(10),
         serve(handle, "127.0.0.1", 0, create_connection=kind, compression=None) as server,
@@ -230,8 +254,8 @@ async def test_pings_without_end_end_the_connection_before_any_hello(parent: Par
         _, writer = await asyncio.open_connection(*parent.address)
         writer.transport.pause_reading()
         writer.write(UPGRADE)
-        await until(lambda: any(channel.request for channel in parent._connections._open))
-        (pinged,) = (each for each in parent._connections._open if each.visit.entering)
+        await until(lambda: any(channel.request for channel in parent.connections._open))
+        (pinged,) = (each for each in parent.connections._open if each.slot.entering)
         writer.write(PING * 20_000)
         await until(lambda: parent.server.refusals == {"flood": 1})
         assert pinged.transport.is_closing()
@@ -286,13 +310,13 @@ async def test_a_child_that_never_takes_its_reply_loses_the_connection(tmp_path:
     async with running(settings, tmp_path) as parent:
         async with FakeChild(parent.address, signature=LARGE) as child:
             await child.enter()
-            parent._connections.children["pi"].keepalive_task.cancel()
+            parent.connections.children["pi"].keepalive_task.cancel()
             child.connection.transport.pause_reading()
             for number in (1, 2, 3):
                 write_push(child, number)
             await until(lambda: "pi" not in parent.server.connected)
         await until(lambda: parent.server.refusals == {"silent": 1})
-        assert not parent._connections._open
+        assert not parent.connections._open
     parent.stop()
     assert events(parent.out, "refused")[0]["reason"] == "took no reply for 0.4 s"
 
@@ -301,14 +325,14 @@ async def test_a_slow_reader_keeps_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes longer than the silence that is allowed, but it gets on."""
-    monkeypatch.setattr(channel_module, "_SLOWEST", 1.0)
+    monkeypatch.setattr(connection_module, "_SLOWEST", 1.0)
     settings = experiment(parent={"silence_seconds": 0.25})
     async with (
         running(settings, tmp_path) as parent,
         FakeChild(parent.address, signature=LARGE) as child,
     ):
         await child.enter()
-        connection = parent._connections.children["pi"]
+        connection = parent.connections.children["pi"]
         connection.keepalive_task.cancel()  # a pong takes as long as what is before it
         transport = child.connection.transport
         transport.pause_reading()
@@ -329,7 +353,7 @@ async def test_a_slow_reader_keeps_its_connection(
 async def test_little_is_read_of_a_child_that_does_not_take_its_reply(parent: Parent) -> None:
     async with FakeChild(parent.address, signature=LARGE) as child:
         await child.enter()
-        connection = parent._connections.children["pi"]
+        connection = parent.connections.children["pi"]
         transport = child.connection.transport
         transport.pause_reading()
         for number in range(1, 9):
@@ -348,7 +372,7 @@ async def test_a_cut_connection_leaves_nothing_behind(parent: Parent, uncollecte
         await child.enter()
         await child.pushed(vector(1.0, LARGE))
         write_push(child, 2, part=0.5)
-        connection = parent._connections.children["pi"]
+        connection = parent.connections.children["pi"]
         left = [weakref.ref(each) for each in (connection, connection.protocol)]
         del connection
         child.connection.transport.abort()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,11 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
+from genkidama.parent.extensions import Companion, Observer
 from genkidama.parent.log import describe
 from genkidama.protocol.messages import Weights, Welcome
 from genkidama.runs.checkpoint import CheckpointFolder
+from genkidama.server.events import Event
 from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment, history, running
 
@@ -213,4 +217,80 @@ async def test_a_parent_stays_no_longer_for_a_child_that_was_cut_off_than_it_was
     async with asyncio.timeout(parent_module.LEAVE_SECONDS / 2):
         await serving
     assert loop.time() - begun >= 0.5
+    await parent.shutdown()
+
+
+# Without plug-ins.
+
+
+async def test_without_plug_ins_plain_http_gets_one_line_and_children_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parent_module, "every", lambda hook: iter(()))
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        np.testing.assert_array_equal(await child.pushed(2.0), vector(2.0))
+        for path in ("/", "/status", "/watch"):
+            reader, writer = await asyncio.open_connection(*parent.address)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 426 ")
+            assert body == b"this is a Genkidama parent; children join by websocket\n"
+            writer.close()
+    assert "listening" in capsys.readouterr().err
+
+
+class Recorder(Companion, Observer):
+    """Records the calls of a parent."""
+
+    def __init__(self, broken: bool) -> None:
+        self.calls: list[str] = []
+        self._broken = broken
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        if self._broken:
+            raise EnvironmentFailure("no learner")
+
+    def feed(self) -> None:
+        self.calls.append("feed")
+
+    def take(self, events: Sequence[Event]) -> None:
+        self.calls += [type(event).__name__ for event in events]
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["works", "cannot start"])
+async def test_companions_and_observers_live_with_the_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+) -> None:
+    recorder = Recorder(broken)
+    makers: list[tuple[str, Any]] = [("of it", lambda _: recorder), ("none", lambda _: None)]
+    monkeypatch.setattr(parent_module, "every", lambda hook: iter(makers))
+    if broken:
+        with pytest.raises(EnvironmentFailure, match="no learner"):
+            await start(tmp_path, "127.0.0.1:0")
+        assert recorder.calls == ["Started", "start", "stop"]
+        return
+    async with running(experiment(), tmp_path) as parent, FakeChild(parent.address) as child:
+        await child.enter()
+        await child.pushed(1.0)
+        assert recorder.calls.count("feed") == 2  # the hello and the push
+    assert recorder.calls[:2] == ["Started", "start"]
+    order = [call for call in recorder.calls if call in ("Joined", "Stopped", "end", "stop")]
+    assert order == ["Joined", "Stopped", "end", "stop"]
+
+
+async def test_a_companion_that_fails_ends_the_run(tmp_path: Path) -> None:
+    parent = Parent(experiment(), out=tmp_path, listen="127.0.0.1:0")
+    await parent.startup()
+    serving = asyncio.create_task(parent.serve())
+    parent.fail(EnvironmentFailure("the learner died"))
+    with pytest.raises(EnvironmentFailure, match="the learner died"):
+        await serving
     await parent.shutdown()

@@ -18,13 +18,15 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolErr
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
 from genkidama.parent import run_writer as records_module
+from genkidama.parent.extensions import Observer
+from genkidama.parent.parent import _store_of
 from genkidama.parent.run_writer import RunWriter
-from genkidama.plugins.hypertrick.search import Search
+from genkidama.protocol.shard import WHOLE
 from genkidama.runs.directory import Run
 from genkidama.runs.history import Follower
+from genkidama.runs.status import RunStatus
 from genkidama.server.events import CheckpointWritten, Stopped, from_line
 from genkidama.server.parameter_server import ParameterServer
-from genkidama.server.trial import SingleTrialRun
 from tests.parent.fake_child import FakeChild
 from tests.parent.parents import events, experiment, history, running, until
 
@@ -105,15 +107,24 @@ def searching() -> Experiment:
     return experiment(search=SEARCH)
 
 
-def records(
-    settings: Experiment,
-    out: Path,
-    now: Callable[[], float] = lambda: 5.0,
-    aside: Callable[[bytes], None] = lambda _: None,
-) -> RunWriter:
-    trials = Search(settings) if settings.search is not None else SingleTrialRun(settings)
-    server = ParameterServer(settings, out.name, trials)
-    return RunWriter(server, out, now, structlog.get_logger(), aside)
+class Owner:
+    """A parent without sockets. The test is the clock."""
+
+    def __init__(self, settings: Experiment, out: Path) -> None:
+        self.store = _store_of(settings)
+        self.server = ParameterServer(settings, out.name, self.store.make_trials(settings, WHOLE))
+        self.status = RunStatus(settings)
+        self.observers: list[Observer] = []
+        self.fallback: Callable[[bytes], None] = lambda _: None
+        self.now: Callable[[], float] = lambda: 5.0
+        self.out = out
+
+    def writer(self) -> RunWriter:
+        return RunWriter(self, self.store, self.out, structlog.get_logger())
+
+
+def records(settings: Experiment, out: Path) -> RunWriter:
+    return Owner(settings, out).writer()
 
 
 @pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
@@ -150,7 +161,7 @@ async def test_the_history_tells_a_problem_once_and_again_when_it_returns(
     opened = records(settings, tmp_path)
     for problem in ("no space", "no space", "", "no space"):
         if problem:
-            opened._keeper._complain(problem)  # type: ignore[attr-defined]
+            opened.complain(problem)
         else:
             opened.note(CheckpointWritten(time=5.0, version=1, update=1.0, file="…"))
     await opened.finish()
@@ -163,13 +174,15 @@ async def test_a_search_tells_later_that_its_history_could_not_be_written(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    aside: list[bytes] = []
-    opened = records(searching(), tmp_path, aside=aside.append)
+    fallback: list[bytes] = []
+    owner = Owner(searching(), tmp_path)
+    owner.fallback = fallback.append
+    opened = owner.writer()
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
         for _ in range(2):
             await opened.keep()
-    (told,) = aside  # at once, past the disk
+    (told,) = fallback  # at once, past the disk
     await opened.finish()
     (warning,) = events(tmp_path, "warning")
     assert "history.jsonl: cannot be written: No space left on device" in warning["reason"]
@@ -211,13 +224,15 @@ async def test_an_event_of_its_own_stands_behind_what_happened_before(tmp_path: 
 
 async def test_times_never_go_back_in_a_history(tmp_path: Path) -> None:
     clock = itertools.count()
-    opened = records(searching(), tmp_path, lambda: float(next(clock)))
+    owner = Owner(searching(), tmp_path)
+    owner.now = lambda: float(next(clock))
+    opened = owner.writer()
     noise = ProtocolError("malformed", "noise")
-    written = CheckpointWritten(time=opened._now(), version=1, update=1.0, file="…")
-    opened._server.refuse("pi", noise, opened._now())
+    written = CheckpointWritten(time=opened.now(), version=1, update=1.0, file="…")
+    opened._server.refuse("pi", noise, opened.now())
     opened.note(written)
-    opened._server.refuse("pi", noise, opened._now())
-    opened._keeper._complain("no space")  # type: ignore[attr-defined]
+    opened._server.refuse("pi", noise, opened.now())
+    opened.complain("no space")
     await opened.finish()
     told = history(tmp_path)
     kinds = ["start", "refused", "checkpoint", "refused", "warning"]

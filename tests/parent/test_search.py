@@ -366,12 +366,12 @@ async def test_a_lost_node_is_replaced_by_another_with_its_weights(tmp_path: Pat
         first = Serving(node(parent, "first"))
         await first.__aenter__()
         await first.exchanged(5)
-        lost = parent._connections.children["first"]
+        lost = parent.connections.children["first"]
         first.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first.task
         await eventually(
-            lambda: parent._connections.children.get("first") is not lost, "a lost connection"
+            lambda: parent.connections.children.get("first") is not lost, "a lost connection"
         )
         vector = parent.server.trials.trials[0].vector.copy()  # type: ignore[union-attr]
         async with Serving(node(parent, "second")) as second:
@@ -427,11 +427,11 @@ async def test_a_parent_that_is_killed_loses_only_the_phases_under_way(tmp_path:
     await eventually(lambda: len(history(out, "trial_end")) >= 2, "trials")
     killed.stop()
     await serving
-    killed._connections._pushed = lambda now: None
-    assert killed._websockets is not None and killed._records is not None
+    killed.after_message = lambda now: None  # type: ignore[method-assign]
+    assert killed._websockets is not None and killed._writer is not None
     killed._websockets.close(code=1001)
     await killed._websockets.wait_closed()
-    killed._records.close()
+    killed._writer.close()
     before = trials_of(out)
     known = {trial.number: trial.user_attrs.get("phases", []) for trial in before}
     for (

@@ -34,7 +34,7 @@ async def test_parent_and_child_send_again_soon(tmp_path: Path) -> None:
     async with running(experiment(), tmp_path) as parent:
         assert isinstance(parent, Parent)
         connection = await Transport(url(parent.address)).open()
-        (channel,) = parent._connections._open
+        (channel,) = parent.connections._open
         assert _pause(connection.transport) == LONGEST_PAUSE_MS
         assert _pause(channel.transport) == LONGEST_PAUSE_MS
         await connection.close()

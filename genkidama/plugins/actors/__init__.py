@@ -15,4 +15,5 @@ __all__ = ["PLUGIN"]
 PLUGIN = Plugin(
     checks={"experience": "genkidama.plugins.actors.rule:check"},
     rules={"experience": "genkidama.plugins.actors.rule:Experience"},
+    companions={"learner": "genkidama.plugins.actors.learner_process:companion"},
 )

@@ -1,11 +1,11 @@
-"""What a parent and its learner share: a batch of rows, and what has been learned.
+"""Memory that a parent and its learner share: a batch of rows, and the weights learned from it.
 
 Laws of this file:
 - The two take turns, and each turn begins with a message on their socket. From "learn" to "learned"
-  all belongs to the learner, and else to the parent. So nothing is ever read while it is written.
-- But `beat` may be read at any time: it shows that the learner works.
+  all belongs to the learner, and else to the parent. So nothing is read while it is written.
+- `beat` alone may be read at any time: it shows that the learner works.
 - The learner copies a batch's rows before it changes anything, and writes θ and the optimizer's
-  state when it has learned from all of them. So a learner that dies leaves what was there before.
+  state after it has learned from all of them. So a learner that dies leaves the state before.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The parent's side of its learner: start the process, hand it batches, note its end. No torch.
+"""The parent's side of its learner: starts the process, hands it batches, replaces it. No torch.
 
 Laws of this file:
-- The two take turns: `genkidama.plugins.actors.learner_memory` says whose the shared memory is
-  when.
-- A learner that dies is started again with the newest θ and its optimizer's state. What it was
-  learning from is lost, and counted against the children whose rows it was (`Experience.killed`).
-  The run ends if the rows of every child kill it, or if it dies again and again without any.
-- One that hangs is killed, as a core is: `genkidama.runtime.watchdog` says when. One without a
-  batch waits, and has no age.
-- It is forked from `NURSERY` if there is one. Else, and where that is gone, it is a new program.
-- It ends with the socket, and its end of the socket ends with it. Of a process that a nursery has
-  forked nothing more is known for sure once the nursery is gone.
+- The two take turns, as `genkidama.plugins.actors.learner_memory` says.
+- A learner that dies is started again with the newest θ and its optimizer's state. The batch that
+  it was learning from is lost, and counts against the children whose rows it had
+  (`Experience.killed`). The run ends if the rows of every child kill it, or if it dies again and
+  again without any.
+- One that hangs is killed, as `genkidama.runtime.watchdog` decides. One without a batch waits, and
+  has no age.
+- It is forked from `FORKSERVER` if there is one. Else, and after that is gone, it is a new program.
+- It ends with the socket, and its end of the socket ends with it. If a forkserver has forked it,
+  nothing more is known for sure once the forkserver is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -34,6 +33,8 @@ from genkidama.errors import (
     GenkidamaError,
     ProtocolError,
 )
+from genkidama.parent.extensions import Companion
+from genkidama.parent.parent import Parent
 from genkidama.plugins.actors.learner_memory import LearnerLayout, LearnerMemory
 from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
 from genkidama.protocol.vector import DTYPE, Signature, Vector
@@ -42,52 +43,49 @@ from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.watchdog import Watchdog
 from genkidama.runtime.worker_process import WorkerProcess, start_program
 from genkidama.server.events import Measures
-from genkidama.server.parameter_server import ParameterServer
 
-__all__ = ["NURSERY", "LearnerProcess"]
+__all__ = ["FORKSERVER", "LearnerProcess", "companion"]
 
-#: Another program's, which has torch warm. It must be joined first.
-NURSERY = ForkServer()
+#: Another program's, with torch warm. It is joined before it is used.
+FORKSERVER = ForkServer()
 
 #: The first function of a learner that is forked from it.
 _ENTRY = "genkidama.plugins.actors.__main__:run_forked"
 
-#: It may do nothing for so many times as long as a core: before its first update it looks at the
-#: whole batch.
+#: How many times as long as a core it may do nothing: before its first update it looks at the whole
+#: batch.
 _PATIENCE = 2.0
 
 log = structlog.get_logger()
 
 
-class LearnerProcess:
+def companion(parent: Parent) -> LearnerProcess | None:
+    """The learner of a parent whose children send experience."""
+    rule = parent.server.trials.rule
+    if not isinstance(rule, Experience):
+        return None
+    if parent.forkserver:
+        FORKSERVER.join(parent.forkserver)
+    return LearnerProcess(parent, rule)
+
+
+class LearnerProcess(Companion):
     """The learner of one parent, started again whenever it dies.
 
     Args:
-        server: the parent's mind, of a plain run.
-        rule: its rule, which has the batches and is told what was learned.
-        now: the parent's clock, in seconds.
-        failed: called with the reason when learning cannot go on.
-        learned: called when θ_P is a newer one.
+        parent: of a plain run.
+        rule: its rule, which has the batches and takes the results.
     """
 
-    def __init__(
-        self,
-        server: ParameterServer,
-        rule: Experience,
-        now: Callable[[], float],
-        failed: Callable[[GenkidamaError], None],
-        learned: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._server = server
-        self._experiment = server.experiment
+    def __init__(self, parent: Parent, rule: Experience) -> None:
+        self._parent = parent
+        self._server = parent.server
+        self._experiment = parent.experiment
         self._rule = rule
-        self._now = now
-        self._failed = failed
-        self._learned = learned
         self._memory: LearnerMemory | None = None
         self._idle = False
         self._ending = False
-        #: Of a learner that dies again and again with no batch learned in between.
+        #: For deaths in a row with no batch learned in between.
         self._policy = RestartPolicy(3)
         self._restarting: asyncio.Task[None] | None = None
         self._worker: WorkerProcess | None = None
@@ -101,8 +99,8 @@ class LearnerProcess:
         assert self._worker is not None
         return self._worker.pid
 
-    async def begin(self) -> None:
-        """Lets the learner learn from θ_P on or, in a new run, takes its initial weights for θ_P.
+    async def start(self) -> None:
+        """Starts it with θ_P or, in a new run, takes its initial weights for θ_P.
 
         Raises:
             ConfigurationError: it cannot build what the experiment names, or θ_P is another
@@ -132,7 +130,7 @@ class LearnerProcess:
         self._attach()
 
     async def _describe(self) -> tuple[Signature, Vector]:
-        """What a new learner has built: what its vector means, and its initial weights."""
+        """Starts a process. Returns the signature of what it has built, and its initial weights."""
         self._worker = worker = WorkerProcess(self)
         self._watch.ages.born(0)
         try:
@@ -155,10 +153,10 @@ class LearnerProcess:
         return Signature.of(entries), np.frombuffer(initial, DTYPE).copy()
 
     def _launch(self, pipe: Connection) -> subprocess.Popen[bytes] | ForkServerProcess:
-        """Starts a learner; where its nursery is still warming up, it waits for that."""
-        if NURSERY.born:
+        """Starts a learner. Waits while its forkserver is warming up."""
+        if FORKSERVER.born:
             with suppress(EOFError, OSError):  # it is gone
-                return NURSERY.start(_ENTRY, (pipe,), self._experiment)
+                return FORKSERVER.start(_ENTRY, (pipe,), self._experiment)
         return start_program("genkidama.plugins.actors", (), pipe)
 
     def _attach(self) -> None:
@@ -189,10 +187,10 @@ class LearnerProcess:
             count += len(rows)
         self._idle = False
         self._watch.ages.wake(0)
-        worker.send((count, self._server.progress(self._now())))
+        worker.send((count, self._server.progress(self._parent.now())))
 
     def heard(self, worker: WorkerProcess, message: tuple[str, Any]) -> None:
-        """It has learned a batch, or says why it cannot."""
+        """Takes the result of a batch, or the reason of its death."""
         kind, what = message
         if kind == "failed":
             worker.failure = what
@@ -208,14 +206,14 @@ class LearnerProcess:
         if not self._rule.batches % self._experiment.parent.history_every:
             self._server.trials.events.append(
                 Measures(
-                    time=self._now(),
+                    time=self._parent.now(),
                     backend="learner",
                     child="parent",
                     figures={**what, **self._rule.figures()},
                 )
             )
         self.feed()
-        self._learned()
+        self._parent.connections.answer_long_polls()
 
     def _beat(self, _: int) -> int:
         return 0 if self._memory is None else int(self._memory.beat[0])
@@ -225,7 +223,7 @@ class LearnerProcess:
             self._worker.hung(seconds)
 
     def lost(self, worker: WorkerProcess) -> None:
-        """It is gone."""
+        """Starts another one, or ends the run."""
         self._watch.ages.rest(0)
         if self._ending:
             return
@@ -240,13 +238,13 @@ class LearnerProcess:
         elif all(map(self._rule.is_deadly, self._server.joined.union(children))):
             how = "again and again, of every child's rows"
         if how:
-            self._failed(EnvironmentFailure(f"the learner died {how}: {reason}"))
+            self._parent.fail(EnvironmentFailure(f"the learner died {how}: {reason}"))
             return
         log.warning("learner lost", exit_code=code, reason=reason, rows_of=children)
         self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
     def _blame(self, reason: str) -> list[str]:
-        """Counts the learner's death to those children whose rows it had, and says who they are."""
+        """Counts the death against the children whose rows it had, and returns their names."""
         children = self._rule.killed()
         others = len(children) - 1
         for child in children:
@@ -254,19 +252,19 @@ class LearnerProcess:
             error = ProtocolError(
                 "experience", f"child {child!r}: the learner died of its rows{shared}: {reason}"
             )
-            self._server.refuse(child, error, self._now())
+            self._server.refuse(child, error, self._parent.now())
         return children
 
     async def _restart(self) -> None:
         try:
             await self._describe()
         except GenkidamaError as error:
-            self._failed(error)
+            self._parent.fail(error)
             return
         self._attach()
 
-    async def end(self) -> None:
-        """Ends the process, which ends by itself when its socket does, and frees the memory."""
+    async def stop(self) -> None:
+        """Ends the process and frees the memory."""
         self._ending = True
         self._watch.end()
         if self._restarting is not None:

@@ -7,6 +7,7 @@ from genkidama.config.plugin import Plugin
 __all__ = ["PLUGIN"]
 
 PLUGIN = Plugin(
+    observers={"dashboard": "genkidama.plugins.dashboard.endpoint:observer"},
     verbs={
         "top": "genkidama.plugins.dashboard.verbs:TOP",
         "serve": "genkidama.plugins.dashboard.verbs:SERVE",

@@ -1,4 +1,4 @@
-"""The parent's side of the page: its events go in, answers to plain HTTP and the feed come out.
+"""The parent's side of the page: reads its events, answers plain HTTP, and sends the feed.
 
 Laws of this file:
 - It reads the run and changes nothing.
@@ -10,33 +10,30 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
 
 from genkidama.errors import ProtocolError
-from genkidama.parent.authentication import Authenticator
-from genkidama.parent.connection import PIECE_BYTES, REFUSED_BY, Connection, address_of
+from genkidama.parent.connection import PIECE_BYTES, REFUSED_BY, Connection
+from genkidama.parent.extensions import Observer
+from genkidama.parent.parent import Parent
+from genkidama.plugins.dashboard.address import page_of
 from genkidama.plugins.dashboard.broadcast import Watchers
 from genkidama.plugins.dashboard.files import Files, plotly
 from genkidama.plugins.dashboard.http import as_asked, as_response
 from genkidama.plugins.dashboard.metrics import metrics
 from genkidama.plugins.dashboard.routes import HttpRequest, HttpResponse, answer, is_watching
-from genkidama.plugins.dashboard.viewers import Viewers, cookie_of
+from genkidama.plugins.dashboard.viewers import ViewerCredential, Viewers, cookie_of
 from genkidama.protocol.shard import Shard
-from genkidama.runs.status import Facts, RunStatus
-from genkidama.server.events import Event
-from genkidama.server.limits import ConnectionLimits
-from genkidama.server.parameter_server import ParameterServer
+from genkidama.runs.status import Facts
 
-__all__ = ["RECHECK_SECONDS", "STUCK_SECONDS", "Dashboard"]
+__all__ = ["RECHECK_SECONDS", "STUCK_SECONDS", "Dashboard", "observer"]
 
 #: A viewer says nothing; a message of more bytes ends the connection.
 _LONGEST_WORD = 1024
@@ -57,101 +54,77 @@ _PARTS_SECONDS = 30.0
 _OPENED = "opened-links"
 
 
-class Dashboard:
-    """What a parent shows of its run.
+def observer(parent: Parent) -> Dashboard:
+    """The page of a parent, which is started and knows its directory."""
+    return Dashboard(parent)
 
-    Args:
-        server: the parent's mind.
-        children: the connections of those that take part, by name.
-        doors: count the viewers.
-        now: the parent's clock, in seconds.
-        refused: called with the address of one who may not look, and why.
-    """
 
-    def __init__(
-        self,
-        server: ParameterServer,
-        children: Mapping[str, ServerConnection],
-        doors: ConnectionLimits,
-        now: Callable[[], float],
-        refused: Callable[[str, ProtocolError], None],
-    ) -> None:
-        self._refused = refused
-        self.run_status = RunStatus(server.experiment)
+class Dashboard(Observer):
+    """Shows a parent's run."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self._server = parent.server
+        self._connections = parent.connections
+        self.run_status = parent.status
         self.run_status.plotly = plotly() is not None
         self.files = Files()
-        self.viewers = Viewers(None)
-        self._server = server
-        self._children = children
-        self._doors = doors
-        self._now = now
-        self.watchers = Watchers(self.run_status, now, self._facts, self._gather)
-        #: CPU seconds that taking events in has taken.
-        self._spent = 0.0
-
-    @property
-    def spent(self) -> float:
-        """CPU seconds that the page has taken so far."""
-        return self._spent + self.watchers.spent
-
-    def begin(self, out: Path, admission: Authenticator | None) -> None:
-        """The run's directory is known, and who may look."""
-        settings = self._server.experiment.parent
-        name = socket.gethostname().lower()
+        self.watchers = Watchers(self.run_status, parent.now, self._facts, self._gather)
+        settings = parent.experiment.parent
+        assert parent.out is not None
+        file = parent.out / _OPENED
         opened: frozenset[str] = frozenset()
         with suppress(OSError, UnicodeDecodeError):
-            opened = frozenset((out / _OPENED).read_text().split())
+            opened = frozenset(file.read_text().split())
 
         def remember(digest: str) -> None:
-            with suppress(OSError), (out / _OPENED).open("a") as file:
-                file.write(f"{digest}\n")
+            with suppress(OSError), file.open("a") as lines:
+                lines.write(f"{digest}\n")
 
+        name = socket.gethostname().lower()
         self.viewers = Viewers(
-            admission,
+            parent.connections.authenticator,
             frozenset({name, f"{name}.local", settings.listen.rpartition(":")[0].lower()}),
             secure=bool(settings.certificate_file),
             opened=opened,
             remember=remember,
         )
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Takes in what has happened."""
-        began = time.thread_time()
-        self.run_status.take(events)
-        self._spent += time.thread_time() - began
+    def links(self, host: str, port: int) -> dict[str, str]:
+        return {"page": page_of(host, port, secure=self.viewers.secure)}
 
-    def answer(self, connection: Connection, request: Request) -> tuple[bool, Response | None]:
-        """Whether a request is the page's, and the answer if it is not to become the feed."""
+    def answer(self, connection: Connection, request: Request) -> Response | None:
         asked = as_asked(request)
         watching = is_watching(asked)
         if "upgrade" in asked.headers and not watching:
-            return False, None
-        found = answer(asked, self, self.viewers, time.time())
-        if found is None and not watching:
-            return False, None
-        if found is not None and found.why and (code := REFUSED_BY.get(found.status)):
-            self._refused(address_of(connection), ProtocolError(code, found.why))
-        if found is None:
+            return None
+        response = answer(asked, self, self.viewers, time.time())
+        if response is None and not watching:
+            return None
+        if response is not None and response.why and (code := REFUSED_BY.get(response.status)):
+            self._connections.refuse(connection.peer, ProtocolError(code, response.why))
+        slot, limits = connection.slot, self._connections.limits
+        if response is None:
             try:
-                if connection.visit is not None:
-                    self._doors.watch(connection.visit)
+                if slot is not None:
+                    limits.watch(slot)
             except ProtocolError as error:
-                found = _full(error)
+                response = _full(error)
             else:
-                connection.watching = True
-                connection.shown = self.viewers.shown(asked.headers, cookie_of(_host(asked)))
+                shown = self.viewers.shown(asked.headers, cookie_of(_host(asked)))
+                connection.served_by = partial(self.watch, connection, shown)
                 connection.set_limit(_LONGEST_WORD)
                 connection.patience = min(connection.patience, STUCK_SECONDS)
-                return True, None
-        if asked.method == "GET" and len(found.body) > PIECE_BYTES and connection.visit is not None:
+                return None
+        if asked.method == "GET" and len(response.body) > PIECE_BYTES and slot is not None:
             try:
-                self._doors.answer(connection.visit)
+                limits.answer(slot)
             except ProtocolError as error:
-                found = _full(error)
+                response = _full(error)
         connection.close_timeout = _ANSWER_SECONDS
-        return True, as_response(found, asked)
+        return as_response(response, asked)
 
-    async def watch(self, connection: Connection) -> None:
+    async def watch(self, connection: Connection, shown: ViewerCredential) -> None:
         """Sends the feed until the connection ends, or its viewer may look no longer."""
         self.watchers.add(connection)
         try:
@@ -162,13 +135,12 @@ class Dashboard:
                         async with asyncio.timeout(RECHECK_SECONDS):
                             await connection.recv()
                             problem = "a viewer says nothing"
-                    problem = problem or self.viewers.problem(connection.shown, time.time())
+                    problem = problem or self.viewers.problem(shown, time.time())
                 await connection.close(CloseCode.POLICY_VIOLATION, problem)
         finally:
             self.watchers.remove(connection)
 
     def end(self) -> None:
-        """Tells all who watch how the run has ended."""
         if len(self.watchers):
             self.watchers.send()
         self.watchers.close()
@@ -190,7 +162,7 @@ class Dashboard:
         if server.stop:
             return "the run is over"
         limit = server.experiment.parent.max_children
-        if len(self._children) >= limit:
+        if len(self._connections.children) >= limit:
             return f"parent.max_children = {limit}: so many are connected already"
         return ""
 
@@ -204,7 +176,10 @@ class Dashboard:
         server = self._server
         beta = server.experiment.child.beta
         self.run_status.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
-        self.run_status.page = {"viewers": len(self.watchers), "seconds": round(self.spent, 6)}
+        self.run_status.page = {
+            "viewers": len(self.watchers),
+            "seconds": round(self.watchers.spent, 6),
+        }
         self.run_status.parts = self._parts()
 
     def _parts(self) -> list[dict[str, Any]] | None:
@@ -215,7 +190,7 @@ class Dashboard:
             return None
         rows = self.run_status.children.values()
         latest = max((row.exchanged or 0.0 for row in rows), default=0.0)
-        others = "there" if self._now() - latest < _PARTS_SECONDS else "unknown"
+        others = "there" if self._parent.now() - latest < _PARTS_SECONDS else "unknown"
         found = []
         for number in range(1, trial.part.count + 1):
             ours = number == trial.part.number
@@ -226,11 +201,11 @@ class Dashboard:
         return found
 
     def _facts(self, name: str) -> Facts | None:
-        record, connection = self._server.children.get(name), self._children.get(name)
+        record, connection = self._server.children.get(name), self._connections.children.get(name)
         if record is None or not isinstance(connection, Connection):
             return None
         return Facts(
-            address=address_of(connection).rpartition(":")[0],
+            address=connection.peer.rpartition(":")[0],
             cores=record.cores or None,
             software=record.software,
             updates=float(record.exchanges),

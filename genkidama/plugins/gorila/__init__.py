@@ -9,6 +9,7 @@ __all__ = ["PLUGIN"]
 PLUGIN = Plugin(
     sections={"replay": "genkidama.plugins.gorila.settings:ReplaySettings"},
     checks={"replay": "genkidama.plugins.gorila.settings:check"},
+    companions={"replay": "genkidama.plugins.gorila.embedded_engine:companion"},
     learners={
         "dqn": "genkidama.plugins.gorila.dqn:DQN",
         "vtrace": "genkidama.plugins.gorila.off_policy:VTrace",

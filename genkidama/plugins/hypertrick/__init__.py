@@ -33,6 +33,7 @@ PLUGIN = Plugin(
     sections={"search": "genkidama.plugins.hypertrick.settings:SearchSettings"},
     checks={"search": "genkidama.plugins.hypertrick.settings:check"},
     status_parts={"search": "genkidama.plugins.hypertrick.status:SearchStatus"},
+    trials={"search": "genkidama.plugins.hypertrick.trial_store:TrialStore"},
     verbs={
         "search": "genkidama.plugins.hypertrick.verbs:SEARCH",
         "report": "genkidama.plugins.hypertrick.verbs:REPORT",

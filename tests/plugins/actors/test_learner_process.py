@@ -64,9 +64,14 @@ def child_of(parent: Parent, name: str = "pi", session: str = "1") -> FakeChild:
     return child
 
 
+def learner_process_of(parent: Parent) -> module.LearnerProcess:
+    (learner,) = parent.companions
+    assert isinstance(learner, module.LearnerProcess)
+    return learner
+
+
 def pid_of(parent: Parent) -> int:
-    assert parent._learner is not None
-    return parent._learner.pid
+    return learner_process_of(parent).pid
 
 
 def learner_of(parent: Parent) -> psutil.Process:
@@ -216,8 +221,9 @@ async def test_a_learner_that_hangs_is_killed_and_replaced_and_that_is_said(
         await child.enter()
         await child.pushed(rows())
         await batches(parent, 1)
-        assert parent._learner is not None
-        assert not parent._learner._watch.ages._ages  # one without a batch waits, and may do so
+        assert not learner_process_of(
+            parent
+        )._watch.ages._ages  # one without a batch waits, and may do so
         hung = learner_of(parent)
         hung.suspend()
         await child.pushed(rows())
@@ -288,8 +294,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedForkServe
 
 @pytest.fixture(autouse=True)
 def _joined(shared: SharedForkServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NURSERY", ForkServer())
-    module.NURSERY.join(shared.address)
+    monkeypatch.setattr(module, "FORKSERVER", ForkServer())
+    module.FORKSERVER.join(shared.address)
 
 
 @pytest.fixture
@@ -298,8 +304,8 @@ def nursery(
 ) -> Iterator[psutil.Process]:
     """One that a test may kill, which its parents have joined."""
     with another(tmp_path / "nursery.log") as mine:
-        monkeypatch.setattr(module, "NURSERY", ForkServer())
-        module.NURSERY.join(mine.address)
+        monkeypatch.setattr(module, "FORKSERVER", ForkServer())
+        module.FORKSERVER.join(mine.address)
         yield psutil.Process(mine.pid)
 
 

@@ -61,6 +61,12 @@ def place(parent: Parent, path: str, scheme: str = "http") -> str:
     return f"{scheme}://{host}:{port}/{path}"
 
 
+def page_of(parent: Parent) -> endpoint.Dashboard:
+    (dashboard,) = parent.observers
+    assert isinstance(dashboard, endpoint.Dashboard)
+    return dashboard
+
+
 def watch(parent: Parent, **headers: str) -> Any:
     return connect(place(parent, "watch", "ws"), additional_headers=headers, compression=None)
 
@@ -179,7 +185,7 @@ async def test_metrics_are_what_prometheus_parses(parent: Parent) -> None:
     async with FakeChild(parent.address, "pi") as child:
         await child.enter()
         await push(child, 1, 2.0)
-        await eventually(lambda: parent._connections.site.run_status.steps)
+        await eventually(lambda: page_of(parent).run_status.steps)
         status, body = await fetch(place(parent, "metrics"))
     families = {each.name: each for each in parser.text_string_to_metric_families(body.decode())}
     assert status == 200 and families["genkidama_steps"].samples[0].value == 10
@@ -191,7 +197,7 @@ async def test_viewers_take_no_childs_place_and_are_few(
 ) -> None:
     settings = constant(parent={"max_children": 1, "max_per_address": 2})
     async with running(settings, tmp_path / "run") as parent:
-        doors = parent._connections.doors
+        doors = parent.connections.limits
         feeds = [await watch(parent) for _ in range(VIEWERS_OF_ONE)]
         with pytest.raises(InvalidStatus, match="503"):
             await watch(parent)
@@ -213,7 +219,7 @@ async def test_a_viewer_says_nothing(parent: Parent) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             await to_the_end(feed)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
-    await eventually(lambda: len(parent._connections.site.watchers) == 0)
+    await eventually(lambda: len(page_of(parent).watchers) == 0)
 
 
 async def test_who_watches_hears_of_the_end(tmp_path: Path) -> None:
@@ -234,7 +240,7 @@ async def test_one_who_does_not_read_costs_the_others_nothing_and_is_closed(
     async with running(constant(), tmp_path / "run") as parent:
         stuck = await watch(parent)
         stuck.transport.pause_reading()
-        watchers = parent._connections.site.watchers
+        watchers = page_of(parent).watchers
         viewer = next(iter(watchers._viewers))
         for _ in range(200):  # until the kernel's buffers are full
             if viewer.free:
@@ -254,8 +260,8 @@ async def test_a_large_answer_comes_whole_and_nobody_who_does_not_read_costs_muc
     def read(name: str, zipped: bool) -> tuple[bytes, bool]:
         return content, False
 
-    connections = parent._connections
-    monkeypatch.setattr(connections.site, "file", read)
+    connections = parent.connections
+    monkeypatch.setattr(page_of(parent), "file", read)
     assert await fetch(place(parent, "plotly.js")) == (200, content)
     taken, refused = [], 0
     for _ in range(ANSWERS_OF_ONE + 3):
@@ -274,7 +280,7 @@ async def test_a_large_answer_comes_whole_and_nobody_who_does_not_read_costs_muc
         assert (await reader.read()).endswith(content[-(2**20) :])
     for _, each in taken:
         each.transport.abort()
-    await eventually(lambda: not connections.doors._answered)
+    await eventually(lambda: not connections.limits._answered)
 
 
 def mutated(rng: random.Random, request: bytes) -> bytes:

