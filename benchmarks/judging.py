@@ -134,7 +134,7 @@ def _share(settings: dict[str, Any], vector: Any, episodes: list[int], seed: int
 
     from genkidama.learning.environments import make_environment
     from genkidama.learning.model import Model
-    from genkidama.runs.play import play
+    from genkidama.runs.evaluation_worker import play
 
     torch.set_num_threads(1)
     experiment = Experiment.from_dict(settings)

@@ -42,7 +42,7 @@ from typing import Any
 import genkidama
 from benchmarks.judging import Judge, Snapshot, first
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"

@@ -31,7 +31,7 @@ from genkidama.protocol.messages import Reply, Request, decode_request, encode
 from genkidama.protocol.shard import WHOLE, Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector, blend
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from genkidama.server.parameter_server import Snapshot
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,7 @@ import pytest
 
 import genkidama
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from tests.helpers import (
     ROOT,
     Ended,

@@ -10,7 +10,7 @@ import pytest
 from genkidama.cli.cluster import train
 from genkidama.config.experiment import Experiment
 from genkidama.protocol.diagnostics import DIAGNOSTICS, WEIGHTS
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from tests.helpers import ROOT, history, small
 
 KEYS = {

@@ -16,8 +16,8 @@ import pytest
 from genkidama.__main__ import main
 from genkidama.cli import verbs
 from genkidama.cli.parser import VERBS
-from genkidama.runs.directory import Run
 from genkidama.runs.evaluation import Evaluation
+from genkidama.runs.run import Run
 from tests.helpers import ROOT, command, small, untrained
 
 #: The command as a wheel installs it, which does not put the current folder on the path.

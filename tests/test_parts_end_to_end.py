@@ -16,7 +16,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.parent import Parent
 from genkidama.protocol.shard import Shard
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from tests.helpers import Started, command, constant, history, small, starting, until
 
 

@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from genkidama.__main__ import main
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from tests.helpers import ROOT, Ended, Started, command, history, small, starting, until
 from tests.parent.test_search import check, trials_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from tests.helpers import constant, history, starting, until
 from tests.small_disk import disk_of, fill, possible
 

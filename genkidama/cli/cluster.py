@@ -22,11 +22,10 @@ from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.protocol.shard import Shard
-from genkidama.runs.directory import CHILDREN, LOGS, SETTINGS
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import with_default_stop
 from genkidama.runs.resume import finished, prepare_directory, resumable
-from genkidama.runs.run import Run
+from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
 from genkidama.runtime.address import parse_listen
 from genkidama.runtime.import_strings import check_environment
 from genkidama.runtime.machine import available_bytes, available_cores

@@ -15,7 +15,7 @@ from typing import Any
 
 from genkidama.cli.history_follower import HistoryReader, note_loss
 from genkidama.protocol.shard import SECRET, WHOLE, Shard
-from genkidama.runs.directory import HISTORY, LOGS, SETTINGS
+from genkidama.runs.run import HISTORY, LOGS, SETTINGS
 from genkidama.runs.sharded_checkpoint import directory_of
 from genkidama.runtime.address import listening_socket, local_address
 from genkidama.runtime.process import Process, failure

@@ -39,7 +39,7 @@ from genkidama.server.events import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from genkidama.runs.directory import Run
+    from genkidama.runs.run import Run
 
 __all__ = [
     "EvaluationProgress",

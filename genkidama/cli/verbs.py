@@ -19,10 +19,10 @@ from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.directory import CHECKPOINTS, TRIALS, Run
 from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
 from genkidama.runs.goal import with_default_stop
 from genkidama.runs.resume import finished, go_on
+from genkidama.runs.run import CHECKPOINTS, TRIALS, Run
 from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.import_strings import check_environment
 from genkidama.server.trial import Snapshot

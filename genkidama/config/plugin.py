@@ -67,6 +67,9 @@ class Plugin:
     whether this machine has it."""
     observers: Table = field(default_factory=dict)
     """Readers of a parent's events, and HTTP: `observer(parent) -> Observer | None`."""
+    displays: Table = field(default_factory=dict)
+    """Displays of `"evaluation"`: `display(episodes)`, a context manager whose value is called with
+    each return."""
     run_methods: Table = field(default_factory=dict)
     """Methods of `genkidama.Run` that need more than the core: `method(run, …)`."""
     verbs: Table = field(default_factory=dict)
@@ -84,6 +87,7 @@ CORE = Plugin(
         "gradient": "genkidama.server.rules.gradient:Gradient",
     },
     backends={"hogwild": "genkidama.child.orchestrator:CoreOrchestrator"},
+    displays={"evaluation": "genkidama.cli.progress:EvaluationProgress"},
     learners={"a3c": "genkidama.learning.a3c:A3C", "ppo": "genkidama.learning.ppo:PPO"},
 )
 

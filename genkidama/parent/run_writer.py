@@ -22,8 +22,8 @@ from genkidama.config.experiment import Experiment, read_toml
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent.extensions import Observer, RunStore
 from genkidama.parent.log import EventLog, ProgressLog
-from genkidama.runs.directory import EXPERIMENT, HISTORY, new_directory
 from genkidama.runs.history import History
+from genkidama.runs.run import EXPERIMENT, HISTORY, new_directory
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.files import hint, write_atomically
 from genkidama.runtime.pacing import Once

@@ -18,7 +18,7 @@ from pathlib import Path
 from genkidama.config.allowlist import allowing, modules
 from genkidama.config.experiment import Experiment, Stop
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runs.directory import (
+from genkidama.runs.run import (
     CHECKPOINTS,
     HISTORY,
     LOGS,
@@ -27,7 +27,6 @@ from genkidama.runs.directory import (
     Run,
     new_directory,
 )
-from genkidama.runs.run import Run as Result
 from genkidama.runtime.script import with_notebook
 from genkidama.server.trial import reached
 
@@ -45,7 +44,7 @@ _held: dict[Path, int] = {}
 
 def prepare_directory(
     experiment: Experiment, out: str | Path | None, resume: str | Path | None
-) -> Result:
+) -> Run:
     """Makes a run directory ready for its parent, with the experiment in it, and locks it.
 
     `resumable` gives the lock back.
@@ -62,7 +61,7 @@ def prepare_directory(
     allow = modules(experiment.to_dict())
     try:
         if resume is None:
-            run = Result(new_directory(experiment.name) if out is None else path, allow)
+            run = Run(new_directory(experiment.name) if out is None else path, allow)
             _check_empty(run)
         else:
             run = _opened(resume, out, allow)
@@ -115,12 +114,12 @@ def _in_use(path: Path, why: str) -> ConfigurationError:
     )
 
 
-def _opened(resume: str | Path, out: str | Path | None, allow: tuple[str, ...]) -> Result:
+def _opened(resume: str | Path, out: str | Path | None, allow: tuple[str, ...]) -> Run:
     if out is not None and Path(out) != Path(resume):
         raise ConfigurationError(
             f"--out {out}: a resumed run stays in its directory {resume}; give one of the two"
         )
-    return Result.open(resume, allow)
+    return Run.open(resume, allow)
 
 
 def _check_empty(run: Run) -> None:

@@ -1,29 +1,105 @@
-"""A run as one's own scripts see it: its policy, its curve, its figures."""
+"""A run directory: what lies where, and how to read it. Nothing else in the house names its files.
+
+experiment.toml    the settings as they were used
+checkpoints/       version-NNNNNNNNNN.safetensors (the last few) and best.safetensors
+parts/2-of-3/      what the second of three parts of a parent has beside these files
+trials/NNNN/       of a search: each trial, as a run of its own
+study.db           of a search: the Optuna study, unless it is kept elsewhere
+history.jsonl      one JSON object a line: what happened, and when
+evaluation.json    the last evaluation
+logs/, children/   what the processes said, and the children's own state (runs on one machine)
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from genkidama.config import plugin
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runs import directory as runs
-from genkidama.runs.checkpoint import Checkpoint
-from genkidama.runs.curves import columns
+from genkidama.runs import sharded_checkpoint
+from genkidama.runs.checkpoint import Checkpoint, CheckpointFolder
+from genkidama.runs.history import read_lines
+from genkidama.runs.sharded_checkpoint import CHECKPOINTS, join
+from genkidama.runs.status import RunStatus
+from genkidama.runtime.files import hint, write_atomically
+from genkidama.server.events import Evaluated, as_lines, decode_line, from_line
+from genkidama.server.trial import Snapshot
 
 if TYPE_CHECKING:
     import pandas
 
     from genkidama.runs.policy import Policy
 
-__all__ = ["Run"]
+__all__ = [
+    "CHECKPOINTS",
+    "CHILDREN",
+    "EXPERIMENT",
+    "HISTORY",
+    "LOGS",
+    "SETTINGS",
+    "STUDY",
+    "TRIALS",
+    "Run",
+    "Weights",
+    "best_trial_of",
+    "new_directory",
+    "trial_folder",
+    "weights_of",
+]
+
+EXPERIMENT = "experiment.toml"
+TRIALS = "trials"
+STUDY = "study.db"
+HISTORY = "history.jsonl"
+LOGS = "logs"
+CHILDREN = "children"
+
+#: What a parent is told to read. When it has seen that it fits the run, it makes it the run's own.
+SETTINGS = f"{LOGS}/{EXPERIMENT}"
+
+_EVALUATION = "evaluation.json"
+
+#: So many runs of one name may begin in a second.
+_MOST_IN_A_SECOND = 100
 
 
-class Run(runs.Run):
-    """A run directory, running or ended, with what can be made of it.
+def trial_folder(number: int) -> str:
+    """Where a search keeps a trial: `"trials/0007"`."""
+    return f"{TRIALS}/{number:04d}"
+
+
+def new_directory(name: str, under: Path = Path("runs")) -> Path:
+    """Makes `under/NAME-DATE-TIME`, with a number behind it if it is there already.
+
+    Raises:
+        EnvironmentFailure: a hundred runs of this name began in this second.
+        OSError: it cannot be made.
+    """
+    stamp = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{number}" for number in range(2, _MOST_IN_A_SECOND + 1))):
+        path = under / f"{stamp}{suffix}"
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+    raise EnvironmentFailure(
+        f"{under / stamp}: so many runs began in this second; choose a directory with --out"
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, running or ended: its weights, its policy, its curve, its figures.
 
     Args:
         path: the directory.
@@ -31,17 +107,170 @@ class Run(runs.Run):
             program that has trained it allows what it has trained with.
     """
 
+    path: Path
+    allow: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    @classmethod
+    def open(cls, path: str | Path, allow: Iterable[str] = ()) -> Self:
+        """An existing run.
+
+        Args:
+            path: the directory.
+            allow: as `Run`.
+
+        Raises:
+            ConfigurationError: there is no run in that directory.
+        """
+        run = cls(Path(path), tuple(allow))
+        if not (run.path / EXPERIMENT).is_file():
+            raise ConfigurationError(
+                f"{path}: holds no run (no {EXPERIMENT}); give a run's directory, as runs/NAME"
+            )
+        return run
+
+    @property
+    def experiment(self) -> Experiment:
+        """The settings as they were used."""
+        return Experiment.load(self.path / EXPERIMENT)
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The versions kept, oldest first, without the best."""
+        return sorted((self.path / CHECKPOINTS).glob("version-*.safetensors"))
+
+    @property
+    def trials(self) -> list[Self]:
+        """Of a search: its trials that have weights, by number."""
+        return [
+            type(self)(path, self.allow) for path in sorted((self.path / TRIALS).glob("[0-9]*"))
+        ]
+
+    @property
+    def best(self) -> Path | None:
+        """The checkpoint with the best mean training return; None before a whole window."""
+        path = self.path / CHECKPOINTS / "best.safetensors"
+        return path if path.is_file() else None
+
+    @property
+    def final(self) -> Path:
+        """The file of the newest good checkpoint; errors as `load`."""
+        path = self._file().path
+        assert path is not None
+        return path
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The counters of the same, whether all its parts are there or not; errors as `load`."""
+        return self._file().snapshot
+
+    @property
+    def parts(self) -> int:
+        """In how many parts its parent was, as far as there is a good checkpoint."""
+        found = CheckpointFolder(self.path / CHECKPOINTS).latest()
+        return 1 if found is None else found.part.count
+
     def load(
         self, *, best: bool = True, unreadable: Callable[[str], None] = lambda _: None
     ) -> Checkpoint:
-        """As `genkidama.runs.directory.Run.load`; of a search, the best trial's.
+        """The weights and counters of a good checkpoint; its `path` says of which.
+
+        Of a search, those of its best trial.
+
+        Args:
+            best: takes the best by mean training return, if one is known; otherwise the newest,
+                from which a parent would go on.
+            unreadable: called with one line for each file that had to be passed over.
 
         Raises:
-            ConfigurationError: as there, or no trial of the search has a score yet.
+            ConfigurationError: there is none yet, or none is good, or a part's file is missing, or
+                no trial of the search has a score.
         """
-        from genkidama.runs.selection import best_trial_of
+        return join(best_trial_of(self)._file(best, unreadable))
 
-        return runs.Run.load(best_trial_of(self), best=best, unreadable=unreadable)
+    def _file(
+        self, best: bool = False, unreadable: Callable[[str], None] = lambda _: None
+    ) -> Checkpoint:
+        """What `load` reads: of a parent in parts, that of the first."""
+        folder = CheckpointFolder(self.path / CHECKPOINTS)
+        problems: list[str] = []
+        found = folder.best(problems.append) if best else folder.latest(problems.append)
+        for problem in problems:
+            unreadable(problem)
+        if found is None and problems:
+            raise ConfigurationError(f"{self.path}: holds no good checkpoint: {problems[0]}")
+        if found is None:
+            raise ConfigurationError(
+                f"{self.path}: holds no checkpoint yet; "
+                "train longer, or lower parent.checkpoint_seconds"
+            )
+        return found
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """What happened, oldest first: the whole lines of `history.jsonl` as dictionaries.
+
+        `docs/history.md` says what they mean.
+
+        Raises:
+            ConfigurationError: a line is damaged.
+        """
+        path = self.path / HISTORY
+        for number, line in enumerate(read_lines(path), 1):
+            try:
+                yield decode_line(line)
+            except msgspec.DecodeError as error:
+                raise ConfigurationError(
+                    f"{path}: line {number} is damaged: {error}; "
+                    "take that line out to go on without it"
+                ) from None
+
+    @property
+    def evaluation(self) -> dict[str, Any] | None:
+        """The last evaluation as it was written, None if there was none.
+
+        Raises:
+            ConfigurationError: the file is broken.
+        """
+        try:
+            text = (self.path / _EVALUATION).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ConfigurationError(
+                f"{self.path / _EVALUATION}: is broken: {error}; "
+                f"evaluate again: genkidama evaluate {self.path}"
+            ) from None
+
+    def record_evaluation(
+        self, evaluation: dict[str, Any], returns: Sequence[float], now: float
+    ) -> None:
+        """Writes `evaluation.json`, which has the returns, and a line of history, which has not.
+
+        Args:
+            evaluation: as `Evaluation.to_dict` gives it.
+            returns: of the episodes.
+            now: Unix seconds.
+
+        Raises:
+            EnvironmentFailure: they cannot be written.
+        """
+        whole = {**evaluation, "returns": [round(value, 3) for value in returns]}
+        lines = (
+            b"  " + msgspec.json.encode(key) + b": " + msgspec.json.encode(value)
+            for key, value in whole.items()
+        )
+        text = b"{\n" + b",\n".join(lines) + b"\n}\n"
+        write_atomically(self.path / _EVALUATION, text)
+        event = Evaluated(time=now, mean_return=evaluation["mean"], **evaluation)
+        path = self.path / HISTORY
+        try:
+            with path.open("ab") as file:
+                file.write(as_lines([event]))
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{path}: cannot be written: {error.strerror}; {hint(error)}"
+            ) from None
 
     def policy(self, *, best: bool = True, seed: int = 0, allow: Iterable[str] = ()) -> Policy:
         """The trained policy, ready to act; it says of which weights it is.
@@ -58,7 +287,6 @@ class Run(runs.Run):
                 it names a module that is not allowed.
         """
         from genkidama.runs.policy import Policy
-        from genkidama.runs.selection import weights_of
 
         return Policy(weights_of(self, best=best).checkpoint, seed, (*self.allow, *allow))
 
@@ -82,6 +310,8 @@ class Run(runs.Run):
         Raises:
             EnvironmentFailure: pandas is not installed.
         """
+        from genkidama.runs.curves import columns
+
         return _pandas().DataFrame(columns(self.history()))
 
     def frame(self) -> pandas.DataFrame:
@@ -133,6 +363,8 @@ class Run(runs.Run):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: where it is, how far it came, how good it is."""
+        from genkidama.runs.curves import columns
+
         found = columns(self.history())
         evaluation = self.evaluation
         rows: dict[str, Any] = {"directory": self.path}
@@ -157,12 +389,71 @@ class Run(runs.Run):
         return f"<table>{cells}</table>"
 
     def _best_trial(self) -> str:
-        from genkidama.runs.selection import best_trial_of
-
         try:
             return best_trial_of(self).path.name
         except ConfigurationError:
             return "–"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights that are played."""
+
+    #: The run that they are of, of a search its best trial; None of a file.
+    run: Run | None
+    checkpoint: Checkpoint
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint's file."""
+        assert self.checkpoint.path is not None
+        return self.checkpoint.path
+
+    def __str__(self) -> str:
+        version = self.checkpoint.snapshot.version
+        best = self.path.stem == "best"
+        return f"best weights, version {version}" if best else f"weights of version {version}"
+
+
+def weights_of(target: Run | str | Path, *, best: bool = True) -> Weights:
+    """The weights of a run, its directory, a search's, or a checkpoint file.
+
+    Args:
+        best: of a run, takes the best by mean training return, if one is known; otherwise the
+            newest. Of a search, the run is its best trial.
+
+    Raises:
+        ConfigurationError: there is no such run or file, or it holds no good weights.
+    """
+    if not isinstance(target, Run) and not Path(target).is_dir():
+        return Weights(None, sharded_checkpoint.load(Path(target)))
+    run = best_trial_of(target if isinstance(target, Run) else Run.open(target))
+    return Weights(run, run.load(best=best, unreadable=_warn))
+
+
+def best_trial_of(run: Run) -> Run:
+    """The run itself or, of a search, its best trial.
+
+    Raises:
+        ConfigurationError: no trial of the search has a score and weights.
+    """
+    if not (run.path / EXPERIMENT).is_file():
+        return run
+    status = RunStatus(run.experiment)
+    if status.search is None:
+        return run
+    status.take(filter(None, map(from_line, run.history())))
+    trials = {int(trial.path.name): trial for trial in run.trials if trial.checkpoints}
+    best = status.search.best(set(trials))
+    if best is None:
+        raise ConfigurationError(
+            f"{run.path}: no trial of this search has a score yet; go on later"
+        )
+    return trials[best]
+
+
+def _warn(problem: str) -> None:
+    print(f"warning: passed over {problem}", file=sys.stderr)
 
 
 def _method(name: str) -> Any:

@@ -21,8 +21,8 @@ from benchmarks.processes import free_port
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.directory import HISTORY, Run
 from genkidama.runs.history import Follower
+from genkidama.runs.run import HISTORY, Run
 from studies.scaling.figures import staleness
 from studies.scaling.machines import ROOT, Machines
 from studies.scaling.matrix import BUNDLES, DISTURBANCES, Condition, Row, contender_of

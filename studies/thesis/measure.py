@@ -29,7 +29,7 @@ from benchmarks.judging import Judge, Snapshot
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.directory import CHILDREN, Run
+from genkidama.runs.run import CHILDREN, Run
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.machine import available_cores
 from studies import store

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.judging import Judge, Snapshot, first
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.runs.play import play
+from genkidama.runs.evaluation_worker import play
 from tests.helpers import small
 
 

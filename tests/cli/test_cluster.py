@@ -16,8 +16,8 @@ import pytest
 from genkidama.cli import cluster
 from genkidama.cli.cluster import search, train
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.runs.directory import Run
 from genkidama.runs.evaluation import Evaluation
+from genkidama.runs.run import Run
 from genkidama.runtime import process as process_module
 from tests.helpers import ROOT, constant, history, small, until
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from genkidama.config.experiment import Experiment
-from genkidama.runs.directory import Run
 from genkidama.runs.evaluation import evaluate
+from genkidama.runs.run import Run
 from tests.deploy.fleet import CACHE, Fleet, base_image, requirements
 from tests.helpers import ROOT, history, until
 

@@ -29,7 +29,7 @@ from genkidama.protocol.messages import (
 )
 from genkidama.protocol.vector import DTYPE, Vector
 from genkidama.runs.checkpoint import CheckpointFolder, _checksum, load
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.rules.blend import Rule, RuleState, Update
 from genkidama.server.trial import SingleTrialRun

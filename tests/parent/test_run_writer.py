@@ -22,8 +22,8 @@ from genkidama.parent.extensions import Observer
 from genkidama.parent.parent import _store_of
 from genkidama.parent.run_writer import RunWriter
 from genkidama.protocol.shard import WHOLE
-from genkidama.runs.directory import Run
 from genkidama.runs.history import Follower
+from genkidama.runs.run import Run
 from genkidama.runs.status import RunStatus
 from genkidama.server.events import CheckpointWritten, Stopped, from_line
 from genkidama.server.parameter_server import ParameterServer

@@ -24,7 +24,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from tests.helpers import (
     PATIENCE,
     ConstantBackend,

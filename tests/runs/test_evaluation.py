@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import psutil
@@ -21,10 +24,10 @@ from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.plugins.render import window
 from genkidama.runs.checkpoint import save
-from genkidama.runs.directory import Run
-from genkidama.runs.evaluation import Evaluation, Evaluations, evaluate
-from genkidama.runs.play import play
+from genkidama.runs.evaluation import Evaluation, Evaluations, _answers, _ignore, evaluate
+from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
+from genkidama.runs.run import Run
 from genkidama.runs.run import Run as Result
 from tests.helpers import ROOT, command, small, until, untrained
 
@@ -168,7 +171,7 @@ def test_episodes_begin_where_they_are_told_and_the_best_checkpoint_is_chosen(
         answer = {"threshold": None, "environment": "CartPole-v1", "greedy": False}
         return [answer | {"returns": [means[path]] * len(share)} for share in shares]
 
-    monkeypatch.setattr("genkidama.runs.evaluation.play", played)
+    monkeypatch.setattr("genkidama.runs.evaluation.play_shares", played)
     chosen = evaluate(run, episodes=4, choose=2, cores=1)
     assert judged == [*means, run.checkpoints[0]]
     assert (chosen.checkpoint, chosen.mean) == (run.checkpoints[0], 9.0)
@@ -250,7 +253,7 @@ def test_an_evaluation_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
             "playing episodes fails: ValueError: the cable is loose (tests/tiny.py:60, in _meet); "
             "the whole traceback is in {log}",
         ),
-        pytest.param(  # tests/runs/test_evaluation_workers.py has it without torch
+        pytest.param(
             "kill",
             "a process that plays evaluation episodes ended: killed (SIGKILL), perhaps for want of "
             "memory: it said nothing",
@@ -384,3 +387,61 @@ def test_what_is_no_run_and_no_checkpoint_is_the_users_mistake(tmp_path: Path) -
     (tmp_path / "some.safetensors").write_text("no weights")
     with pytest.raises(ConfigurationError, match="not a readable checkpoint"):
         evaluate(tmp_path / "some.safetensors")
+
+
+@contextmanager
+def saying(*codes: str) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[IO[bytes]]]]:
+    """Processes that run these lines of Python, and what they write to standard error."""
+    with ExitStack() as stack:
+        said = [stack.enter_context(tempfile.TemporaryFile()) for _ in codes]
+        yield (
+            [
+                stack.enter_context(
+                    subprocess.Popen(
+                        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=file
+                    )
+                )
+                for code, file in zip(codes, said, strict=True)
+            ],
+            [*said],
+        )
+
+
+def test_each_return_is_told_as_it_comes_and_the_last_line_is_the_answer(tmp_path: Path) -> None:
+    told: list[float] = []
+    first, second = """print("1.5\\nNaN\\n{\\"returns\\": [1.5]}")""", "print(2.5); print({})"
+    with saying(first, second) as (processes, said):
+        answers = _answers(processes, said, told.append, tmp_path)
+    assert answers == [{"returns": [1.5]}, {}]
+    assert sorted(value for value in told if value == value) == [1.5, 2.5] and len(told) == 3
+
+
+def test_a_watcher_that_fails_ends_the_processes(tmp_path: Path) -> None:
+    def watch(value: float) -> None:
+        raise KeyError("my bug")
+
+    with saying("print(1.0, flush=True); import time; time.sleep(60)") as (processes, said):
+        with pytest.raises(KeyError):
+            _answers(processes, said, watch, tmp_path)
+        assert processes[0].wait() == -9
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "kept"),
+    [
+        ("1 / 0", "exit code 1: ZeroDivisionError: division by zero; the whole traceback", True),
+        ("import os; os.kill(os.getpid(), 9)", "killed (SIGKILL), perhaps for want of", False),
+        ("", "exit code 0: it said nothing", False),
+    ],
+)
+def test_what_dies_says_of_what_and_a_traceback_is_kept(
+    tmp_path: Path, code: str, words: str, kept: bool
+) -> None:
+    with saying(code) as (processes, said), pytest.raises(EnvironmentFailure) as raised:
+        _answers(processes, said, _ignore, tmp_path / "logs")
+    assert words in str(raised.value)
+    log = tmp_path / "logs" / "evaluation.log"
+    assert log.exists() == kept
+    if kept:
+        assert str(raised.value).endswith(f"is in {log}")
+        assert log.read_text().startswith("Traceback ")

@@ -15,7 +15,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.runs import checkpoint as checkpoints
-from genkidama.runs.play import play_episode
+from genkidama.runs.evaluation_worker import play_episode
 from genkidama.runs.policy import Policy
 from tests.helpers import untrained
 

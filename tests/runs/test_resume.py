@@ -13,7 +13,6 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs import resume
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.directory import Run
 from genkidama.runs.history import History
 from genkidama.runs.resume import (
     finished,
@@ -21,6 +20,7 @@ from genkidama.runs.resume import (
     prepare_directory,
     resumable,
 )
+from genkidama.runs.run import Run
 from tests.helpers import small, untrained
 
 

@@ -15,7 +15,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import GenkidamaError
 from genkidama.protocol.vector import DTYPE, Vector
 from genkidama.runs.checkpoint import load
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from tests.child.talking import child_of
 from tests.helpers import (
     ConstantBackend,

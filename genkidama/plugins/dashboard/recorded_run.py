@@ -11,8 +11,8 @@ import msgspec
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
-from genkidama.runs.directory import HISTORY, Run
 from genkidama.runs.history import Follower
+from genkidama.runs.run import HISTORY, Run
 from genkidama.runs.status import RunStatus
 from genkidama.server.events import Event, from_line
 

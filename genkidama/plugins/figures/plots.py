@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.diagnostics import DIAGNOSTICS
 from genkidama.runs.curves import AXES, band, columns, measured
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 
 __all__ = ["Series", "draw_curves", "draw_densities", "draw_diagnostics", "draw_runs", "series_of"]
 

@@ -41,7 +41,7 @@ from genkidama.plugins.hypertrick.study import (
     read,
     storage_url,
 )
-from genkidama.runs.directory import Run, trial_folder
+from genkidama.runs.run import Run, trial_folder
 
 __all__ = ["report", "report_of", "text"]
 

@@ -42,7 +42,7 @@ from genkidama.plugins.hypertrick.records import (
 from genkidama.plugins.hypertrick.rule import Mode
 from genkidama.plugins.hypertrick.search import SearchTrial
 from genkidama.plugins.hypertrick.settings import Dimension, parse_space
-from genkidama.runs.directory import STUDY
+from genkidama.runs.run import STUDY
 from genkidama.runtime.import_strings import is_import_string, load_object
 
 try:

@@ -28,7 +28,7 @@ from genkidama.plugins.hypertrick.search import Search, SearchTrial
 from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runs.checkpoint import CheckpointFolder
-from genkidama.runs.directory import CHECKPOINTS, EXPERIMENT, TRIALS, trial_folder
+from genkidama.runs.run import CHECKPOINTS, EXPERIMENT, TRIALS, trial_folder
 from genkidama.runtime.files import write_atomically
 from genkidama.server.child_record import restore_children
 from genkidama.server.events import Resumed

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from genkidama.errors import EnvironmentFailure
-from genkidama.runs.directory import HISTORY, LOGS, STUDY
 from genkidama.runs.history import whole_length
+from genkidama.runs.run import HISTORY, LOGS, STUDY
 from genkidama.runtime.files import hint, make_folder, write_atomically
 from genkidama.runtime.pacing import Once
 from genkidama.server.events import Stopped, from_line

@@ -16,8 +16,7 @@ from genkidama.config.formatting import one_line, plural
 from genkidama.errors import EnvironmentFailure, GenkidamaError
 from genkidama.plugins.ray.copies import RunCopy
 from genkidama.plugins.ray.node import GRACE_SECONDS, Host, ParentHost, Report, files
-from genkidama.runs.directory import HISTORY, SETTINGS
-from genkidama.runs.run import Run
+from genkidama.runs.run import HISTORY, SETTINGS, Run
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.process import failure, losses
 

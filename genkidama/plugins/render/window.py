@@ -21,9 +21,8 @@ from genkidama.plugins.render.film import (
     without_screen,
 )
 from genkidama.plugins.render.pictures import Moment, action_names, make_pictured, moments, pace
-from genkidama.runs.directory import Run
 from genkidama.runs.policy import Policy
-from genkidama.runs.selection import weights_of
+from genkidama.runs.run import Run, weights_of
 
 __all__ = ["play"]
 

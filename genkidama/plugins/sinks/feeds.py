@@ -26,7 +26,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.sinks import services
 from genkidama.plugins.sinks.services import Point, RunInfo, plain_name
 from genkidama.protocol.diagnostics import DIAGNOSTICS
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from genkidama.runs.status import RunStatus
 from genkidama.runtime.import_strings import is_import_string, load_object
 from genkidama.runtime.user_errors import describe_error

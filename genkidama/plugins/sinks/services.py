@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from genkidama.config.experiment import Experiment
-from genkidama.runs.directory import SETTINGS, Run
+from genkidama.runs.run import SETTINGS, Run
 
 __all__ = ["MLflow", "Point", "RunInfo", "TensorBoard", "Trackio", "WandB", "plain_name"]
 

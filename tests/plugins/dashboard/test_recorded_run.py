@@ -8,7 +8,7 @@ import pytest
 
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.dashboard.recorded_run import RecordedRun, find_runs
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from genkidama.server.events import as_lines
 from tests.plugins.dashboard.stories import BEGAN, began, exchange, plain
 

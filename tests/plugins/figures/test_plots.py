@@ -15,9 +15,9 @@ from genkidama.plugins.figures import plots
 from genkidama.plugins.figures.plots import Series, draw_diagnostics, draw_runs, series_of
 from genkidama.plugins.figures.verbs import OVER, run_plot
 from genkidama.runs.curves import AXES
-from genkidama.runs.directory import Run
 from genkidama.runs.evaluation import Evaluation
 from genkidama.runs.figure_style import COLOURS
+from genkidama.runs.run import Run
 from tests.runs.test_curves import exchange
 
 

@@ -22,7 +22,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 import genkidama
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from tests.helpers import ROOT, constant, history, small, until
 from tests.small_disk import disk_of, fill, possible
 

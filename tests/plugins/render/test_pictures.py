@@ -15,7 +15,7 @@ from genkidama.config.sections import Environment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.plugins.render.pictures import action_names, make_pictured, moments, pace
-from genkidama.runs.play import play
+from genkidama.runs.evaluation_worker import play
 from genkidama.runs.policy import Policy
 from tests.helpers import ROOT, small, untrained
 

@@ -11,9 +11,8 @@ import pytest
 import genkidama
 from genkidama.errors import ConfigurationError
 from genkidama.plugins.render.window import play
-from genkidama.runs.directory import trial_folder
-from genkidama.runs.play import play as evaluated
-from genkidama.runs.run import Run
+from genkidama.runs.evaluation_worker import play as evaluated
+from genkidama.runs.run import Run, trial_folder
 from tests.films import decoded
 from tests.helpers import small, untrained
 

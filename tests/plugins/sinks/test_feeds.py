@@ -15,7 +15,7 @@ from genkidama.errors import ConfigurationError
 from genkidama.plugins.sinks import feeds
 from genkidama.plugins.sinks.feeds import SINKS, Feeds, Points, sink_maker
 from genkidama.plugins.sinks.services import Point, RunInfo
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from genkidama.server.events import Event, as_lines
 from tests.helpers import ROOT, small
 from tests.stories import PLAN, exchange, join, measures, report

@@ -16,7 +16,7 @@ import pytest
 from genkidama.cli.parser import make_parser
 from genkidama.plugins.sinks.services import MLflow, Point, RunInfo, Trackio, WandB
 from genkidama.plugins.sinks.verbs import run_export
-from genkidama.runs.directory import Run
+from genkidama.runs.run import Run
 from genkidama.server.events import as_lines
 from tests.helpers import small
 from tests.stories import exchange, join, measures

@@ -1,8 +1,8 @@
-"""Playing episodes with fixed weights, to see how good they are.
+"""Episodes played with fixed weights: one process' share of an evaluation.
 
-`python -m genkidama.runs.play`: one process' share of an evaluation, which
-`genkidama.runs.evaluation_workers` starts; the request comes as JSON on standard input. Each return
-goes to standard output as it comes, a line of JSON, and in the end the answer, in the last line.
+`genkidama.runs.evaluation` starts `python -m genkidama.runs.evaluation_worker`. The request comes
+as JSON on standard input. Each return goes to standard output at once, a line of JSON, and the
+answer at the end, in the last line.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Network
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.runs.play import play, play_episode
+from genkidama.runs.evaluation_worker import play, play_episode
 from tests.environments import BANDIT_BEST
 
 #: Sampled and greedy play differ, and so do episodes: the weights are random, not small.
