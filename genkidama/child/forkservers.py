@@ -29,4 +29,4 @@ def _of_agents(_: Experiment) -> dict[str, str]:
 
 #: Where cores are born, with torch, and where agents are born, without it.
 CORES = ForkServer("genkidama.child.core_forkserver", _of_cores)
-AGENTS = ForkServer("genkidama.plugins.ga3c.agent_forkserver", _of_agents)
+AGENTS = ForkServer("genkidama.plugins.ga3c.agent", _of_agents)

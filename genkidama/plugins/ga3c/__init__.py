@@ -4,15 +4,14 @@ Here processes and threads wait for each other and share memory. Only the engine
 torch and computes. Nothing here opens a file, or a socket to another machine.
 
     orchestrator process (asyncio; owns the socket; never computes): `backend.GA3C`
-      ├── nursery without torch ── agents     step environments, know no model: `agent.Agent`
+      ├── forkserver without torch ── agents    step environments, know no model: `agent.Agent`
       └── engine process, all of torch        one model on a CPU or a GPU: `engine.Engine`
             ├── predictors (threads)          prediction queue → one forward pass → actions
             └── trainers (threads)            training queue → losses → updates of the one vector
 
-Observations, actions and rewards lie in shared memory (`slots.Slots`). The two queues are pipes,
-which carry numbers of lanes and slots (`queues`) and nothing else. Predictors and trainers are in
-`threads`. `engine_process` is the backend's side of the engine, `agent_nursery` is where agents are
-born, and `adjustment` is the rule for how many there are of each.
+Observations, actions and rewards are in shared memory (`slots.Slots`). The two queues are pipes,
+which carry numbers of lanes and slots and nothing else. `adjustment` is the rule for the numbers of
+agents, predictors and trainers.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ Laws of this file:
   cuts an episode, the agent asks for V of the last observation by itself.
 - It sleeps in a read of its bell, until its predictions are there or a slot is free. The bell's end
   is the child's end.
+- Agents are forked from a server that has imported this module and has called `warm_up`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from genkidama.child.collector import check_numbers
+import genkidama.plugins.ga3c.agent  # noqa: F401  # every module that an agent needs
 from genkidama.child.worker import (
     EPISODE,
     GONE,
@@ -36,12 +37,11 @@ from genkidama.child.worker import (
     run_worker,
 )
 from genkidama.config.experiment import Experiment
-from genkidama.learning.environments import converter, make_lanes
-from genkidama.plugins.ga3c.queues import put
-from genkidama.plugins.ga3c.slots import Ends, Slots
+from genkidama.learning.environments import check_numbers, converter, make_lanes
+from genkidama.plugins.ga3c.slots import Ends, Slots, put
 from genkidama.protocol.diagnostics import Diagnostics
 
-__all__ = ["Agent", "run_agent"]
+__all__ = ["Agent", "run_agent", "warm_up"]
 
 Array = npt.NDArray[Any]
 
@@ -232,3 +232,11 @@ def run_agent(
     line = WorkerPipe(pipe, slots.stop[own], element)
     among = experiment.ga3c.max_agents
     run_worker(pipe, lambda: Agent(index, experiment, slots, ends, line, seed).run(), among)
+
+
+def warm_up(experiment: Experiment) -> None:
+    """Makes one step of the environment in the forkserver, as every agent will."""
+    lanes = make_lanes(experiment.environment, 1)
+    lanes.reset(0)
+    lanes.step([lanes.action_space.sample()])
+    lanes.close()

@@ -13,13 +13,16 @@ Laws of this file:
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
+import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,15 +36,23 @@ from genkidama.child.worker_pool import WorkerPool
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.plugins.ga3c.adjustment import Adjustment, Setting
-from genkidama.plugins.ga3c.engine_process import EngineProcess, pipe
-from genkidama.plugins.ga3c.queues import put, ring, take, waiting
-from genkidama.plugins.ga3c.rates import Rates
-from genkidama.plugins.ga3c.slots import Count, Ends, SlotLayout, Slots
+from genkidama.plugins.ga3c.slots import (
+    Count,
+    Ends,
+    SlotLayout,
+    Slots,
+    pipe,
+    put,
+    ring,
+    take,
+    waiting,
+)
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.watchdog import Watchdog
+from genkidama.runtime.worker_process import WorkerProcess, start_program
 
-__all__ = ["GA3C"]
+__all__ = ["EngineOwner", "EngineProcess", "GA3C", "Rates"]
 
 #: N_A for each core, if `ga3c.agents` is "auto".
 _AGENTS_PER_CORE = 8
@@ -338,3 +349,120 @@ class GA3C:
             end.close()
         if self._slots is not None:
             self._slots.close()
+
+
+class Rates:
+    """What the engine's threads do a second, and how large and how late their batches are."""
+
+    def __init__(self) -> None:
+        self._counted = np.zeros(len(Count), np.int64)
+        self._counted_at = 0.0
+
+    def begin(self) -> None:
+        """The first span begins now."""
+        self._counted_at = time.monotonic()
+
+    def figures(self, counters: npt.NDArray[Any]) -> dict[str, float]:
+        """What was done since the last call.
+
+        Args:
+            counters: by `Count`, of all threads together.
+        """
+        now = time.monotonic()
+        done, seconds = counters - self._counted, now - self._counted_at
+        self._counted, self._counted_at = counters, now
+        predictions, batches, rollouts, steps, updates, lag = done.tolist()
+        return {
+            "tps": rollouts / seconds,
+            "pps": predictions / seconds,
+            "updates": updates / seconds,
+            # A mean of nothing is no figure. NaN is left out.
+            "prediction_batch": predictions / batches if batches else math.nan,
+            "training_batch": steps / updates if updates else math.nan,
+            "lag": lag / steps if steps else math.nan,
+        }
+
+
+class EngineOwner(Protocol):
+    """Notices that an engine is of no use any more."""
+
+    def engine_lost(self, reason: str, alive: bool) -> None:
+        """The engine says that training cannot go on, or has ended without being asked to.
+
+        Args:
+            alive: whether it is still there.
+        """
+
+
+class EngineProcess(WorkerProcess):
+    """One engine process, running.
+
+    Args:
+        descriptors: what it inherits: the queues' and bells' ends, in the engine's order.
+        backend: whose engine it is.
+    """
+
+    def __init__(self, descriptors: Sequence[int], backend: EngineOwner) -> None:
+        super().__init__(self)
+        self._backend = backend
+        self._attached = False
+        self._published: asyncio.Future[None] | None = None
+        module = "genkidama.plugins.ga3c.engine"
+        self.start(lambda pipe: start_program(module, (os.getpid(),), pipe, *descriptors))
+
+    async def build(self, experiment: Experiment) -> tuple[Any, ...]:
+        """What the engine has built.
+
+        Returns:
+            Signature entries, the vector's bytes, facts, the device's type.
+
+        Raises:
+            ConfigurationError: it cannot build what the experiment names.
+            EnvironmentFailure: it died on the way.
+        """
+        try:
+            description = await self.describe(experiment)
+        except (EOFError, OSError):
+            raise EnvironmentFailure(
+                f"the process that holds the model died with exit code {self.wait()}; "
+                f"try `{sys.executable} -c 'import torch'` on this machine, "
+                f"and the environment {experiment.environment.id!r} by itself"
+            ) from None
+        self.listen()
+        return description
+
+    def attach(self, slots: Slots) -> None:
+        """Gives it the shared memory; from now on it can be told things."""
+        self.hand_over(slots.layout, slots.descriptor)
+        self._attached = True
+
+    def tell(self, *message: Any) -> None:
+        """Tells it to do something that needs no answer; nothing happens before it is attached."""
+        if self._attached:
+            self.send(message)
+
+    async def publish(self) -> None:
+        """Tells it to copy weights and optimizer state into the shared memory.
+
+        Returns when that is done, or the engine is gone.
+        """
+        if self._attached and not self.pipe.closed:
+            self._published = asyncio.get_running_loop().create_future()
+            self.tell("publish")
+            await self._published
+
+    def heard(self, _: WorkerProcess, message: tuple[Any, ...]) -> None:
+        """It has copied what it was to publish, or has failed."""
+        if message[0] == "failed":
+            self._backend.engine_lost(message[1], True)
+        else:
+            self._release()
+
+    def lost(self, _: WorkerProcess) -> None:
+        """It is gone."""
+        self._release()
+        self._backend.engine_lost(f"exit code {self.wait()}", False)
+
+    def _release(self) -> None:
+        if self._published is not None and not self._published.done():
+            self._published.set_result(None)

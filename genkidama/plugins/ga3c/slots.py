@@ -1,4 +1,4 @@
-"""What the agents and the engine of a child share: rollouts in slots, the weights, and counters.
+"""Shared memory and queues of a child's agents and engine: rollouts in slots, weights, counters.
 
 An agent owns E lanes, one environment each. A lane has K slots. A slot holds one rollout of up to T
 steps. A step's place in the flat arrays is its row: (lane · K + slot) · T + t.
@@ -6,17 +6,26 @@ steps. A step's place in the flat arrays is its row: (lane · K + slot) · T + t
 Laws of this file:
 - A slot belongs to its agent until its index is put into the training queue, with `busy` set. It
   belongs to its agent again when a trainer has copied it and cleared `busy`.
-- An agent asks for a prediction by `position` (the row where the observation lies), then
-  `asked` + 1, then the lane's index in the prediction queue. The answer is what stands at that row,
-  then `answered` = `asked`. So a request of an agent that has died meanwhile does no harm, nor does
-  a request that is read twice.
-- Each thread counts in a row of `counters` that is its own. A sum is added up by its reader.
+- An agent asks for a prediction by `position` (the row of the observation), then `asked` + 1, then
+  the lane's index in the prediction queue. The answer is written at that row, and then `answered` =
+  `asked`. So a request of an agent that has died meanwhile does no harm, nor does a request that is
+  read twice.
+- Each thread counts in its own row of `counters`. Whoever reads them adds them up.
+- A queue is a pipe of indices, four bytes each. Writes of so few bytes are atomic. A read takes one
+  index, or all that are there up to a maximum, and sleeps while there is none. Nothing is pickled.
+- A bell is a pipe of meaningless bytes. It says "look again"; ringing once too often does no harm.
 """
 
 from __future__ import annotations
 
+import array
+import fcntl
+import os
+import termios
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -26,7 +35,18 @@ import numpy.typing as npt
 from genkidama.protocol.diagnostics import SHAPE
 from genkidama.runtime.shared_block import Block
 
-__all__ = ["Count", "Ends", "SlotLayout", "Slots"]
+__all__ = [
+    "Count",
+    "Ends",
+    "LEAVE",
+    "SlotLayout",
+    "Slots",
+    "pipe",
+    "put",
+    "ring",
+    "take",
+    "waiting",
+]
 
 Array = npt.NDArray[Any]
 
@@ -174,3 +194,47 @@ class Ends:
     predictions: Connection
     training: Connection
     bell: Connection
+
+
+#: The index that tells the thread which takes it to end.
+LEAVE = 2**32 - 1
+
+_INDEX = np.dtype("<u4")
+
+
+def pipe() -> tuple[Connection, Connection]:
+    """A one-way pipe: the end to read, the end to write."""
+    reader, writer = Pipe(duplex=False)
+    return reader, writer
+
+
+def put(queue: int, indices: Iterable[int]) -> None:
+    """Appends indices to the queue with this descriptor, together."""
+    os.write(queue, array.array("I", indices).tobytes())
+
+
+def take(queue: int, most: int) -> npt.NDArray[np.uint32]:
+    """One index, and all others that are there, up to `most`; sleeps until there is one.
+
+    Raises:
+        EOFError: no process is left that could put any.
+    """
+    taken = os.read(queue, _INDEX.itemsize * most)
+    if not taken:
+        raise EOFError
+    return np.frombuffer(taken, _INDEX)
+
+
+def waiting(queue: int) -> int:
+    """How many indices are in the queue."""
+    count = array.array("i", [0])
+    fcntl.ioctl(queue, termios.FIONREAD, count)
+    return count[0] // _INDEX.itemsize
+
+
+def ring(bell: int) -> None:
+    """Wakes the process that sleeps in a read of this bell. One that is gone needs no waking."""
+    try:
+        os.write(bell, b"\0")
+    except (BrokenPipeError, BlockingIOError):  # the latter: it has not looked for 64 KiB of bells
+        return

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from genkidama.config.experiment import Experiment
-from genkidama.plugins.ga3c.engine_process import EngineProcess, pipe
-from genkidama.plugins.ga3c.queues import put
-from genkidama.plugins.ga3c.slots import SlotLayout, Slots
+from genkidama.plugins.ga3c.backend import EngineProcess
+from genkidama.plugins.ga3c.slots import SlotLayout, Slots, pipe, put
 from genkidama.protocol.vector import DTYPE, Signature
 
 __all__ = ["EXPERIMENT", "Started"]

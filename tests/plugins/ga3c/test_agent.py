@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,9 +19,9 @@ from hypothesis import strategies as st
 
 from genkidama.child.capacity import GROWTH_BYTES
 from genkidama.child.worker import EPISODE, FAILED, PROGRESS, READY, RECORD, RECYCLED, REPORT_STEPS
-from genkidama.plugins.ga3c.agent import _LOOK_STEPS, run_agent
-from genkidama.plugins.ga3c.queues import waiting
-from tests.helpers import PATIENCE, ROOT
+from genkidama.plugins.ga3c.agent import _LOOK_STEPS, run_agent, warm_up
+from genkidama.plugins.ga3c.slots import waiting
+from tests.helpers import PATIENCE, ROOT, small
 from tests.plugins.ga3c.numbered import Numbered, Step, story
 from tests.plugins.ga3c.yard import GAMMA, Acting, Submitted, Yard, acting
 
@@ -427,3 +428,30 @@ def test_one_whose_environment_raises_says_why_and_ends(
         agent.join(PATIENCE)
         assert agent.exitcode == 1
     assert "Traceback" in capfd.readouterr().err
+
+
+DONE: list[str] = []
+
+
+class Watched(gymnasium.Env[Any, Any]):
+    """Notes what is done with it."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        DONE.append("reset")
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        DONE.append("step")
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+    def close(self) -> None:
+        DONE.append("close")
+
+
+def test_the_environment_makes_one_step_and_is_closed() -> None:
+    DONE.clear()
+    warm_up(small(environment={"id": f"{__name__}:Watched"}))
+    assert DONE == ["reset", "step", "close"]

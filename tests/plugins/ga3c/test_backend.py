@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +23,8 @@ import pytest_asyncio
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.ga3c.backend import GA3C
+from genkidama.plugins.ga3c import backend
+from genkidama.plugins.ga3c.backend import GA3C, Rates
 from genkidama.plugins.ga3c.slots import Count
 from genkidama.protocol.vector import Vector
 from tests.child.problems import bandit_solved, corridor_solved
@@ -415,3 +417,20 @@ CHILDS_EXPERIMENT = f"""
 from genkidama.config.experiment import Experiment
 bandit = lambda: Experiment.from_dict({bandit().to_dict()!r})
 """
+
+
+def test_rates_are_those_since_the_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 10.0
+    monkeypatch.setattr(backend.time, "monotonic", lambda: now)
+    found = Rates()
+    found.begin()
+    counters = np.zeros(len(Count), np.int64)
+    counters[:] = [60, 20, 8, 40, 4, 80]
+    now = 12.0
+    expected = {"tps": 4.0, "pps": 30.0, "updates": 2.0}
+    means = {"prediction_batch": 3.0, "training_batch": 10.0, "lag": 2.0}
+    assert found.figures(counters) == expected | means
+    now = 13.0
+    later = found.figures(counters.copy())
+    assert later["tps"] == later["pps"] == later["updates"] == 0.0
+    assert all(math.isnan(later[name]) for name in means)

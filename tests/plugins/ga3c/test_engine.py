@@ -1,32 +1,964 @@
-"""The engine: its device, what it cannot build, and its threads."""
+"""The engine: its threads on shared memory, its device, and the process."""
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from genkidama import Network
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Algorithm
 from genkidama.errors import ConfigurationError
+from genkidama.learning.environments import columns, make_environment
 from genkidama.learning.model import Model
+from genkidama.learning.optimizers import STATE_ROWS
 from genkidama.learning.rollout import Rollout
-from genkidama.plugins.ga3c.engine import Engine, _device
-from genkidama.plugins.ga3c.engine_process import pipe
-from genkidama.plugins.ga3c.queues import put
-from genkidama.plugins.ga3c.slots import Count, SlotLayout, Slots
-from genkidama.plugins.ga3c.threads import Predictor, Trainer
+from genkidama.plugins.ga3c.engine import Engine, Predictor, Shared, Trainer, _device
+from genkidama.plugins.ga3c.slots import LEAVE, Count, SlotLayout, Slots, pipe, put, waiting
 from genkidama.protocol.vector import Signature
-from tests.helpers import PATIENCE, ROOT, until
-from tests.plugins.ga3c.starter import EXPERIMENT
+from tests.helpers import PATIENCE, ROOT, eventually, starting, until
+from tests.plugins.ga3c.starter import EXPERIMENT, Started
+
+Array = npt.NDArray[Any]
+
+#: Rates and rewards are large: an update moves the numbers by more than the last digits, in which
+#: sums of another order differ.
+RATE = 0.05
+
+
+def experiment(
+    name: str = "Bandit", options: dict[str, Any] | None = None, **sections: dict[str, Any]
+) -> Experiment:
+    """A tiny network, and sums over the steps; sections are merged key by key."""
+    settings: dict[str, Any] = {
+        "environment": {"id": f"tests.environments:{name}", "options": options or {}},
+        "network": {"hidden": [6]},
+        "algorithm": {"name": "a3c", "gamma": 0.9, "batch_size": 4, "reduction": "sum"},
+        "optimizer": {"name": "sgd", "learning_rate": RATE},
+        "child": {"backend": "ga3c", "exchange": "free"},
+        "ga3c": {"rollouts": 4},
+    }
+    for name, section in sections.items():
+        settings[name] = {**settings.get(name, {}), **section}
+    return Experiment.from_dict(settings)
+
+
+class Bench:
+    """All that threads need of an engine, and the agents' ends of it.
+
+    Args:
+        settings: the experiment.
+        agents: N_A.
+    """
+
+    def __init__(self, settings: Experiment, agents: int = 8) -> None:
+        self.experiment = settings
+        self.spaces = make_environment(settings.environment)
+        #: A model of the test's own.
+        self.model = Model(settings, self.spaces)
+        space = self.spaces.observation_space
+        self.slots = slots = Slots(
+            SlotLayout(
+                agents=agents,
+                environments=settings.ga3c.environments,
+                rollouts=settings.ga3c.rollouts,
+                steps=settings.algorithm.batch_size,
+                observation_shape=space.shape or (),
+                observation_type=str(space.dtype),
+                action_columns=columns(self.spaces.action_space),
+                size=self.model.signature.size,
+                trainable=self.model.trainable,
+                state_rows=STATE_ROWS[settings.optimizer.name],
+                threads=8,
+            )
+        )
+        rng = np.random.default_rng(0)
+        slots.weights[: self.model.trainable] = rng.normal(0.0, 0.5, self.model.trainable)
+        self.predictions, self.training = pipe(), pipe()
+        self.bells = [pipe() for _ in range(agents)]
+        self.shared = Shared(
+            settings,
+            self.spaces,
+            torch.device("cpu"),
+            slots,
+            torch.from_numpy(slots.weights),
+            torch.from_numpy(slots.state),
+            *(end.fileno() for end in (*self.predictions, *self.training)),
+            [bell.fileno() for _, bell in self.bells],
+        )
+        self.failures: list[Exception] = []
+        self.threads: list[Predictor | Trainer] = []
+
+    def start(self, *kinds: type[Predictor] | type[Trainer]) -> None:
+        """Starts threads, the n-th with row n of the counters."""
+        for kind in kinds:
+            self.threads.append(
+                kind(
+                    self.shared,
+                    len(self.threads),
+                    (1, 2, 3, len(self.threads)),
+                    self,
+                )
+            )
+            self.threads[-1].start()
+
+    def thread_failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+    def end(self) -> None:
+        """Has all threads leave after what is in their queues."""
+        at_work = [thread for thread in self.threads if thread.is_alive()]
+        for thread in at_work:
+            put(
+                self.shared.predictions_in
+                if isinstance(thread, Predictor)
+                else self.shared.training_in,
+                (LEAVE,),
+            )
+        for thread in at_work:
+            thread.join(PATIENCE)
+            assert not thread.is_alive(), f"{thread} has not left"
+
+    def close(self) -> None:
+        self.end()
+        for end in (
+            *self.predictions,
+            *self.training,
+            *(end for bell in self.bells for end in bell),
+        ):
+            end.close()
+        self.slots.close()
+
+    def count(self, what: Count) -> int:
+        return int(self.slots.counters[:, what].sum())
+
+    def rung(self, agent: int) -> int:
+        """How often its bell has rung since the last look."""
+        end = self.bells[agent][0]
+        return len(os.read(end.fileno(), 4096)) if end.poll() else 0
+
+    # Predictions.
+
+    def ask(self, lanes: Sequence[int], seen: Array) -> None:
+        """Has observations predicted, each at the first row of its lane; sleeps as agents do."""
+        self.question(
+            lanes,
+            seen,
+            [lane * self.slots.layout.rollouts * self.slots.layout.steps for lane in lanes],
+        )
+        for lane in lanes:
+            while self.slots.answered[lane] != self.slots.asked[lane]:
+                bell = self.bells[lane // self.slots.layout.environments][0]
+                assert bell.poll(PATIENCE), "no answer"
+                os.read(bell.fileno(), 4096)
+
+    def question(self, lanes: Sequence[int], seen: Array, rows: Sequence[int]) -> None:
+        """Asks for predictions at these rows."""
+        slots = self.slots
+        slots.observations[rows] = seen
+        slots.position[lanes] = rows
+        slots.asked[lanes] += 1
+        put(self.shared.predictions_in, lanes)
+
+    # Rollouts.
+
+    def fill(self, slot: int, steps: Steps) -> None:
+        """Puts a rollout into a slot, as an agent and a predictor do."""
+        slots = self.slots
+        assert not slots.busy[slot]
+        start = slot * slots.layout.steps
+        rows = slice(start, start + len(steps.rewards))
+        slots.observations[rows], slots.actions[rows], slots.rewards[rows] = (
+            steps.observations,
+            steps.actions,
+            steps.rewards,
+        )
+        slots.discounted[rows], slots.log_mu[rows], slots.born[rows] = (
+            steps.discounted,
+            steps.log_mu,
+            steps.born,
+        )
+        # What lies behind a shorter rollout is none of it.
+        behind = slice(rows.stop, start + slots.layout.steps)
+        (
+            slots.observations[behind],
+            slots.rewards[behind],
+            slots.discounted[behind],
+            slots.born[behind],
+        ) = 99.0, 99.0, 99.0, -99
+        slots.lengths[slot], slots.cut[slot] = len(steps.rewards), steps.cut
+        slots.bootstraps[slot] = steps.bootstrap
+        slots.busy[slot] = True
+
+    def submit(self, rollouts: Sequence[Steps]) -> None:
+        """Puts rollouts into the first slots and the slots into the training queue."""
+        for slot, steps in enumerate(rollouts):
+            self.fill(slot, steps)
+        put(self.shared.training_in, range(len(rollouts)))
+
+
+@contextmanager
+def at_work(settings: Experiment, agents: int = 8) -> Iterator[Bench]:
+    """A bench whose threads have all left at the end.
+
+    None of them leaves by an error that the test has not looked at.
+    """
+    bench = Bench(settings, agents)
+    try:
+        yield bench
+    finally:
+        bench.close()
+    assert not bench.failures
+
+
+# What must come of it.
+
+
+@dataclass
+class Steps:
+    """A rollout of n steps as a person would note it."""
+
+    #: (n, …), (n, columns) and (n,).
+    observations: Array
+    actions: Array
+    rewards: Array
+    #: Discounted returns of the episode so far.
+    discounted: Array
+    log_mu: Array
+    #: Updates when each was predicted.
+    born: list[int]
+    cut: bool
+    #: V of what follows; what stands there without a cut does not count.
+    bootstrap: float
+
+
+def steps(n: int, seed: int = 0, cut: bool = True, continuous: bool = False, **given: Any) -> Steps:
+    """Random ones, but for what is given."""
+    rng = np.random.default_rng((n, seed))
+    return replace(
+        Steps(
+            observations=rng.normal(size=(n, 1 if continuous else 3)).astype(np.float32),
+            actions=rng.normal(size=(n, 1)).astype(np.float32)
+            if continuous
+            else rng.integers(3, size=(n, 1)).astype(np.float32),
+            rewards=rng.normal(size=n).astype(np.float32),
+            discounted=rng.normal(size=n).astype(np.float32),
+            log_mu=np.log(rng.uniform(0.1, 0.9, size=n)).astype(np.float32),
+            born=[0] * n,
+            cut=cut,
+            bootstrap=float(np.float32(rng.normal())),
+        ),
+        **given,
+    )
+
+
+class Oracle:
+    """Updates as their definitions have them, one step at a time.
+
+    Distributions and derivatives are torch's own.
+    """
+
+    def __init__(self, bench: Bench) -> None:
+        self.settings, self.model = bench.experiment, Model(bench.experiment, bench.spaces)
+        self.model.vector.copy_(torch.from_numpy(bench.slots.weights))
+        self.weights = self.model.numbers
+
+    def policy(self, outputs: Tensor) -> torch.distributions.Distribution:
+        if self.settings.environment.id.endswith("Endless"):
+            mean, log_deviation = outputs.chunk(2)
+            return torch.distributions.Independent(
+                torch.distributions.Normal(mean, log_deviation.exp()), 1
+            )
+        return torch.distributions.Categorical(logits=outputs)
+
+    def log_probability(self, outputs: Tensor, action: Array) -> Tensor:
+        policy = self.policy(outputs)
+        taken = torch.from_numpy(action)
+        return policy.log_prob(
+            taken[0] if isinstance(policy, torch.distributions.Categorical) else taken
+        )
+
+    def targets(
+        self, rollout: Steps, rewards: list[float], values: list[float], log_pi: list[float]
+    ) -> tuple[list[float], list[float]]:
+        """What each step's value should be, and its advantage.
+
+        n-step returns, or V-trace's (Espeholt et al. 2018, eq. 1 and §4.2).
+        """
+        algorithm, n = self.settings.algorithm, len(rewards)
+        gamma, end = algorithm.gamma, rollout.bootstrap if rollout.cut else 0.0
+        if not algorithm.vtrace:
+            returns = [
+                sum(gamma**k * rewards[t + k] for k in range(n - t)) + gamma ** (n - t) * end
+                for t in range(n)
+            ]
+            return returns, [returns[t] - values[t] for t in range(n)]
+        ratios = [float(np.exp(log_pi[t] - rollout.log_mu[t])) for t in range(n)]
+        rho, c = (
+            [min(limit, ratio) for ratio in ratios]
+            for limit in (algorithm.vtrace_rho, algorithm.vtrace_c)
+        )
+        delta = [rewards[t] + gamma * ([*values, end][t + 1]) - values[t] for t in range(n)]
+        targets = [
+            values[t]
+            + sum(
+                gamma ** (k - t) * float(np.prod(c[t:k])) * rho[k] * delta[k] for k in range(t, n)
+            )
+            for t in range(n)
+        ]
+        return targets, [
+            rho[t] * (rewards[t] + gamma * [*targets, end][t + 1] - values[t]) for t in range(n)
+        ]
+
+    def statistics(self, name: str, data: Array) -> tuple[Array, Array]:
+        """Mean and deviation by the statistics in the vector, to which the data are added then."""
+        count, *sums = np.float64(self.weights[self.model.signature.slices[f"statistics.{name}"]])
+        width = len(sums) // 2
+        mean, squares = (
+            np.array(sums[:width]) / max(count, 1),
+            np.array(sums[width:]) / max(count, 1),
+        )
+        self.weights[self.model.signature.slices[f"statistics.{name}"]] += [
+            len(data),
+            *data.sum(0),
+            *np.square(data).sum(0),
+        ]
+        return (
+            (mean, np.sqrt(squares - mean**2)) if count > 1 else (np.zeros(width), np.ones(width))
+        )
+
+    def update(self, rollouts: list[Steps], progress: float = 0.0) -> None:
+        """The step of the weights that all of these make together."""
+        settings, algorithm, optimizer = (
+            self.settings,
+            self.settings.algorithm,
+            self.settings.optimizer,
+        )
+        seen = np.concatenate([rollout.observations for rollout in rollouts])
+        if settings.environment.normalize_observations:
+            mean, deviation = self.statistics("observations", seen)
+            seen = ((seen - mean) / deviation).astype(np.float32)
+        scale = settings.environment.reward_scale
+        if settings.environment.normalize_rewards:
+            discounted = np.concatenate([rollout.discounted for rollout in rollouts])[:, None]
+            self.statistics("returns", discounted)
+            scale /= self.statistics("returns", discounted[:0])[1][0]
+        clip = settings.environment.clip_rewards or np.inf
+        entropy_weight = algorithm.entropy_coefficient
+        rate = optimizer.learning_rate
+        if algorithm.entropy_schedule == "linear":
+            entropy_weight = (
+                1 - progress
+            ) * entropy_weight + progress * algorithm.final_entropy_coefficient
+        if optimizer.schedule == "linear":
+            rate = (1 - progress) * rate + progress * optimizer.final_learning_rate
+        loss, count = torch.zeros(()), 0
+        for rollout in rollouts:
+            n = len(rollout.rewards)
+            said = [
+                self.model.network(torch.from_numpy(seen[count + t : count + t + 1]).float())
+                for t in range(n)
+            ]
+            outputs, values = [some[0] for some, _ in said], [value[0] for _, value in said]
+            log_pi = [self.log_probability(outputs[t], rollout.actions[t]) for t in range(n)]
+            rewards = [float(np.clip(reward * scale, -clip, clip)) for reward in rollout.rewards]
+            targets, advantages = self.targets(
+                rollout, rewards, [v.item() for v in values], [p.item() for p in log_pi]
+            )
+            for t in range(n):
+                loss = (
+                    loss
+                    + algorithm.value_coefficient * (targets[t] - values[t]) ** 2
+                    - log_pi[t] * advantages[t]
+                )
+                loss = loss - entropy_weight * self.policy(outputs[t]).entropy()
+            count += n
+        if algorithm.reduction == "mean":
+            loss = loss / count
+        gradient = torch.cat(
+            [
+                part.reshape(-1)
+                for part in torch.autograd.grad(loss, list(self.model.network.parameters()))
+            ]
+        )
+        if algorithm.max_gradient_norm:
+            gradient = gradient * min(1.0, algorithm.max_gradient_norm / float(gradient.norm()))
+        self.model.vector[: self.model.trainable] -= rate * gradient
+
+
+def learn(bench: Bench, rollouts: Sequence[Steps], progress: float = 0.0) -> Oracle:
+    """Has one trainer learn from all of these and leave, and compares the outcome with an oracle.
+
+    Returns the oracle.
+    """
+    least = max(1, bench.experiment.ga3c.training_batch)
+    oracle, before = Oracle(bench), bench.slots.weights.copy()
+    bench.slots.progress[0] = progress
+    bench.submit(rollouts)
+    bench.start(Trainer)
+    bench.end()
+    groups: list[list[Steps]] = [[]]
+    for rollout in rollouts:
+        if sum(len(other.rewards) for other in groups[-1]) >= least:
+            groups.append([])
+        groups[-1].append(rollout)
+    for group in groups:
+        oracle.update(group, progress)
+    assert not bench.slots.busy.any()
+    assert [bench.count(what) for what in (Count.ROLLOUTS, Count.STEPS, Count.UPDATES)] == [
+        len(rollouts),
+        sum(len(rollout.rewards) for rollout in rollouts),
+        len(groups),
+    ]
+    change, expected = bench.slots.weights - before, oracle.weights - before
+    np.testing.assert_allclose(
+        change, expected, rtol=1e-3, atol=1e-5 * max(1.0, np.abs(expected).max())
+    )
+    assert np.abs(expected[: bench.model.trainable]).max() > 1e-3
+    return oracle
+
+
+def observations(count: int, seed: int = 1) -> Array:
+    return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+
+
+def outputs_and_values(bench: Bench, seen: Array) -> tuple[Tensor, Tensor]:
+    """What the network says of observations with the weights as they are now, one by one."""
+    bench.model.vector.copy_(torch.from_numpy(bench.slots.weights))
+    with torch.no_grad():
+        said = [
+            bench.model.network(torch.from_numpy(observation[None]).float()) for observation in seen
+        ]
+    return torch.cat([outputs for outputs, _ in said]), torch.cat([values for _, values in said])
+
+
+def decide(bench: Bench, logits: Sequence[float]) -> None:
+    """Gives the network's policy these outputs, whatever it sees."""
+    part = bench.model.signature.slices
+    bench.slots.weights[part["policy.2.weight"]] = 0.0
+    bench.slots.weights[part["policy.2.bias"]] = logits
+
+
+# Predictors.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_answers_are_what_the_network_says_of_these_observations(dtype: str) -> None:
+    with at_work(experiment(options={"dtype": dtype}, ga3c={"environments": 2})) as bench:
+        slots = bench.slots
+        lanes, seen = (
+            [9, 2, 3, 14],
+            observations(4) if dtype == "float32" else np.arange(12, dtype=np.uint8).reshape(4, 3),
+        )
+        rows = [9 * 16 + 5, 2 * 16, 3 * 16 + 15, 14 * 16 + 1]
+        slots.counters[5, Count.UPDATES] = 17
+        decide(bench, [0.0, 0.0, 1e4])
+        bench.question(lanes, seen, rows)
+        bench.start(Predictor)
+        bench.end()
+        np.testing.assert_allclose(
+            slots.values[rows], outputs_and_values(bench, seen)[1], rtol=1e-4
+        )
+        assert slots.actions[rows].tolist() == [[2.0]] * 4
+        assert slots.born[rows].tolist() == [17] * 4
+        assert not slots.log_mu.any()  # nobody needs it
+        # Nothing else was touched.
+        others = np.setdiff1d(np.arange(len(slots.values)), rows)
+        assert not any(
+            part[others].any()
+            for part in (slots.actions, slots.values, slots.born, slots.observations)
+        )
+        assert (
+            slots.answered[lanes].tolist() == [1] * 4 and not np.delete(slots.answered, lanes).any()
+        )
+        assert (bench.count(Count.PREDICTIONS), slots.counters[0, Count.PREDICTIONS]) == (4, 4)
+        # Two lanes are an agent's: 2 and 3 belong to 1, 9 to 4, 14 to 7.
+        assert [bool(bench.rung(agent)) for agent in range(8)] == [
+            False,
+            True,
+            False,
+            False,
+            True,
+            False,
+            False,
+            True,
+        ]
+
+
+def test_actions_are_distributed_as_the_policy_and_their_probabilities_are_noted() -> None:
+    with at_work(experiment(algorithm={"vtrace": True}), agents=256) as bench:
+        logits = np.array([1.0, -0.5, 0.2])
+        log_pi = logits - np.log(np.exp(logits).sum())
+        decide(bench, logits.tolist())
+        bench.start(Predictor, Predictor)
+        lanes, rows = range(256), [lane * 16 for lane in range(256)]
+        taken: list[int] = []
+        for _ in range(16):
+            bench.ask(lanes, observations(256))
+            actions = bench.slots.actions[rows, 0].astype(int)
+            np.testing.assert_allclose(bench.slots.log_mu[rows], log_pi[actions], rtol=1e-5)
+            taken += actions.tolist()
+        expected = np.exp(log_pi) * len(taken)
+        # Five standard deviations of a binomial distribution.
+        assert (
+            np.abs(np.bincount(taken, minlength=3) - expected)
+            < 5 * np.sqrt(expected * (1 - np.exp(log_pi)))
+        ).all()
+
+
+def test_floats_are_drawn_where_the_network_says_and_with_their_densities() -> None:
+    with at_work(experiment("Endless", algorithm={"vtrace": True}), agents=256) as bench:
+        bench.slots.weights[bench.model.signature.slices["log_deviation"]] = np.log(0.25)
+        seen = np.linspace(-1, 1, 256, dtype=np.float32)[:, None]
+        bench.start(Predictor)
+        bench.ask(range(256), seen)
+        rows = [lane * 16 for lane in range(256)]
+        outputs, _ = outputs_and_values(bench, seen)
+        z = (bench.slots.actions[rows, 0] - outputs[:, 0].numpy()) / 0.25
+        assert abs(z.mean()) < 5 / 16 and 0.7 < z.std() < 1.3
+        np.testing.assert_allclose(
+            bench.slots.log_mu[rows],
+            -0.5 * z**2 - np.log(0.25 * np.sqrt(2 * np.pi)),
+            rtol=1e-3,
+            atol=1e-3,
+        )
+
+
+def test_with_epsilon_some_actions_are_uniformly_random() -> None:
+    with at_work(experiment(algorithm={"epsilon": 0.5}), agents=512) as bench:
+        decide(bench, [0.0, 0.0, 1e4])
+        bench.start(Predictor)
+        bench.ask(range(512), observations(512))
+        counts = (
+            np.bincount(
+                bench.slots.actions[[lane * 16 for lane in range(512)], 0].astype(int), minlength=3
+            )
+            / 512
+        )
+        assert np.abs(counts - [1 / 6, 1 / 6, 2 / 3]).max() < 0.11
+
+
+def test_a_prediction_takes_what_is_there_but_no_more_than_its_most() -> None:
+    with at_work(experiment(ga3c={"prediction_batch": 4}), agents=10) as bench:
+        bench.question(range(10), observations(10), range(0, 160, 16))
+        bench.start(Predictor)
+        bench.end()
+        assert bench.slots.answered.tolist() == [1] * 10
+        assert (bench.count(Count.PREDICTIONS), bench.count(Count.PREDICTION_BATCHES)) == (10, 3)
+        bench.start(Predictor)
+        for lane in (3, 7):
+            bench.ask([lane], observations(1))
+        bench.end()
+        assert bench.slots.counters[:, Count.PREDICTION_BATCHES].tolist()[:2] == [3, 2]
+
+
+def test_a_question_that_is_there_twice_gets_one_answer() -> None:
+    with at_work(experiment(algorithm={"vtrace": True})) as bench:
+        decide(bench, [0.0, 1.0, 2.0])
+        log_pi = torch.log_softmax(torch.tensor([0.0, 1.0, 2.0]), 0)
+        for _ in range(20):
+            bench.question([1], observations(1), [16])
+            put(bench.shared.predictions_in, (1, 1))
+            bench.start(Predictor)
+            bench.end()
+            bench.threads.clear()
+            assert bench.slots.log_mu[16] == pytest.approx(
+                float(log_pi[int(bench.slots.actions[16, 0])])
+            )
+        assert bench.slots.answered[1] == 20 and bench.count(Count.PREDICTION_BATCHES) == 20
+
+
+def test_an_answer_that_was_given_stays_when_the_question_is_read_again() -> None:
+    """An agent has asked before it died; that is read after the first question of its successor."""
+    with at_work(experiment(algorithm={"vtrace": True})) as bench:
+        bench.start(Predictor)
+        bench.ask([1], observations(1))
+        answer = (bench.slots.actions[16, 0], bench.slots.log_mu[16], bench.slots.born[16])
+        bench.slots.counters[5, Count.UPDATES] = 3
+        for _ in range(20):
+            put(bench.shared.predictions_in, (1,))
+            bench.ask([2], observations(1))  # which is answered after that
+            assert (
+                bench.slots.actions[16, 0],
+                bench.slots.log_mu[16],
+                bench.slots.born[16],
+            ) == answer
+        assert bench.slots.answered[1] == 1
+
+
+def test_a_question_of_an_agent_that_is_gone_harms_nobody() -> None:
+    with at_work(experiment()) as bench:
+        bench.bells[1][0].close()
+        bench.start(Predictor)
+        put(
+            bench.shared.predictions_in, (1,)
+        )  # read again: it has been answered, or its place is another's by now
+        bench.ask([2], observations(1))
+        bench.question([1], observations(1), [16])
+        bench.ask([2], observations(1))
+        bench.end()
+        assert bench.slots.answered.tolist() == [0, 1, 2, 0, 0, 0, 0, 0]
+
+
+def test_observations_are_normalized_by_the_statistics_which_are_looked_at_now_and_then() -> None:
+    with at_work(experiment(environment={"normalize_observations": True})) as bench:
+        seen = observations(1)
+
+        def set_statistics(mean: float, deviation: float) -> float:
+            """The value by the new statistics."""
+            part = bench.model.signature.slices["statistics.observations"]
+            bench.slots.weights[part] = [
+                10.0,
+                *[10 * mean] * 3,
+                *[10 * (deviation**2 + mean**2)] * 3,
+            ]
+            return float(
+                outputs_and_values(bench, ((seen - mean) / deviation).astype(np.float32))[1]
+            )
+
+        def answer() -> float:
+            bench.ask([1], seen)
+            return float(bench.slots.values[16])
+
+        before = set_statistics(0.5, 2.0)
+        bench.start(Predictor)
+        assert answer() == pytest.approx(before, rel=1e-4)
+        after = set_statistics(-1.0, 0.5)
+        answers = [answer() for _ in range(64)]
+        assert answers[0] == pytest.approx(before, rel=1e-4) and answers[-1] == pytest.approx(
+            after, rel=1e-4
+        )
+        assert abs(before - after) > 1e-2
+
+
+# Trainers.
+
+
+@settings(max_examples=60)
+@given(
+    rollouts=st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=6),
+    longer=st.integers(0, 2),
+    training_batch=st.integers(0, 12),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    reduction=st.sampled_from(["sum", "mean"]),
+    entropy=st.sampled_from([0.0, 0.1]),
+    seed=st.integers(0, 3),
+)
+def test_an_update_is_the_gradient_of_the_documents_loss_of_n_step_returns(
+    rollouts: list[tuple[int, bool]],
+    longer: int,
+    training_batch: int,
+    gamma: float,
+    reduction: str,
+    entropy: float,
+    seed: int,
+) -> None:
+    """Of one rollout or of several together, as long as a slot or shorter.
+
+    They end with their episodes or before.
+    """
+    size = max(n for n, _ in rollouts) + longer
+    algorithm = {
+        "gamma": gamma,
+        "batch_size": size,
+        "reduction": reduction,
+        "entropy_coefficient": entropy,
+    }
+    with at_work(experiment(algorithm=algorithm, ga3c={"training_batch": training_batch})) as bench:
+        learn(
+            bench,
+            [steps(n, seed=seed + number, cut=cut) for number, (n, cut) in enumerate(rollouts)],
+        )
+
+
+def test_the_last_reward_of_an_episode_is_learned_from() -> None:
+    """V is 0 everywhere, so the value's bias moves by η·Σ R_t: 100 + 50 + 25."""
+    with at_work(experiment(algorithm={"gamma": 0.5})) as bench:
+        part = bench.model.signature.slices
+        bench.slots.weights[part["value.2.weight"]] = bench.slots.weights[part["value.2.bias"]] = (
+            0.0
+        )
+        learn(
+            bench, [steps(3, cut=False, rewards=np.array([0, 0, 100], np.float32), bootstrap=1e6)]
+        )
+        assert bench.slots.weights[part["value.2.bias"]] == pytest.approx([RATE * 175.0])
+
+
+def test_floats_as_actions_are_learned_from_as_they_were_drawn() -> None:
+    with at_work(experiment("Endless", algorithm={"entropy_coefficient": 0.1})) as bench:
+        learn(bench, [steps(4, continuous=True), steps(2, continuous=True, cut=False)])
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.25, 1.0])
+def test_rate_and_entropy_follow_the_runs_progress(progress: float) -> None:
+    schedules = {
+        "algorithm": {
+            "entropy_coefficient": 0.5,
+            "entropy_schedule": "linear",
+            "final_entropy_coefficient": 0.1,
+        },
+        "optimizer": {"schedule": "linear", "final_learning_rate": RATE / 5},
+    }
+    with at_work(experiment(**schedules)) as bench:
+        learn(bench, [steps(4), steps(3, cut=False)], progress)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"reward_scale": 0.25},
+        {"reward_scale": 3.0, "clip_rewards": 0.5},
+        {"normalize_rewards": True},
+        {"normalize_observations": True},
+        {
+            "normalize_rewards": True,
+            "normalize_observations": True,
+            "reward_scale": 2.0,
+            "clip_rewards": 1.0,
+        },
+    ],
+    ids=lambda environment: " ".join(environment),
+)
+def test_rewards_and_observations_are_learned_from_as_the_environments_settings_say(
+    environment: dict[str, Any],
+) -> None:
+    """The statistics are of all that was learned from so far.
+
+    Observations count from the next update on, returns at once.
+    """
+    with at_work(experiment(environment=environment, ga3c={"training_batch": 5})) as bench:
+        learn(bench, [steps(n, seed=n, cut=n % 2 == 0) for n in (4, 3, 4, 1, 2, 4)])
+
+
+def test_a_gradient_that_is_too_long_is_shortened() -> None:
+    with at_work(experiment(algorithm={"max_gradient_norm": 0.5})) as bench:
+        before = bench.slots.weights.copy()
+        learn(bench, [steps(4)])
+        assert np.linalg.norm(bench.slots.weights - before) == pytest.approx(RATE * 0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"vtrace_rho": 0.7, "vtrace_c": 0.4}, {"vtrace_rho": 4.0, "vtrace_c": 2.0}]
+)
+def test_vtrace_corrects_for_the_policy_that_has_acted(limits: dict[str, float]) -> None:
+    rollouts = [steps(4), steps(3, cut=False), steps(1), steps(4, seed=1)]
+    with at_work(
+        experiment(algorithm={"vtrace": True, **limits}, ga3c={"training_batch": 8})
+    ) as bench:
+        corrected = learn(bench, rollouts)
+    with at_work(experiment(ga3c={"training_batch": 8})) as bench:
+        plain = learn(bench, rollouts)
+    assert np.abs(corrected.weights - plain.weights).max() > 1e-2
+
+
+def test_each_step_counts_the_updates_since_it_was_predicted() -> None:
+    with at_work(experiment(ga3c={"training_batch": 4})) as bench:
+        bench.slots.counters[6, Count.UPDATES] = 5
+        bench.submit([steps(3, born=[3, 3, 4]), steps(2, born=[5, 5]), steps(4, born=[0, 1, 2, 3])])
+        bench.start(Trainer)
+        bench.end()
+        # 2 + 2 + 1 + 0 + 0 before the first update; with it there are six.
+        assert bench.slots.counters[0].tolist() == [0, 0, 3, 9, 2, 5 + 6 + 5 + 4 + 3]
+
+
+def test_ppo_makes_several_updates_of_a_rollout() -> None:
+    with at_work(
+        experiment(
+            algorithm={"name": "ppo", "epochs": 3, "minibatch_size": 4}, ga3c={"training_batch": 8}
+        )
+    ) as bench:
+        bench.submit([steps(4), steps(4, cut=False), steps(4), steps(4)])
+        bench.start(Trainer)
+        bench.end()
+        assert [bench.count(what) for what in (Count.ROLLOUTS, Count.STEPS, Count.UPDATES)] == [
+            4,
+            16,
+            2 * 3 * 2,
+        ]
+        assert np.isfinite(bench.slots.weights).all()
+
+
+def test_rollouts_are_awaited_until_there_are_enough_steps_and_meanwhile_their_slots_are_free() -> (
+    None
+):
+    with at_work(experiment(ga3c={"training_batch": 6})) as bench:
+        oracle, rollouts = Oracle(bench), [steps(4), steps(1), steps(1, cut=False)]
+        for slot, rollout in ((0, rollouts[0]), (5, rollouts[1])):
+            bench.fill(slot, rollout)
+        put(bench.shared.training_in, (0, 5))
+        bench.start(Trainer)
+        until(lambda: bench.count(Count.ROLLOUTS) == 2)
+        assert not bench.slots.busy.any() and [bench.rung(agent) for agent in range(3)] == [1, 1, 0]
+        assert bench.count(Count.UPDATES) == 0
+        for slot in (0, 5):  # their agents go on in them
+            bench.fill(slot, steps(4, seed=7))
+        bench.fill(9, rollouts[2])
+        put(bench.shared.training_in, (9,))
+        bench.end()
+        assert (bench.count(Count.UPDATES), bench.count(Count.STEPS), bench.rung(2)) == (1, 6, 1)
+        oracle.update(rollouts)
+        np.testing.assert_allclose(bench.slots.weights, oracle.weights, rtol=1e-4, atol=1e-5)
+
+
+class Held:
+    """A learner that waits in its loss until it is told to go on."""
+
+    reached, go_on = threading.Event(), threading.Event()
+
+    def __init__(self, algorithm: Algorithm, model: Model) -> None:
+        self._model = model
+
+    def losses(self, rollout: Rollout, rng: torch.Generator) -> Iterator[Tensor]:
+        Held.reached.set()
+        assert Held.go_on.wait(PATIENCE)
+        _, values = self._model.network(rollout.observations)
+        # The buffer that it was copied into, and the slot, are another matter by now.
+        yield (values - torch.from_numpy(rollout.rewards)).square().sum()
+
+
+def test_slots_are_given_back_before_the_update() -> None:
+    Held.reached.clear()
+    Held.go_on.clear()
+    with at_work(experiment(algorithm={"name": f"{__name__}:Held"})) as bench:
+        rollout, model = steps(4), Oracle(bench).model
+        _, values = model.network(torch.from_numpy(rollout.observations))
+        gradients = torch.autograd.grad(
+            (values - torch.from_numpy(rollout.rewards)).square().sum(),
+            list(model.network.parameters()),
+            allow_unused=True,
+        )
+        expected = torch.cat(
+            [torch.zeros(0) if part is None else part.reshape(-1) for part in gradients]
+        )
+        bench.fill(6, rollout)
+        put(bench.shared.training_in, (6,))
+        bench.start(Trainer)
+        assert Held.reached.wait(PATIENCE)
+        assert not bench.slots.busy[6] and bench.rung(1) == 1 and bench.count(Count.UPDATES) == 0
+        bench.fill(6, steps(4, seed=5))  # the agent goes on in it
+        before = bench.slots.weights.copy()
+        Held.go_on.set()
+        bench.end()
+        change = (bench.slots.weights - before)[-len(expected) :]
+        np.testing.assert_allclose(change, -RATE * expected.numpy(), rtol=1e-3, atol=1e-5)
+
+
+class Choosy(Network):
+    """A network that does not take every observation."""
+
+    def __init__(self, observation_space: Any, action_space: Any, settings: Any) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 4)
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+        if (observations > 100.0).any():
+            raise ValueError("too much")
+        result = self.layer(observations)
+        return result[:, :3], result[:, 3]
+
+
+def test_a_network_that_raises_is_reported_and_ends_its_thread() -> None:
+    with at_work(experiment(network={"name": f"{__name__}:Choosy"})) as bench:
+        bench.start(Predictor, Predictor)
+        bench.ask([0], observations(1))
+        bench.question([1], observations(1) + 200.0, [16])
+        (error,) = until(lambda: bench.failures)
+        assert isinstance(error, ValueError) and str(error) == "too much"
+        bench.failures.clear()
+        bench.ask([0], observations(1))  # the other one goes on
+        until(lambda: [thread.is_alive() for thread in bench.threads].count(True) == 1)
+        assert bench.slots.answered[1] == 0
+
+
+def test_two_trainers_on_one_vector_lose_no_count() -> None:
+    with at_work(
+        experiment(optimizer={"learning_rate": 1e-6}, ga3c={"rollouts": 50}), agents=8
+    ) as bench:
+        lengths = [number % 4 + 1 for number in range(400)]
+        bench.submit([steps(n, seed=number) for number, n in enumerate(lengths)])
+        bench.start(Trainer, Trainer)
+        bench.end()
+        totals = [bench.count(what) for what in (Count.ROLLOUTS, Count.STEPS, Count.UPDATES)]
+        assert totals == [400, sum(lengths), 400] and bench.slots.updates == 400
+        assert bench.slots.counters[:2].sum(0).tolist() == bench.slots.counters.sum(0).tolist()
+        assert not bench.slots.busy.any() and not waiting(bench.shared.training)
+        assert np.isfinite(bench.slots.weights).all()
+
+
+# Leaving.
+
+
+def alive(bench: Bench) -> int:
+    return sum(thread.is_alive() for thread in bench.threads)
+
+
+@pytest.mark.parametrize("kind", [Predictor, Trainer])
+def test_a_word_to_leave_is_for_one_thread(kind: type[Predictor] | type[Trainer]) -> None:
+    with at_work(experiment()) as bench:
+        queue = bench.shared.predictions_in if kind is Predictor else bench.shared.training_in
+        bench.start(kind, kind, kind)
+        put(queue, (LEAVE,))
+        until(lambda: alive(bench) == 2)
+        for lane in range(8):  # the others work on
+            if kind is Predictor:
+                bench.ask([lane], observations(1))
+            else:
+                bench.fill(lane, steps(2))
+                put(queue, (lane,))
+        until(lambda: bench.count(Count.PREDICTIONS if kind is Predictor else Count.UPDATES) == 8)
+        assert alive(bench) == 2
+        put(queue, (LEAVE, LEAVE))
+        until(lambda: not alive(bench))
+
+
+def test_a_predictor_answers_what_else_it_took_and_passes_on_words_that_are_for_others() -> None:
+    with at_work(experiment()) as bench:
+        bench.slots.asked[:3] = 1
+        put(bench.shared.predictions_in, (0, LEAVE, 1, LEAVE, 2, LEAVE))
+        bench.start(Predictor)
+        bench.threads[0].join(PATIENCE)
+        assert not alive(bench) and bench.slots.answered.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+        assert waiting(bench.shared.predictions) == 2
+        bench.start(Predictor, Predictor)
+        until(lambda: not alive(bench))
+        assert waiting(bench.shared.predictions) == 0 and bench.count(Count.PREDICTIONS) == 3
+
+
+def test_a_trainer_learns_from_what_else_it_took_and_passes_on_words_that_are_for_others() -> None:
+    with at_work(experiment(ga3c={"training_batch": 100})) as bench:
+        rollouts = [steps(4), steps(2, cut=False)]
+        oracle = Oracle(bench)
+        for slot, rollout in enumerate(rollouts):
+            bench.fill(slot, rollout)
+        put(bench.shared.training_in, (0, LEAVE, 1, LEAVE))
+        bench.start(Trainer)
+        bench.threads[0].join(PATIENCE)
+        oracle.update(rollouts)
+        np.testing.assert_allclose(bench.slots.weights, oracle.weights, rtol=1e-4, atol=1e-5)
+        assert (
+            bench.count(Count.UPDATES),
+            bench.count(Count.STEPS),
+            waiting(bench.shared.training),
+        ) == (1, 6, 1)
+        bench.start(Trainer)
+        until(lambda: not alive(bench))
+        assert waiting(bench.shared.training) == 0 and bench.count(Count.UPDATES) == 1
 
 
 @pytest.fixture(autouse=True)
@@ -110,9 +1042,6 @@ def test_what_cannot_be_built_is_an_error_of_one_line(changes: dict[str, Any], w
     assert str(error.value).startswith(words) and "\n" not in str(error.value)
 
 
-# Threads.
-
-
 class Raising:
     """A learner that cannot learn."""
 
@@ -123,7 +1052,7 @@ class Raising:
         yield
 
 
-class Bench:
+class EngineBench:
     """An engine in this process, and what a backend has of it."""
 
     def __init__(self, experiment: Experiment) -> None:
@@ -180,8 +1109,8 @@ class Bench:
 
 
 @contextmanager
-def bench(experiment: Experiment = EXPERIMENT) -> Iterator[Bench]:
-    at_hand = Bench(experiment)
+def bench(experiment: Experiment = EXPERIMENT) -> Iterator[EngineBench]:
+    at_hand = EngineBench(experiment)
     try:
         yield at_hand
     finally:
@@ -255,3 +1184,91 @@ def test_on_a_device_the_memory_has_a_copy_that_is_renewed_changed_and_taken_ove
         at_hand.control.close()
         assert ended.wait(PATIENCE)
         thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines import the tests' environments and networks by name, however pytest was started."""
+    monkeypatch.syspath_prepend(ROOT)
+
+
+async def test_a_process_says_what_its_network_is_predicts_learns_and_ends() -> None:
+    model = Model(EXPERIMENT, make_environment(EXPERIMENT.environment))
+    started = Started()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            description = await started.put_to_work()
+            facts = {
+                "observation_shape": (3,),
+                "observation_type": "float32",
+                "action_columns": 1,
+                "trainable": 76,
+                "state_rows": 1,
+            }
+            assert description == (model.signature.entries, model.numbers.tobytes(), facts, "cpu")
+            slots = started.slots
+            slots.observations[12] = [0.5, -1.0, 2.0]
+            await started.ask()
+            with torch.no_grad():
+                _, value = model.network(torch.tensor([[0.5, -1.0, 2.0]]))
+            assert slots.values[12] == pytest.approx(value.item())
+            os.kill(
+                started.process.pid, signal.SIGINT
+            )  # as Ctrl-C, which is the orchestrator's business
+            slots.rewards[12], slots.lengths[3], slots.busy[3] = 5.0, 1, True
+            put(started.training[1].fileno(), (3,))
+            await eventually(lambda: slots.updates == 1)
+            assert (slots.weights != model.numbers).any()
+            # A thread counts what it has done when it has told of it.
+            await eventually(lambda: slots.counters.sum(0).tolist() == [1, 1, 1, 1, 1, 0])
+            await started.process.end()
+            assert started.process.wait(0) == 0 and not started.lost
+    finally:
+        await started.end()
+
+
+async def test_a_process_that_cannot_build_what_it_is_told_says_why_and_ends() -> None:
+    started = Started()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(
+                ConfigurationError, match=r"^environment.id = 'tests.nowhere:Nothing': "
+            ):
+                await started.process.build(
+                    EXPERIMENT.with_settings({"environment.id": "tests.nowhere:Nothing"})
+                )
+            await eventually(lambda: started.process.wait(0) is not None)
+            assert started.process.wait(0) == 1
+    finally:
+        await started.end()
+
+
+def test_nothing_is_left_of_an_engine_whose_starter_is_killed(tmp_path: Path) -> None:
+    """While it waits for the memory, or has threads that sleep in their queues.
+
+    The next test is of one whose starter dies while torch is imported.
+    """
+    with starting(tmp_path) as start:
+        processes = {
+            stage: start("tests.plugins.ga3c.starter", stage) for stage in ("described", "at work")
+        }
+        for stage, process in processes.items():
+            until(lambda process=process: process.out.endswith("\n"), stage)
+            assert int(process.out) in [member.pid for member in process.family()]
+            process.signal(signal.SIGKILL)
+        for stage, process in processes.items():
+            process.vanish(PATIENCE)
+            assert process.err == "", stage
+
+
+async def test_one_that_nobody_talks_to_ends_without_a_word(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As one whose starter has died, or been told to stop, while torch was imported."""
+    started = Started()
+    try:
+        started.process.pipe.close()
+        await asyncio.to_thread(started.process.wait, PATIENCE)
+        assert (started.process.wait(0), capfd.readouterr().err) == (0, "")
+    finally:
+        await started.end()

@@ -20,9 +20,7 @@ import numpy.typing as npt
 from genkidama.child.worker import RECORD, WorkerPipe
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.ga3c.agent import Agent
-from genkidama.plugins.ga3c.engine_process import pipe
-from genkidama.plugins.ga3c.queues import ring, take, waiting
-from genkidama.plugins.ga3c.slots import Ends, SlotLayout, Slots
+from genkidama.plugins.ga3c.slots import Ends, SlotLayout, Slots, pipe, ring, take, waiting
 from tests.helpers import PATIENCE, until
 from tests.plugins.ga3c.numbered import action, value
 
