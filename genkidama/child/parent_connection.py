@@ -108,7 +108,7 @@ class LongPoll:
 
     async def _hear(self, connection: ClientConnection, backend: NewsBackend) -> None:
         frame = await connection.recv(decode=False)
-        decision = self._session.hear(_PULL, decode_reply(frame))
+        decision = self._session.receive(_PULL, decode_reply(frame))
         assert isinstance(decision, BlendReply)
         backend.set_progress(decision.progress)
         backend.pulled(decision.vector, decision.steps)
@@ -349,7 +349,7 @@ class ParentConnection:
     ) -> Decision:
         """What the session decides about the reply."""
         reply = await self._news.ask(connection, request, news)
-        decision = self.session.hear(request, reply)
+        decision = self.session.receive(request, reply)
         if self.session.over is not None:
             self._ended()
         return decision

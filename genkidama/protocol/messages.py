@@ -10,7 +10,7 @@ Laws of this file:
       4·n bytes          the vector: n float32, little-endian; absent if the message carries none
 
   If the map names an `encoding`, the rest is a difference instead, as
-  `genkidama.protocol.compression` writes it.
+  `genkidama.protocol.delta` writes it.
 
 - Whatever the bytes are, decoding yields a message or a `ProtocolError`, and nothing is executed.
 - A reader ignores fields that it does not know. A change that old readers cannot ignore raises
@@ -32,7 +32,6 @@ import numpy as np
 
 from genkidama.config.sections import Kind
 from genkidama.errors import ProtocolError
-from genkidama.protocol.compression import Encoding
 from genkidama.protocol.shard import PART
 from genkidama.protocol.vector import DTYPE, Signature
 
@@ -40,6 +39,7 @@ __all__ = [
     "HANDSHAKE_LIMIT",
     "LARGEST_RETURN",
     "PROTOCOL",
+    "Encoding",
     "Goodbye",
     "Hello",
     "Join",
@@ -84,6 +84,9 @@ Name = Annotated[
 ]
 
 Proof = Annotated[str, msgspec.Meta(max_length=64)]
+
+#: The form of a message's vector: whole if empty, otherwise a difference.
+Encoding: TypeAlias = Literal["", "float16", "int8", "int4"]
 
 #: A line of the history has these keys beside the measures.
 _RESERVED = ("time", "event", "child", "trial")

@@ -133,7 +133,7 @@ class ChildRecord:
         """It joins with a network of this signature, and so many cores."""
         self.cores = cores
         if self.line is not None:
-            self.line.begin(signature)
+            self.line.join(signature)
 
     def answer(self, weights: Weights, push: Push | None = None) -> Weights:
         """These weights as they travel; `push` as `ParentDelta.answer` takes it."""

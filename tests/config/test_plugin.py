@@ -113,7 +113,7 @@ from genkidama.protocol.session import Session
 session = Session("a", "w", parent="ws://parent")
 server = ParameterServer(Experiment.from_dict({}))
 hello = session.hello()
-print(session.hear(hello, server.handle("a", hello, 0.0)).experiment.pushes)
+print(session.receive(hello, server.handle("a", hello, 0.0)).experiment.pushes)
 for settings in eval(sys.argv[2]):
     try:
         print(Experiment.from_dict(settings, source="x"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
+import zlib
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -9,10 +13,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from genkidama.errors import ProtocolError
-from genkidama.protocol.compression import ENCODINGS, Encoding
-from genkidama.protocol.delta import ChildDelta, ParentDelta, agree
+from genkidama.protocol.delta import (
+    BLOCK,
+    ENCODINGS,
+    ChildDelta,
+    Encoding,
+    ParentDelta,
+    agree,
+    compress,
+    expand,
+)
 from genkidama.protocol.messages import (
     Hello,
     Kind,
@@ -51,9 +64,9 @@ def test_what_both_know_is_agreed_on(wish: str, offer: tuple[str, ...], agreed: 
 def ends(encoding: Encoding, start: Vector | None) -> tuple[ParentDelta, ChildDelta]:
     """Both ends after a join."""
     parent, child = ParentDelta(encoding), ChildDelta(encoding)
-    parent.begin(SIGNATURE)
+    parent.join(SIGNATURE)
     parent.answer(Weights(version=0, vector=start))
-    child.begin(Weights(version=0, vector=start), SIGNATURE)
+    child.join(Weights(version=0, vector=start), SIGNATURE)
     return parent, child
 
 
@@ -94,9 +107,9 @@ def test_both_ends_know_the_same_after_every_exchange(encoding: Encoding) -> Non
     distances = []
     for version in range(6):
         received = exchange(parent, child, version, ours, theirs, 0.5)
-        assert parent.known is not None and child.known is not None
-        assert parent.known.tobytes() == child.known.tobytes()
-        assert child.known[-5:].tobytes() == theirs[-5:].tobytes()
+        assert parent.parent is not None and child.parent is not None
+        assert parent.parent.tobytes() == child.parent.tobytes()
+        assert child.parent[-5:].tobytes() == theirs[-5:].tobytes()
         distances.append(float(np.abs(received - theirs)[:-5].max()))
         blend(ours, received, 0.5)
     # Nothing is learned here: the two come to agree, and what is left over with them.
@@ -158,7 +171,7 @@ def test_a_reply_without_a_vector_is_followed_by_a_whole_push() -> None:
 @pytest.mark.parametrize("version", [0, 2, 99])
 def test_a_difference_to_another_version_is_refused_and_changes_nothing(version: int) -> None:
     parent, child = ends("int8", np.ones(SIZE, DTYPE))
-    parent.begin(SIGNATURE)
+    parent.join(SIGNATURE)
     parent.answer(Weights(version=1, vector=np.ones(SIZE, DTYPE)))
     said = child.write(push(0, np.zeros(SIZE, DTYPE)))
     said.version = version
@@ -176,7 +189,7 @@ def test_a_difference_travels_by_itself_and_its_reply_from_the_last_weights(
     start, learned, newer = np.random.default_rng(7).normal(size=(3, SIZE)).astype(DTYPE)
     parent, child = ends(encoding, start)
     # It may come from an older version than this connection's weights, after a cut.
-    parent.begin(SIGNATURE)
+    parent.join(SIGNATURE)
     parent.answer(Weights(version=9, vector=start))
     said = decode_request(encode(child.write(kind_of("difference", 4, learned))))
     assert isinstance(said, Push) and (said.encoding, said.kind) == (encoding, "difference")
@@ -186,11 +199,11 @@ def test_a_difference_travels_by_itself_and_its_reply_from_the_last_weights(
     assert np.abs(heard.vector - learned).max() < part
     assert heard.vector[-5:].tobytes() == learned[-5:].tobytes()
     received = replied(parent, child, heard, Weights(version=10, vector=newer))
-    assert parent.known is not None and child.known is not None
-    assert parent.known.tobytes() == child.known.tobytes()
-    assert 0.0 < np.abs(child.known - newer).max() < 2 * part
+    assert parent.parent is not None and child.parent is not None
+    assert parent.parent.tobytes() == child.parent.tobytes()
+    assert 0.0 < np.abs(child.parent - newer).max() < 2 * part
     # What was left over stays in θ_C, and θ_base is θ_P without it.
-    assert received - child.known == pytest.approx(learned - heard.vector, abs=1e-5)
+    assert received - child.parent == pytest.approx(learned - heard.vector, abs=1e-5)
 
 
 def test_a_gradient_travels_whole_and_its_reply_does_not() -> None:
@@ -199,8 +212,8 @@ def test_a_gradient_travels_whole_and_its_reply_does_not() -> None:
     message = kind_of("gradient", 0, gradient)
     assert child.write(message) is message
     received = replied(parent, child, message, Weights(version=1, vector=newer))
-    assert child.known is received and parent.known is not None
-    assert parent.known.tobytes() == received.tobytes() != newer.tobytes()
+    assert child.parent is received and parent.parent is not None
+    assert parent.parent.tobytes() == received.tobytes() != newer.tobytes()
 
 
 def test_experience_travels_whole_and_what_is_pulled_does_not() -> None:
@@ -213,8 +226,8 @@ def test_experience_travels_whole_and_what_is_pulled_does_not() -> None:
         # Nothing is new: both ends know what they knew.
         replied(parent, child, None, Weights(version=1))
         received = replied(parent, child, None, Weights(version=1, vector=newest))
-        assert child.known is received and parent.known is not None
-        assert parent.known.tobytes() == received.tobytes() != newest.tobytes()
+        assert child.parent is received and parent.parent is not None
+        assert parent.parent.tobytes() == received.tobytes() != newest.tobytes()
     for _ in range(6):
         received = replied(parent, child, None, Weights(version=1, vector=newest))
     assert np.abs(received - newest).max() < 1e-4
@@ -223,7 +236,7 @@ def test_experience_travels_whole_and_what_is_pulled_does_not() -> None:
 def test_weights_that_start_from_an_older_version_travel_whole() -> None:
     start = np.ones(SIZE, DTYPE)
     _, child = ends("int8", start)
-    child.begin(Weights(version=9, vector=start), SIGNATURE)
+    child.join(Weights(version=9, vector=start), SIGNATURE)
     assert child.write(push(4, start)).encoding == ""
     assert child.write(push(9, start)).encoding == "int8"
 
@@ -237,3 +250,149 @@ def test_an_empty_difference_is_none() -> None:
 def test_a_difference_in_reply_to_nothing_is_refused() -> None:
     with pytest.raises(ProtocolError, match="difference to nothing"):
         ChildDelta("int8").read(Weights(version=0, encoding="int8", vector=np.zeros(3, np.uint8)))
+
+
+encodings = st.sampled_from(ENCODINGS)
+numbers = st.floats(-1e4, 1e4, width=32)
+#: So that a block is full, nearly, or begun.
+sizes = st.sampled_from([1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 70 * BLOCK + 5])
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Vector, Vector, int]:
+    """A vector, its base, and how many of the numbers are trainable."""
+    trainable = draw(sizes)
+    size = trainable + draw(st.integers(0, 9))
+    seed = draw(st.integers(0, 2**32 - 1))
+    generator = np.random.default_rng(seed)
+    vector, base = generator.normal(0.0, draw(st.sampled_from([1e-38, 1e-30, 1.0, 1e3])), (2, size))
+    vector[: size // 3] = draw(numbers)
+    return vector.astype(DTYPE), base.astype(DTYPE), trainable
+
+
+@given(encodings, pairs())
+def test_both_ends_read_the_same_near_the_vector(
+    encoding: Encoding, pair: tuple[Vector, Vector, int]
+) -> None:
+    vector, base, trainable = pair
+    found = compress(encoding, vector, base, trainable)
+    assert found is not None
+    difference, received = found
+    assert expand(encoding, difference, base, trainable).tobytes() == received.tobytes()
+    assert received[trainable:].tobytes() == vector[trainable:].tobytes()
+    distance = np.abs(vector - base)[:trainable].astype(np.float64)
+    blocks = np.pad(distance, (0, -trainable % BLOCK)).reshape(-1, BLOCK).max(axis=1)
+    allowed = {"float16": 2.0**-11, "int8": 0.5 / 127, "int4": 0.5 / 7}[encoding]
+    bound = np.repeat(blocks, BLOCK)[:trainable] * (allowed + 1e-6)
+    # Beside it, the rounding of the sums and the smallest number of the encoding.
+    bound += 2.0**-22 * np.maximum(np.abs(vector), np.abs(base))[:trainable]
+    bound += 2.0**-24 if encoding == "float16" else 1e-35
+    assert (np.abs(received.astype(np.float64) - vector)[:trainable] <= bound).all()
+
+
+def read_by_the_letter(encoding: str, content: bytes, base: list[float], trainable: int) -> Vector:
+    """A second reader, from the law alone, one number at a time."""
+    blocks = 0 if encoding == "float16" else -(-trainable // 256)
+    scales = struct.unpack(f"<{blocks}f", content[: 4 * blocks])
+    begin = 4 * (blocks + len(base) - trainable)
+    exact = struct.unpack(f"<{len(base) - trainable}f", content[4 * blocks : begin])
+    rest = content[begin:]
+    changes: list[np.float32] = []
+    if encoding == "float16":
+        changes = [np.float32(value) for value in struct.unpack(f"<{trainable}e", rest)]
+    elif encoding == "int8":
+        signed = struct.unpack(f"<{256 * blocks}b", rest)
+        changes = [
+            np.float32(scales[index // 256]) * np.float32(value)
+            for index, value in enumerate(signed)
+        ]
+    else:
+        halves = zlib.decompress(rest, wbits=-15)
+        for block, scale in enumerate(scales):
+            part = halves[128 * block : 128 * (block + 1)]
+            values = [byte % 16 - 8 for byte in part] + [byte // 16 - 8 for byte in part]
+            changes += [np.float32(scale) * np.float32(value) for value in values]
+    read = [np.float32(base[index]) + changes[index] for index in range(trainable)]
+    return np.array([*read, *exact], DTYPE)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("trainable", [3, 256, 300])
+def test_a_second_reader_of_the_format_agrees(encoding: Encoding, trainable: int) -> None:
+    vector, base = np.random.default_rng(3).normal(size=(2, trainable + 4)).astype(DTYPE)
+    found = compress(encoding, vector, base, trainable)
+    assert found is not None
+    content = found[0].tobytes()
+    read = read_by_the_letter(encoding, content, base.tolist(), trainable)
+    assert read.tobytes() == found[1].tobytes()
+
+
+def test_a_difference_in_bytes() -> None:
+    """As docs/protocol.md has them."""
+    found = compress("int4", np.array([7.0, -3.0, 5.0], DTYPE), np.zeros(3, DTYPE), 2)
+    assert found is not None
+    assert found[0][:8].tobytes() == struct.pack("<2f", 1.0, 5.0)
+    codes = zlib.decompress(found[0][8:].tobytes(), wbits=-15)
+    assert codes == bytes([0x8F, 0x85]) + bytes([0x88]) * 126
+
+
+def test_an_equal_vector_costs_next_to_nothing_and_changes_nothing() -> None:
+    base = np.linspace(-1.0, 1.0, 1000, dtype=DTYPE)
+    for encoding in ENCODINGS:
+        found = compress(encoding, base.copy(), base, 1000)
+        assert found is not None and found[1].tobytes() == base.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "most"), [("float16", 0.501), ("int8", 0.26), ("int4", 0.125)]
+)
+def test_how_many_bytes_a_difference_takes(encoding: Encoding, most: float) -> None:
+    vector, base = np.random.default_rng(0).normal(size=(2, 100_000)).astype(DTYPE)
+    found = compress(encoding, vector, base, 100_000)
+    assert found is not None and len(found[0]) <= most * vector.nbytes
+
+
+@given(encodings, st.sampled_from([np.nan, np.inf, -np.inf, 3e38]), st.integers(0, 299))
+def test_what_no_encoding_holds_has_none(encoding: Encoding, value: float, place: int) -> None:
+    vector, base = np.zeros((2, 300), DTYPE)
+    vector[place] = value
+    base[place] = -np.sign(value) * 3e38
+    assert compress(encoding, vector, base, 300) is None
+
+
+@given(
+    encodings, st.binary(max_size=700), hnp.arrays(DTYPE, 5, elements=numbers), st.integers(0, 5)
+)
+def test_any_bytes_give_a_vector_or_a_protocol_error(
+    encoding: Encoding, content: bytes, base: Vector, trainable: int
+) -> None:
+    before = base.copy()
+    with suppress(ProtocolError):
+        vector = expand(encoding, np.frombuffer(content, np.uint8), base, trainable)
+        assert vector.shape == base.shape and vector.dtype == DTYPE
+    assert base.tobytes() == before.tobytes()
+
+
+@given(encodings, st.integers(-3, 3).filter(bool))
+def test_a_byte_too_few_or_too_many_is_noticed(encoding: Encoding, more: int) -> None:
+    vector, base = np.random.default_rng(1).normal(size=(2, 300)).astype(DTYPE)
+    found = compress(encoding, vector, base, 298)
+    assert found is not None
+    content = found[0].tobytes()
+    content = content + bytes(more) if more > 0 else content[:more]
+    with pytest.raises(ProtocolError) as caught:
+        expand(encoding, np.frombuffer(content, np.uint8), base, 298)
+    assert caught.value.code == "length"
+
+
+def test_a_stream_that_inflates_to_too_much_takes_no_memory() -> None:
+    bomb = zlib.compress(bytes(50_000_000), wbits=-15)
+    content = struct.pack("<f", 1.0) + bomb
+    difference = np.frombuffer(content, np.uint8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="do not inflate to 128 bytes, as this network"):
+            expand("int4", difference, np.zeros(3, DTYPE), 3)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()

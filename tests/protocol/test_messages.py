@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from genkidama.errors import ProtocolError
-from genkidama.protocol.compression import ENCODINGS
+from genkidama.protocol.delta import ENCODINGS
 from genkidama.protocol.messages import (
     PROTOCOL,
     Goodbye,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import genkidama
 from genkidama.config.experiment import Experiment
@@ -16,13 +19,13 @@ from genkidama.errors import (
     GenkidamaError,
     ProtocolError,
 )
-from genkidama.protocol.compression import Encoding
-from genkidama.protocol.delta import ParentDelta
+from genkidama.protocol.delta import Encoding, ParentDelta
 from genkidama.protocol.messages import (
     PROTOCOL,
     Goodbye,
     Hello,
     Join,
+    Kind,
     Leave,
     Pull,
     Push,
@@ -31,14 +34,18 @@ from genkidama.protocol.messages import (
     Request,
     Weights,
     Welcome,
+    decode_request,
+    encode,
 )
 from genkidama.protocol.session import (
     Begin,
     BlendReply,
     Decision,
+    DeltaBase,
     Keep,
     LeftOut,
     Over,
+    PendingWork,
     Renamed,
     RequestRefused,
     Reset,
@@ -73,14 +80,14 @@ def new(**options: Any) -> Session:
 def told(trial: int | None = None) -> Session:
     """A session that knows what to train."""
     session = new()
-    session.hear(session.hello(), welcome(trial=trial))
+    session.receive(session.hello(), welcome(trial=trial))
     return session
 
 
 def joined(version: int = 0, trial: int | None = None) -> Session:
     """A session that may push."""
     session = told(trial)
-    session.hear(session.join(SIGNATURE), Weights(version=version, vector=THEIRS))
+    session.receive(session.join(SIGNATURE), Weights(version=version, vector=THEIRS))
     return session
 
 
@@ -107,17 +114,17 @@ def hello(trial: int | None = None, name: str = "pi") -> Hello:
 def test_a_run_from_hello_to_leave() -> None:
     session = new()
     assert session.hello() == hello()
-    assert session.hear(hello(), welcome()) == Train(EXPERIMENT)
+    assert session.receive(hello(), welcome()) == Train(EXPERIMENT)
     assert session.join(SIGNATURE) == JOIN
-    begin = session.hear(JOIN, Weights(version=4, progress=0.1, vector=THEIRS))
+    begin = session.receive(JOIN, Weights(version=4, progress=0.1, vector=THEIRS))
     assert begin == Begin(version=4, progress=0.1)
     assert begin.vector is THEIRS  # type: ignore[union-attr]
-    assert session.gather(30, [1.0, 2.0], {"pps": 250.0}) == LeftOut()
+    assert session.add_work(30, [1.0, 2.0], {"pps": 250.0}) == LeftOut()
     push = session.push(OURS)
     assert carried(push) == (1, 30, [1.0, 2.0], {"pps": 250.0})
     assert (push.version, push.trial) == (4, None)
     assert push.vector is OURS
-    blend = session.hear(push, Weights(version=6, progress=0.9, vector=THEIRS))
+    blend = session.receive(push, Weights(version=6, progress=0.9, vector=THEIRS))
     assert blend == BlendReply(progress=0.9)
     assert blend.sent is OURS and blend.vector is THEIRS  # type: ignore[union-attr]
     assert session.over is None
@@ -125,7 +132,7 @@ def test_a_run_from_hello_to_leave() -> None:
     assert carried(push) == (2, 0, [], {})
     assert push.version == 6
     # The last reply is blended, too.
-    assert session.hear(
+    assert session.receive(
         push, Weights(version=7, progress=1.0, stop="7 updates done")
     ) == BlendReply(1.0)
     assert session.over == Over("7 updates done")
@@ -146,7 +153,7 @@ def test_a_run_from_hello_to_leave() -> None:
 )
 def test_the_first_welcome(reply: Welcome, decision: Decision) -> None:
     session = new()
-    assert session.hear(session.hello(), reply) == decision
+    assert session.receive(session.hello(), reply) == decision
     assert session.trial == reply.trial
     assert session.hello() == hello(trial=reply.trial)
     assert session.over == (decision if isinstance(decision, Over) else None)
@@ -156,8 +163,8 @@ def test_a_child_waits_as_often_as_it_is_told_to() -> None:
     session = new()
     wait = Welcome(protocol=PROTOCOL, experiment={}, wait=2.0)
     for _ in range(3):
-        assert session.hear(session.hello(), wait) == Wait(2.0)
-    assert session.hear(session.hello(), welcome(trial=0)) == Train(EXPERIMENT)
+        assert session.receive(session.hello(), wait) == Wait(2.0)
+    assert session.receive(session.hello(), welcome(trial=0)) == Train(EXPERIMENT)
 
 
 @pytest.mark.parametrize("session", [new(), joined()], ids=["first", "again"])
@@ -166,7 +173,7 @@ def test_a_parent_that_speaks_another_protocol(session: Session) -> None:
         EnvironmentFailure,
         match=f"^{PARENT} speaks protocol 9, this child 2; install the same version$",
     ):
-        session.hear(session.hello(), Welcome(protocol=9, experiment={}))
+        session.receive(session.hello(), Welcome(protocol=9, experiment={}))
 
 
 def test_an_experiment_that_this_version_cannot_read() -> None:
@@ -175,7 +182,7 @@ def test_an_experiment_that_this_version_cannot_read() -> None:
     with pytest.raises(
         ConfigurationError, match=rf"^the experiment of {PARENT}: algorithm\.newer = 1: no such"
     ):
-        session.hear(session.hello(), newer)
+        session.receive(session.hello(), newer)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +208,7 @@ def test_a_welcome_to_a_child_that_comes_back(
 ) -> None:
     session = joined(trial=trial)
     assert session.hello() == hello(trial=trial)
-    assert session.hear(session.hello(), reply) == decision
+    assert session.receive(session.hello(), reply) == decision
     assert session.trial == trial
     assert session.over == (decision if isinstance(decision, Over) else None)
 
@@ -224,27 +231,27 @@ def test_a_parent_that_runs_another_experiment_now(setting: dict[str, Any]) -> N
         GenkidamaError,
         match=rf"^{PARENT} now runs another experiment \(\[{section}\] differs\); start this child",
     ):
-        session.hear(session.hello(), welcome(EXPERIMENT.with_settings(setting)))
+        session.receive(session.hello(), welcome(EXPERIMENT.with_settings(setting)))
 
 
 def test_what_was_pulled_is_taken_over_whole() -> None:
     session = joined(version=3)
-    decision = session.hear(Pull(), Weights(version=5, progress=0.5, steps=64, vector=THEIRS))
+    decision = session.receive(Pull(), Weights(version=5, progress=0.5, steps=64, vector=THEIRS))
     assert decision == BlendReply(0.5, steps=64)
     assert isinstance(decision, BlendReply)
     assert decision.sent is None and decision.vector is THEIRS
     assert session.version == 5
-    nothing_new = session.hear(Pull(), Weights(version=6, progress=0.5))
+    nothing_new = session.receive(Pull(), Weights(version=6, progress=0.5))
     assert isinstance(nothing_new, BlendReply)
     assert nothing_new.vector is None
-    session.hear(Pull(), Weights(version=6, stop="over"))
+    session.receive(Pull(), Weights(version=6, stop="over"))
     assert session.over == Over("over")
 
 
 def test_what_only_concerns_the_parent_may_change() -> None:
     session = joined()
     changed = EXPERIMENT.with_settings({"parent.alpha": 0.1, "stop.updates": 9, "name": "other"})
-    assert session.hear(session.hello(), welcome(changed)) == JOIN
+    assert session.receive(session.hello(), welcome(changed)) == JOIN
 
 
 # What the replies to a join mean.
@@ -254,10 +261,10 @@ def test_only_the_first_join_begins() -> None:
     session = told()
     # The connection is lost before the reply, while the network is being built for example.
     session.join(SIGNATURE)
-    assert session.hear(session.hello(), welcome()) == JOIN
-    assert session.hear(JOIN, Weights(version=0)) == Begin(version=0, progress=0.0)
-    assert session.hear(session.hello(), welcome()) == JOIN
-    assert session.hear(JOIN, Weights(version=8, vector=THEIRS)) == Keep()
+    assert session.receive(session.hello(), welcome()) == JOIN
+    assert session.receive(JOIN, Weights(version=0)) == Begin(version=0, progress=0.0)
+    assert session.receive(session.hello(), welcome()) == JOIN
+    assert session.receive(JOIN, Weights(version=8, vector=THEIRS)) == Keep()
     assert session.push(OURS).version == 8
 
 
@@ -266,7 +273,7 @@ def test_only_the_first_join_begins() -> None:
 def test_a_join_to_what_is_over(session: Session, next: bool) -> None:
     session = deepcopy(session)
     reply = Weights(version=9, stop="it is done", next=next, vector=THEIRS)
-    assert session.hear(session.join(SIGNATURE), reply) == Over("it is done", next)
+    assert session.receive(session.join(SIGNATURE), reply) == Over("it is done", next)
     assert session.over == Over("it is done", next)
 
 
@@ -275,36 +282,36 @@ def test_a_join_to_what_is_over(session: Session, next: bool) -> None:
 
 def test_a_push_without_a_reply_is_sent_again_with_the_weights_of_now() -> None:
     session = joined()
-    session.gather(10, [1.0], {"lag": 1.0})
+    session.add_work(10, [1.0], {"lag": 1.0})
     first = session.push(OURS)
-    session.gather(20, [2.0], {"lag": 2.0})
-    session.gather(30, [3.0], {})
-    session.hear(session.hello(), welcome())
-    session.hear(JOIN, Weights(version=5))
+    session.add_work(20, [2.0], {"lag": 2.0})
+    session.add_work(30, [3.0], {})
+    session.receive(session.hello(), welcome())
+    session.receive(JOIN, Weights(version=5))
     again = session.push(THEIRS)
     assert carried(again) == carried(first) == (1, 10, [1.0], {"lag": 1.0})
     assert again.version == 5
     assert again.vector is THEIRS
-    session.hear(again, Weights(version=6))
+    session.receive(again, Weights(version=6))
     assert carried(session.push(OURS)) == (2, 50, [2.0, 3.0], {"lag": 2.0})
 
 
 def test_a_session_that_was_never_connected_has_gathered_all() -> None:
     session = new()
     for number in range(3):
-        session.gather(10, [float(number)], {})
-    session.hear(session.hello(), welcome())
-    session.hear(session.join(SIGNATURE), Weights(version=0))
+        session.add_work(10, [float(number)], {})
+    session.receive(session.hello(), welcome())
+    session.receive(session.join(SIGNATURE), Weights(version=0))
     assert carried(session.push(OURS)) == (1, 30, [0.0, 1.0, 2.0], {})
 
 
 def test_measures_that_are_left_out_are_mentioned_once() -> None:
     session = new()
-    assert session.gather(1, [], {"lag": NAN}) == LeftOut()
-    assert session.gather(1, [NAN], {"PPS": 1.0, "lag": NAN}) == LeftOut(1, ("PPS",))
-    assert session.gather(1, [INFINITY, NAN, 1.0], {"PPS": 1.0, "Lag": 1.0}) == LeftOut(2)
+    assert session.add_work(1, [], {"lag": NAN}) == LeftOut()
+    assert session.add_work(1, [NAN], {"PPS": 1.0, "lag": NAN}) == LeftOut(1, ("PPS",))
+    assert session.add_work(1, [INFINITY, NAN, 1.0], {"PPS": 1.0, "Lag": 1.0}) == LeftOut(2)
     session.renew()
-    assert session.gather(1, [], {"PPS": 1.0}) == LeftOut()
+    assert session.add_work(1, [], {"PPS": 1.0}) == LeftOut()
 
 
 # What a refusal means.
@@ -313,39 +320,39 @@ def test_measures_that_are_left_out_are_mentioned_once() -> None:
 def test_a_name_that_is_taken_is_numbered_unless_people_have_chosen_it() -> None:
     taken = Refusal(code="name", reason="the name is in use")
     machine = new(numbered=True)
-    assert machine.hear(machine.hello(), taken) == Renamed("pi-2")
-    assert machine.hear(machine.hello(), taken) == Renamed("pi-3")
+    assert machine.receive(machine.hello(), taken) == Renamed("pi-2")
+    assert machine.receive(machine.hello(), taken) == Renamed("pi-3")
     assert machine.hello() == hello(name="pi-3")
     chosen = new()
     with pytest.raises(RequestRefused, match="the parent refuses this child: the name is in use"):
-        chosen.hear(chosen.hello(), taken)
+        chosen.receive(chosen.hello(), taken)
     assert chosen.name == "pi"
 
 
 def test_a_number_that_the_token_is_not_for_is_taken_back() -> None:
     session = new(numbered=True)
-    session.hear(session.hello(), Refusal(code="name", reason="the name is in use"))
+    session.receive(session.hello(), Refusal(code="name", reason="the name is in use"))
     with pytest.raises(RequestRefused):
-        session.hear(session.hello(), Refusal(code="token", reason="this token is for 'pi'"))
+        session.receive(session.hello(), Refusal(code="token", reason="this token is for 'pi'"))
     assert session.hello() == hello(name="pi")
 
 
 def test_a_child_that_trains_keeps_its_name() -> None:
     session = new(numbered=True)
-    session.hear(session.hello(), welcome())
+    session.receive(session.hello(), welcome())
     session.join(SIGNATURE)
     with pytest.raises(RequestRefused) as caught:
-        session.hear(session.hello(), Refusal(code="name", reason="the name is in use"))
+        session.receive(session.hello(), Refusal(code="name", reason="the name is in use"))
     assert caught.value.code == "name"
     assert session.name == "pi"
 
 
 def test_weights_that_are_not_finite_are_replaced_and_their_work_is_sent_again() -> None:
     session = joined()
-    session.gather(10, [1.0], {})
+    session.add_work(10, [1.0], {})
     push = session.push(OURS)
-    assert session.hear(push, Refusal(code="finite", reason="pi pushes NaN")) == JOIN
-    reset = session.hear(JOIN, Weights(version=3, vector=THEIRS))
+    assert session.receive(push, Refusal(code="finite", reason="pi pushes NaN")) == JOIN
+    reset = session.receive(JOIN, Weights(version=3, vector=THEIRS))
     assert reset == Reset(THEIRS)
     assert reset.vector is THEIRS  # type: ignore[union-attr]
     again = session.push(THEIRS)
@@ -354,35 +361,37 @@ def test_weights_that_are_not_finite_are_replaced_and_their_work_is_sent_again()
 
 def test_there_may_be_no_weights_to_fall_back_to() -> None:
     session = joined()
-    session.hear(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
+    session.receive(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
     with pytest.raises(
         EnvironmentFailure,
         match=r"^pi pushes NaN, and the parent has no weights to fall back to; lower optimizer",
     ):
-        session.hear(JOIN, Weights(version=0))
+        session.receive(JOIN, Weights(version=0))
 
 
 def test_weights_are_replaced_although_the_run_is_over() -> None:
     session = joined()
-    session.hear(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
+    session.receive(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
     reply = Weights(version=3, stop="3 updates done", vector=THEIRS)
-    assert session.hear(JOIN, reply) == Reset(THEIRS)
+    assert session.receive(JOIN, reply) == Reset(THEIRS)
     assert session.over == Over("3 updates done")
 
 
 def test_a_connection_that_is_lost_before_the_weights_are_replaced() -> None:
     """The next parent may know better: the push goes out again and is refused again if need be."""
     session = joined()
-    session.hear(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
-    session.hear(session.hello(), welcome())
-    assert session.hear(JOIN, Weights(version=3)) == Keep()
+    session.receive(session.push(OURS), Refusal(code="finite", reason="pi pushes NaN"))
+    session.receive(session.hello(), welcome())
+    assert session.receive(JOIN, Weights(version=3)) == Keep()
     assert session.push(OURS).sequence == 1
 
 
 def test_a_trial_that_is_no_longer_this_childs_is_asked_for_on_a_new_connection() -> None:
     session = joined(trial=7)
     with pytest.raises(ProtocolError, match="say hello again") as caught:
-        session.hear(session.push(OURS), Refusal(code="trial", reason="it has to say hello again"))
+        session.receive(
+            session.push(OURS), Refusal(code="trial", reason="it has to say hello again")
+        )
     assert caught.value.code == "trial"
     assert session.hello() == hello(trial=7)
 
@@ -393,7 +402,7 @@ def test_every_other_refusal_is_raised_and_says_whether_waiting_helps(kind: str,
     session = joined()
     request = requests(session)[kind]
     with pytest.raises(RequestRefused, match=r"^the parent refuses this child: no\.$") as caught:
-        session.hear(request, Refusal(code=code, reason="no."))
+        session.receive(request, Refusal(code=code, reason="no."))
     assert caught.value.code == code
     assert caught.value.exit_code == 1
     assert caught.value.final == (code in ("malformed", "version"))
@@ -434,11 +443,11 @@ def test_a_reply_that_makes_no_sense_changes_nothing(
     kind: str, code: str, reply: Reply, words: str
 ) -> None:
     session = joined(version=2)
-    session.gather(10, [1.0], {})
+    session.add_work(10, [1.0], {})
     request = requests(session)[kind]
     before = state(session)
     with pytest.raises(ProtocolError, match=f"^{words}$") as caught:
-        session.hear(request, reply)
+        session.receive(request, reply)
     assert caught.value.code == code
     assert state(session) == before
 
@@ -446,22 +455,22 @@ def test_a_reply_that_makes_no_sense_changes_nothing(
 def encoded(encoding: Encoding, version: int = 0) -> Session:
     """A session that may push differences."""
     session = new()
-    session.hear(session.hello(), welcome(encoding=encoding))
-    session.hear(session.join(SIGNATURE), Weights(version=version, vector=THEIRS))
+    session.receive(session.hello(), welcome(encoding=encoding))
+    session.receive(session.join(SIGNATURE), Weights(version=version, vector=THEIRS))
     return session
 
 
 def test_a_difference_goes_out_and_one_comes_back() -> None:
     session = encoded("int8")
     parent = ParentDelta("int8")
-    parent.begin(SIGNATURE)
+    parent.join(SIGNATURE)
     parent.answer(Weights(version=0, vector=THEIRS))
     push = session.push(OURS)
     assert push.encoding == "int8"
     pushed = parent.read("pi", push).vector
     assert pushed is not None and np.abs(pushed - OURS).max() < 0.02
     reply = parent.answer(Weights(version=1, vector=vector(2, 3, 5)), parent.read("pi", push))
-    decision = session.hear(push, reply)
+    decision = session.receive(push, reply)
     assert isinstance(decision, BlendReply)
     assert decision.sent is OURS and decision.vector is not None
     assert np.abs(decision.vector - vector(2, 3, 5)).max() < 0.02
@@ -474,7 +483,7 @@ def test_a_difference_that_was_not_agreed_on_changes_nothing(kind: str) -> None:
     request = requests(session)[kind]
     before = state(session)
     with pytest.raises(ProtocolError, match=r"a difference that was not agreed on$") as caught:
-        session.hear(request, Weights(version=3, encoding="int8", vector=THEIRS))
+        session.receive(request, Weights(version=3, encoding="int8", vector=THEIRS))
     assert caught.value.code == "base"
     assert state(session) == before
 
@@ -487,7 +496,7 @@ def test_a_difference_that_makes_no_sense_is_not_taken(content: Any, code: str) 
     session = encoded("int8", version=2)
     push = session.push(OURS)
     with pytest.raises(ProtocolError) as caught:
-        session.hear(push, Weights(version=3, stop="over", encoding="int8", vector=content))
+        session.receive(push, Weights(version=3, stop="over", encoding="int8", vector=content))
     assert caught.value.code == code
     assert session.version == 2 and session.over is None
     assert session.push(OURS).sequence == push.sequence
@@ -497,9 +506,9 @@ def test_a_parent_that_does_not_know_the_base_is_joined_anew() -> None:
     session = encoded("int4", version=2)
     push = session.push(OURS)
     with pytest.raises(ProtocolError, match="unknown"):
-        session.hear(push, Refusal(code="base", reason="unknown"))
-    session.hear(session.hello(), welcome())
-    assert session.hear(session.join(SIGNATURE), Weights(version=0)) == Keep()
+        session.receive(push, Refusal(code="base", reason="unknown"))
+    session.receive(session.hello(), welcome())
+    assert session.receive(session.join(SIGNATURE), Weights(version=0)) == Keep()
     again = session.push(OURS)
     assert again.sequence == push.sequence and again.encoding == "" and again.vector is OURS
 
@@ -507,7 +516,7 @@ def test_a_parent_that_does_not_know_the_base_is_joined_anew() -> None:
 def test_nothing_follows_from_a_goodbye() -> None:
     session = joined()
     with pytest.raises(ValueError, match="no decision follows from the reply to a Leave"):
-        session.hear(session.leave(), Goodbye())
+        session.receive(session.leave(), Goodbye())
 
 
 # Ends.
@@ -531,7 +540,7 @@ def test_what_a_close_code_means(code: int | None, reason: str, over: Over | Non
 
 def test_the_first_reason_stays_and_the_last_word_says_whether_there_is_more() -> None:
     session = joined(trial=7)
-    session.hear(session.push(OURS), Weights(version=1, stop="it has stopped", next=True))
+    session.receive(session.push(OURS), Weights(version=1, stop="it has stopped", next=True))
     assert session.over == Over("it has stopped", next=True)
     session.closed(1000, "all trials are done")
     assert session.over == Over("it has stopped")
@@ -539,17 +548,17 @@ def test_the_first_reason_stays_and_the_last_word_says_whether_there_is_more() -
 
 def test_the_next_trial_starts_from_nothing_but_the_numbers_go_on() -> None:
     session = joined(version=5, trial=7)
-    session.gather(10, [1.0], {"lag": 1.0})
+    session.add_work(10, [1.0], {"lag": 1.0})
     session.push(OURS)
-    session.gather(10, [1.0], {"lag": 1.0})
-    session.hear(session.push(OURS), Weights(version=6, stop="it has stopped", next=True))
+    session.add_work(10, [1.0], {"lag": 1.0})
+    session.receive(session.push(OURS), Weights(version=6, stop="it has stopped", next=True))
     session.renew()
     assert session.over is None
     assert session.hello() == hello()
     other = EXPERIMENT.with_settings({"optimizer.learning_rate": 0.1})
-    assert session.hear(session.hello(), welcome(other, trial=12)) == Train(other)
+    assert session.receive(session.hello(), welcome(other, trial=12)) == Train(other)
     larger = Signature.of([("weight", (5,))])
-    begin = session.hear(session.join(larger), Weights(version=0, vector=vector(1, 2, 3, 4, 5)))
+    begin = session.receive(session.join(larger), Weights(version=0, vector=vector(1, 2, 3, 4, 5)))
     assert begin == Begin(version=0, progress=0.0)
     push = session.push(OURS)
     assert (push.trial, push.version, carried(push)) == (12, 0, (2, 0, [], {}))
@@ -572,15 +581,15 @@ FAR = vector(8, 8, 8)
 
 def differing(version: int, weights: np.ndarray | None = THEIRS) -> Session:
     session = new()
-    session.hear(session.hello(), welcome(DIFFERENCES))
-    session.hear(session.join(SIGNATURE), Weights(version=version, vector=weights))
+    session.receive(session.hello(), welcome(DIFFERENCES))
+    session.receive(session.join(SIGNATURE), Weights(version=version, vector=weights))
     return session
 
 
 def rejoin(session: Session, version: int, weights: np.ndarray | None) -> None:
-    session.hear(session.hello(), welcome(DIFFERENCES))
+    session.receive(session.hello(), welcome(DIFFERENCES))
     assert session.signature is not None
-    decision = session.hear(
+    decision = session.receive(
         session.join(session.signature), Weights(version=version, vector=weights)
     )
     assert isinstance(decision, Keep)
@@ -597,7 +606,7 @@ def test_a_difference_starts_from_the_last_answer() -> None:
     session = differing(version=4)
     assert said(session) == ("difference", 4, [-3, -3, -3])
     push = session.push(OURS)
-    decision = session.hear(push, Weights(version=6, vector=FAR))
+    decision = session.receive(push, Weights(version=6, vector=FAR))
     assert isinstance(decision, BlendReply)
     assert decision.sent is OURS
     assert decision.vector is FAR
@@ -616,7 +625,7 @@ def test_without_anything_to_start_from_it_pushes_its_weights() -> None:
     assert said(session) == ("weights", 0, [1, 2, 3])
     rejoin(session, 3, FAR)  # another child was first; what it gave was not taken over
     assert said(session) == ("weights", 3, [1, 2, 3])
-    session.hear(session.push(OURS), Weights(version=3, vector=FAR))
+    session.receive(session.push(OURS), Weights(version=3, vector=FAR))
     assert said(session) == ("difference", 3, [-7, -6, -5])
     rejoin(session, 0, None)  # the parent has lost everything
     assert said(session) == ("weights", 0, [1, 2, 3])
@@ -625,8 +634,8 @@ def test_without_anything_to_start_from_it_pushes_its_weights() -> None:
 def test_weights_that_replace_diverged_ones_are_where_it_starts_from() -> None:
     session = differing(version=4)
     push = session.push(vector(NAN, 0, 0))
-    session.hear(push, Refusal(code="finite", reason="NaN"))
-    decision = session.hear(session.join(SIGNATURE), Weights(version=9, vector=FAR))
+    session.receive(push, Refusal(code="finite", reason="NaN"))
+    decision = session.receive(session.join(SIGNATURE), Weights(version=9, vector=FAR))
     assert isinstance(decision, Reset)
     assert said(session) == ("difference", 9, [-7, -6, -5])
 
@@ -634,4 +643,108 @@ def test_weights_that_replace_diverged_ones_are_where_it_starts_from() -> None:
 def test_a_parent_whose_rule_takes_something_else_is_another_experiment() -> None:
     session = joined()
     with pytest.raises(GenkidamaError, match=r"another experiment \(parent.rule differs\)"):
-        session.hear(session.hello(), welcome(DIFFERENCES))
+        session.receive(session.hello(), welcome(DIFFERENCES))
+
+
+TRAINED = Signature.of([("weight", (2,)), ("statistics.observations", (1,))])
+BASE = np.array([1, 2, 30], DTYPE)
+CHILD = np.array([1.5, 4, 50], DTYPE)
+SLOPE = np.array([-1, 7], DTYPE)
+
+
+@pytest.mark.parametrize(
+    ("pushes", "gradient", "kind", "payload"),
+    [
+        ("weights", None, "weights", [1.5, 4, 50]),
+        ("weights", SLOPE, "weights", [1.5, 4, 50]),
+        ("difference", None, "difference", [0.5, 2, 50]),
+        ("difference", SLOPE, "difference", [0.5, 2, 50]),
+        ("gradient", SLOPE, "gradient", [-1, 7, 50]),
+        ("gradient", None, "weights", [1.5, 4, 50]),
+    ],
+)
+def test_a_push_carries_what_the_rule_takes_and_statistics_whole(
+    pushes: Kind, gradient: np.ndarray | None, kind: str, payload: list[float]
+) -> None:
+    base = DeltaBase(pushes)
+    base.set(BASE)
+    before = CHILD.tobytes()
+    said, vector = base.payload(CHILD, gradient, TRAINED)
+    assert (said, vector.tolist(), vector.dtype) == (kind, payload, DTYPE)
+    assert base.pushed is CHILD
+    assert CHILD.tobytes() == before
+    assert BASE.tolist() == [1, 2, 30]
+
+
+def test_a_difference_without_an_answer_is_pushed_again_as_it_was() -> None:
+    base = DeltaBase("difference")
+    base.set(BASE)
+    first = base.payload(CHILD, None, TRAINED)
+    again = base.payload(CHILD + DTYPE.type(1.0), None, TRAINED)
+    assert again[1] is first[1] and base.pushed is CHILD
+    base.set(BASE)
+    assert base.payload(CHILD * 2, None, TRAINED)[1].tolist() == [2, 6, 100]
+
+
+@pytest.mark.parametrize("pushes", ["weights", "difference", "gradient"])
+def test_without_a_basis_the_weights_are_pushed(pushes: Kind) -> None:
+    base = DeltaBase(pushes)
+    assert base.payload(CHILD, SLOPE, TRAINED) == ("weights", CHILD)
+    base.set(BASE)
+    base.set(None)
+    assert base.payload(CHILD, SLOPE, TRAINED) == ("weights", CHILD)
+
+
+def test_steps_and_returns_add_up_and_the_newest_measures_stay() -> None:
+    work = PendingWork()
+    assert work.add(10, [1.0], {"lag": 1.0, "pps": 5.0}) == LeftOut()
+    assert work.add(20, [2.0, 3.0], {"lag": 2.0}) == LeftOut()
+    assert work.add(5, [], {}) == LeftOut()
+    assert work == PendingWork(35, [1.0, 2.0, 3.0], {"lag": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("measures", "reported", "left_out"),
+    [
+        ({"lag": NAN, "pps": -INFINITY}, {"old": 0.0}, ()),
+        ({"lag": 1.0, "pps": NAN}, {"lag": 1.0}, ()),
+        ({"time": 1.0, "PPS": 1.0, "large": 1e31}, {"old": 0.0}, ("time", "PPS", "large")),
+        ({"PPS": NAN, "lag": 2.0, "Lag": 3.0}, {"lag": 2.0}, ("Lag",)),
+    ],
+)
+def test_measures_that_no_push_may_carry(
+    measures: dict[str, float], reported: dict[str, float], left_out: tuple[str, ...]
+) -> None:
+    work = PendingWork(measures={"old": 0.0})
+    assert work.add(0, [], measures) == LeftOut(measures=left_out)
+    assert work.measures == reported
+
+
+@pytest.mark.parametrize("value", [NAN, INFINITY, -INFINITY, 1.1e30, -1.1e30])
+def test_returns_that_no_push_may_carry(value: float) -> None:
+    work = PendingWork()
+    assert work.add(1, [1.0, value, 1e30, value, -1e30], {}) == LeftOut(returns=2)
+    assert work.returns == [1.0, 1e30, -1e30]
+
+
+def test_a_day_without_a_parent_leaves_the_newest_returns() -> None:
+    work = PendingWork()
+    for first in range(0, 10_000, 50):
+        assert work.add(1, [float(number) for number in range(first, first + 50)], {}) == LeftOut()
+    assert work.returns == [float(number) for number in range(10_000 - 4_096, 10_000)]
+    assert work.steps == 200
+
+
+@given(
+    st.lists(st.lists(st.floats(width=64)), max_size=5),
+    st.dictionaries(st.text(max_size=5), st.floats(width=64), max_size=40),
+)
+def test_whatever_a_backend_says_fits_into_a_push(
+    returns: list[list[float]], measures: dict[str, float]
+) -> None:
+    work = PendingWork()
+    left_out = sum(work.add(1, values, measures).returns for values in returns)
+    assert len(work.returns) + left_out == sum(map(len, returns))
+    assert all(map(math.isfinite, work.returns))
+    push = Push(version=0, sequence=1, returns=work.returns, measures=work.measures)
+    assert decode_request(encode(push)) == push

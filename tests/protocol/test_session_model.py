@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ProtocolError
-from genkidama.protocol.compression import ENCODINGS
+from genkidama.protocol.delta import ENCODINGS
 from genkidama.protocol.messages import (
     Join,
     Push,
@@ -91,10 +91,10 @@ class Node:
     unanswered: Push | None = None
 
 
-def known_to(session: Session) -> dict[str, Any]:
+def state_of(session: Session) -> dict[str, Any]:
     """All that a child's mind holds, as values that can be compared."""
     found = dict(vars(session))
-    held = vars(found.pop("_line"))
+    held = vars(found.pop("_delta"))
     vectors = {
         name: value.tobytes() if isinstance(value, np.ndarray) else value
         for name, value in held.items()
@@ -177,10 +177,10 @@ class Line(RuleBasedStateMachine):
 
     def hear_nonsense(self, session: Session, request: Request) -> None:
         """A reply that makes no sense changes nothing at the child either."""
-        before = known_to(session)
+        before = state_of(session)
         with pytest.raises(ProtocolError):
-            session.hear(request, Weights(version=99, stop="over", vector=np.ones(4, DTYPE)))
-        assert known_to(session) == before
+            session.receive(request, Weights(version=99, stop="over", vector=np.ones(4, DTYPE)))
+        assert state_of(session) == before
 
     def state(self) -> tuple[Any, ...]:
         """Everything that a refused message must leave as it was."""
@@ -209,16 +209,16 @@ class Line(RuleBasedStateMachine):
             assert reply.code == "name"
             assert self.state() == before
             with pytest.raises(RequestRefused):
-                session.hear(request, reply)
+                session.receive(request, reply)
             return
         if reply is None:
             return
-        decision = session.hear(request, reply)
+        decision = session.receive(request, reply)
         assert decision == (Train(self.experiment) if session.signature is None else self.join)
         joining = session.join(SIGNATURE)
         reply = self.say(name, joining, join)
         if reply is not None:
-            decision = session.hear(joining, reply)
+            decision = session.receive(joining, reply)
             assert isinstance(decision, Keep if node.begun else Begin)
             # A difference goes on from where it began.
             newest = self.server.trial.version
@@ -244,7 +244,7 @@ class Line(RuleBasedStateMachine):
         reply = self.say(name, push, fate)
         if reply is None:
             return
-        decision = node.session.hear(push, reply)
+        decision = node.session.receive(push, reply)
         assert isinstance(decision, BlendReply)
         # A difference that is sent again is what it was.
         assert decision.sent is vector or (again and push.kind == "difference")
@@ -260,12 +260,12 @@ class Line(RuleBasedStateMachine):
             assert np.array_equal(vector, self.server.trial.vector)
             return
         theirs = self.server.children[name].line
-        ours = self.nodes[name].session._line
-        assert ours is not None and ours.known is not None
-        assert theirs is not None and theirs.known is not None
-        assert ours.known.tobytes() == theirs.known.tobytes()
-        base = self.nodes[name].session._basis.vector
-        assert base is None or base.tobytes() == ours.known.tobytes()
+        ours = self.nodes[name].session._delta
+        assert ours is not None and ours.parent is not None
+        assert theirs is not None and theirs.parent is not None
+        assert ours.parent.tobytes() == theirs.parent.tobytes()
+        base = self.nodes[name].session._base.vector
+        assert base is None or base.tobytes() == ours.parent.tobytes()
         # At most half a unit is left over each way, and no number here is larger than `now`.
         assert np.abs(vector - self.server.trial.vector).max() <= 2 * 2 * self.now / 14
 
@@ -279,7 +279,7 @@ class Line(RuleBasedStateMachine):
         """A child trains, with or without a parent."""
         node = self.nodes[name]
         returns = list(itertools.islice(self.episodes, episodes))
-        node.session.gather(STEPS_AN_EPISODE * episodes, returns, {})
+        node.session.add_work(STEPS_AN_EPISODE * episodes, returns, {})
         node.pending += returns
 
     def push(self, node: Node, vector: np.ndarray) -> Push:
@@ -307,11 +307,11 @@ class Line(RuleBasedStateMachine):
         assert self.state() == before
         if reply is None:
             return
-        joining = node.session.hear(request, reply)
+        joining = node.session.receive(request, reply)
         assert joining == self.join
         reply = self.say(name, joining, join)
         if reply is not None:
-            decision = node.session.hear(joining, reply)
+            decision = node.session.receive(joining, reply)
             assert isinstance(decision, Reset)
             assert np.array_equal(decision.vector, self.server.trial.vector)
 

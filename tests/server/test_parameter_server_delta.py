@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.hypertrick.search import Search
-from genkidama.protocol.compression import ENCODINGS
+from genkidama.protocol.delta import ENCODINGS
 from genkidama.protocol.messages import (
     Hello,
     Pull,
@@ -45,7 +45,7 @@ def numbers(seed: int) -> Vector:
 def say(server: ParameterServer, session: Session, request: Request) -> Decision:
     """What a child decides about the answer, both over the wire."""
     reply = server.handle(session.name, decode_request(encode(request)), 1.0)
-    return session.hear(request, decode_reply(encode(reply)))
+    return session.receive(request, decode_reply(encode(reply)))
 
 
 def entered(server: ParameterServer, name: str) -> Session:
@@ -87,10 +87,10 @@ def test_each_child_is_read_by_what_it_was_told_itself(encoding: str) -> None:
         assert near(server, wanted, 0.5)
         assert decision.vector is not None and near(server, decision.vector, 1.0)
         theirs = server.children[session.name].line
-        ours = session._line
-        assert theirs is not None and theirs.known is not None
-        assert ours is not None and ours.known is not None
-        assert ours.known.tobytes() == theirs.known.tobytes()
+        ours = session._delta
+        assert theirs is not None and theirs.parent is not None
+        assert ours is not None and ours.parent is not None
+        assert ours.parent.tobytes() == theirs.parent.tobytes()
 
 
 @pytest.mark.parametrize(("wish", "offer"), [("float32", list(ENCODINGS)), ("int4", ["int8"])])
@@ -132,7 +132,7 @@ def test_a_refused_difference_changes_nothing_and_the_next_one_is_read() -> None
         assert isinstance(reply, Refusal)
         assert server.trial.vector.tobytes() == before and server.exchanges == 2
     assert sorted(server.refusals) == ["base", "finite", "length"]
-    assert isinstance(session.hear(push, server.handle("a", push, 3.0)), BlendReply)
+    assert isinstance(session.receive(push, server.handle("a", push, 3.0)), BlendReply)
     assert decision.vector is not None and server.exchanges == 3
 
 
@@ -180,10 +180,10 @@ def test_of_differences_nothing_is_lost_or_counted_twice_whatever_the_line_loses
         assert (push.kind, push.encoding) == ("difference", encoding)
         assert decision.sent is not None and decision.vector is not None
         ours += decision.vector.astype(np.float64) - decision.sent
-        base = session._basis.vector
+        base = session._base.vector
         theirs = server.children["a"].line
-        assert base is not None and theirs is not None and theirs.known is not None
-        assert base.tobytes() == theirs.known.tobytes()
+        assert base is not None and theirs is not None and theirs.parent is not None
+        assert base.tobytes() == theirs.parent.tobytes()
         assert server.trial.vector is not None
         unsaid = ours - base
         assert server.exchanges == session.version == push.sequence
@@ -204,7 +204,7 @@ def test_gradients_travel_whole_and_weights_come_back_in_fewer_bytes() -> None:
         assert (push.kind, push.encoding, push.version) == ("gradient", "", version)
         reply = server.handle("a", decode_request(encode(push)), 1.0)
         assert isinstance(reply, Weights) and reply.encoding == "int4"
-        decision = session.hear(push, reply)
+        decision = session.receive(push, reply)
         assert isinstance(decision, BlendReply) and decision.vector is not None
         wanted = (numbers(0)[:-5] - 0.5 * version).tolist()
         assert server.trial.vector is not None
@@ -232,12 +232,12 @@ def test_what_a_child_pulls_is_a_difference_and_its_next_push_goes_on_from_it() 
     exchange(server, two, numbers(2))
     reply = server.handle("a", Pull(), 1.0)
     assert isinstance(reply, Weights) and reply.encoding == "int8"
-    decision = one.hear(Pull(), reply)
+    decision = one.receive(Pull(), reply)
     assert isinstance(decision, BlendReply) and decision.sent is None
     assert decision.vector is not None and near(server, decision.vector, 0.04)
     line = server.children["a"].line
-    assert line is not None and line.known is not None
-    assert decision.vector.tobytes() == line.known.tobytes()
+    assert line is not None and line.parent is not None
+    assert decision.vector.tobytes() == line.parent.tobytes()
     push, _ = exchange(server, one, numbers(3))
     assert (push.version, push.encoding) == (3, "int8")
     exchange(server, two, numbers(3))

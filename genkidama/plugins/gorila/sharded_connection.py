@@ -178,7 +178,7 @@ class ShardedConnection:
         if not others or not isinstance(decision, Train):
             return decision
         for talk in others:
-            talk.session.call_like(self._first)
+            talk.session.rename_like(self._first)
         await gather_all(_addressed(talk, talk.begin()) for talk in others)
         for talk in others:
             theirs = talk.session.experiment
@@ -340,7 +340,7 @@ class ShardedConnection:
         self.pulse.worked(work.steps, work.returns)
         left_out = LeftOut()
         for talk in reversed(self._talks):
-            left_out = talk.session.gather(work.steps, work.returns, work.measures)
+            left_out = talk.session.add_work(work.steps, work.returns, work.measures)
         if left_out.returns:
             log.warning(
                 "returns that are NaN or infinite are not reported",
