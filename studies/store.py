@@ -1,18 +1,21 @@
-"""Rows as JSON lines, and who may write them."""
+"""The rows of a study as JSON lines, and the loop that measures those that are missing."""
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 
-__all__ = ["Row", "append", "only_one", "read"]
+__all__ = ["Row", "add_places", "append", "only_one", "parser", "read", "run"]
+
+One = TypeVar("One")
 
 #: What one run has found.
 Row = dict[str, Any]
@@ -68,3 +71,60 @@ def only_one(folder: Path) -> Iterator[None]:
                 f"{folder}: another run works there; stop it, or give another folder with --work"
             ) from None
         yield
+
+
+def run(
+    wanted: Sequence[One],
+    missing: Sequence[One],
+    rows: list[Row],
+    path: Path,
+    *,
+    measure: Callable[[One], Row],
+    announce: Callable[[Sequence[One]], str],
+    outcome: Callable[[Row], str],
+) -> bool:
+    """Measures runs that have no row, and appends each row to `rows` and to the file.
+
+    A run that fails has no row, and is tried again when the command is.
+
+    Args:
+        wanted: all runs of the plan.
+        missing: those without a row, in their order.
+        rows: of the file.
+        path: of the file.
+        measure: gives the row of a run, or raises an `EnvironmentFailure`.
+        announce: describes the first of the runs that are left.
+        outcome: describes a row.
+
+    Returns:
+        Whether no run has failed.
+    """
+    well = True
+    for number in range(len(missing)):
+        left = missing[number:]
+        place = f"[{len(wanted) - len(left) + 1}/{len(wanted)}] {left[0]}"
+        print(f"{place}: {announce(left)} …", flush=True)
+        try:
+            row = measure(left[0])
+        except EnvironmentFailure as error:
+            print(f"{place}: failed: {error}", flush=True)
+            well = False
+            continue
+        append(path, row)
+        rows.append(row)
+        print(f"{place}: {outcome(row)}", flush=True)
+    return well
+
+
+def parser(name: str, text: str | None) -> argparse.ArgumentParser:
+    """The parser of `python -m studies.NAME`; its help is the text of the module."""
+    kind = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(
+        prog=f"python -m studies.{name}", description=text, formatter_class=kind
+    )
+
+
+def add_places(parser: argparse.ArgumentParser, results: Path, work: Path) -> None:
+    """The options `--results` and `--work`."""
+    parser.add_argument("--results", type=Path, default=results, help="a line for each run")
+    parser.add_argument("--work", type=Path, default=work, help="files of runs under way")

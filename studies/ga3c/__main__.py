@@ -16,7 +16,6 @@ one.
              to choose a setting.
     dynamic  The best of a small grid of fixed settings, and the dynamic adjustment from N_A = 32,
              N_P = N_T = 1.
-    memory   The memory of an agent, the engine and the nursery.
 
 This script drives the backends as a child does, but exchanges with nobody. `--width 4` makes each
 layer four times as wide. `--device cuda` uses a GPU; Hogwild and the environment stay on the CPU.
@@ -45,7 +44,6 @@ from typing import Any
 import psutil
 
 from genkidama.child.backend import Backend, make_backend
-from genkidama.child.forkservers import AGENTS
 from genkidama.config.experiment import Experiment
 from genkidama.plugins.ga3c.backend import GA3C
 
@@ -414,59 +412,11 @@ def dynamic(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def memory(options: argparse.Namespace) -> dict[str, Any]:
-    settings = experiment(
-        options, ga3c__agents=options.agents[0], ga3c__environments=options.environments[0]
-    )
-    backend = GA3C(settings, cores(), "benchmark")
-
-    async def look() -> dict[str, Any]:
-        try:
-            await backend.startup()
-            await backend.begin(None)
-            end = time.perf_counter() + options.seconds
-            while time.perf_counter() < end:
-                await backend.due()
-                backend.take_work()
-                backend.release()
-            assert backend._engine is not None
-            pids = {
-                "agent": backend.pids,
-                "engine": [backend._engine.popen.pid],
-                "nursery": [AGENTS.pid],
-                "orchestrator": [os.getpid()],
-            }
-            result = {}
-            for name, numbers in pids.items():
-                infos = [psutil.Process(number).memory_full_info() for number in numbers]
-                result[name] = {
-                    "private MB, most": max(info.uss for info in infos) / 1e6,
-                    "proportional MB, sum": sum(info.pss for info in infos) / 1e6,
-                    "torch": any(
-                        "libtorch" in Path(f"/proc/{number}/maps").read_text() for number in numbers
-                    ),
-                }
-            return result
-        finally:
-            await backend.shutdown()
-
-    result = asyncio.run(look())
-    for name, figures in result.items():
-        print(
-            f"{name:12} "
-            + ", ".join(
-                f"{key} {value if isinstance(value, bool) else round(value, 1)}"
-                for key, value in figures.items()
-            )
-        )
-    return result
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("mode", choices=["speed", "agents", "dynamic", "memory", "part"])
+    parser.add_argument("mode", choices=["speed", "agents", "dynamic", "part"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--width", type=int, nargs="+", default=[1])
@@ -499,7 +449,6 @@ def main() -> None:
             "speed": speed,
             "agents": agents,
             "dynamic": dynamic,
-            "memory": memory,
         }[options.mode](options)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))

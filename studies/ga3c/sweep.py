@@ -98,11 +98,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 @command
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m studies.ga3c.sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = store.parser("ga3c.sweep", __doc__)
     parser.add_argument("what", choices=("run", "report"))
     for name, short, values in (
         ("predictors", "N_P", [1, 2, 4]),

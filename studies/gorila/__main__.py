@@ -37,6 +37,7 @@ from statistics import median
 
 from benchmarks.judging import Judge, first
 from benchmarks.processes import command
+from genkidama.errors import EnvironmentFailure
 from studies import store
 from studies.scaling import matrix
 from studies.scaling.machines import ROOT, Machines, folder_for, sweep
@@ -128,11 +129,7 @@ def _median(values: Iterable[float]) -> str:
 
 @command
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m studies.gorila",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = store.parser("gorila", __doc__)
     parser.add_argument("what", choices=("run", "report"))
     parser.add_argument("--contenders", nargs="+", choices=BUNDLES, default=list(BUNDLES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -150,12 +147,17 @@ def main(arguments: list[str] | None = None) -> int:
     if options.what == "run":
         sweep()
         wanted = planned(options)
-        for condition in matrix.missing(wanted, rows):
-            words = " ".join(str(value) for value in condition.as_row().values())
-            print(f"[{len(rows) + 1}] {words} …", flush=True)
-            row = measure(condition, options)
-            rows.append(row)
-            store.append(options.results, row)
+        well = store.run(
+            wanted,
+            matrix.missing(wanted, rows),
+            rows,
+            options.results,
+            measure=lambda condition: measure(condition, options),
+            announce=lambda left: f"{len(left)} left",
+            outcome=lambda row: f"use {min(row['use']):.2f}",
+        )
+        if not well:
+            return EnvironmentFailure.exit_code
     report(rows)
     return 0
 

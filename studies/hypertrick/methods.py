@@ -1,12 +1,12 @@
 """The methods that `simulator.py` can run: HyperTrick and its rivals. Pure.
 
     Independent   HyperTrick, random and grid search, and whatever decides by a function
-    Halving       Successive Halving, on any node or a fixed one; Hyperband, brackets side by side
+    Halving       Successive Halving; Hyperband, brackets side by side
     Asha          asynchronous Successive Halving with promotions (Li et al. 2018)
 
 Laws of this file:
 - Trials are numbered from 0 in the order in which they are started. In `Halving` a bracket has its
-  numbers in one row; with `nodes` a trial that belongs to a slow node may begin after later ones.
+  numbers in one row.
 - A node goes on with its own trial before it takes another, as long as nothing is to be decided
   about it.
 - A metric that is NaN ends its trial: it is never promoted and never survives a round.
@@ -19,9 +19,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-from genkidama.errors import ConfigurationError
 from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
 from studies.hypertrick.simulator import Task
 
@@ -32,7 +30,6 @@ __all__ = [
     "hyperband_rounds",
     "hypertrick",
     "random_search",
-    "rounds_of",
 ]
 
 
@@ -49,9 +46,6 @@ class Independent:
     def __init__(
         self, phases: int, stop: Callable[[int, int, float], bool], trials: int | None = None
     ) -> None:
-        _check_natural("phases", phases)
-        if trials is not None:
-            _check_natural("trials", trials)
         self.phases, self.trials = phases, trials
         self._stop = stop
         self._started = 0
@@ -88,21 +82,6 @@ def hypertrick(rule: HyperTrick, *, endless: bool = False) -> Independent:
 def random_search(phases: int, trials: int | None = None) -> Independent:
     """Random search, or grid search: the problem says what is tried. Nothing is stopped."""
     return Independent(phases, lambda trial, phase, metric: False, trials)
-
-
-def rounds_of(workers: int, phases: int, eviction_rate: float) -> tuple[tuple[int, int], ...]:
-    """The rounds of the paper's Successive Halving: a share r ends after every phase (Fig. 3).
-
-    Rounded to the nearest, at least 1: 16 workers, 4 phases and 25 % give (16, 1), (12, 2), (9, 3),
-    (7, 4).
-    """
-    _check_natural("workers", workers)
-    _check_natural("phases", phases)
-    rounds = [(workers, 1)]
-    while len(rounds) < phases:
-        alive = rounds[-1][0]
-        rounds.append((max(1, alive - math.floor(alive * eviction_rate + 0.5)), len(rounds) + 1))
-    return tuple(rounds)
 
 
 def hyperband_rounds(phases: int, factor: int = 3) -> list[tuple[tuple[int, int], ...]]:
@@ -145,36 +124,16 @@ class Halving:
 
     Args:
         brackets: the rounds of each: (how many trials, after how many phases they are judged).
-        nodes: if given, trial i stays on node i mod `nodes` for good (the paper's Fig. 8); else it
-            goes wherever a node is free.
         repeat: whenever a node would be idle, all brackets begin once more with new trials.
-
-    Raises:
-        ConfigurationError: no bracket, or rounds whose numbers rise or whose phases do not.
     """
 
     def __init__(
         self,
         brackets: Sequence[Sequence[tuple[int, int]]],
         *,
-        nodes: int | None = None,
         repeat: bool = False,
     ) -> None:
-        if not brackets or not all(brackets):
-            raise ConfigurationError(
-                f"brackets = {brackets!r}: at least one with one round is needed"
-            )
-        for rounds in brackets:
-            falls = all(a[0] >= b[0] and a[1] < b[1] for a, b in pairwise(rounds))
-            if not falls or any(n < 1 or r < 1 for n, r in rounds):
-                raise ConfigurationError(
-                    f"rounds = {tuple(rounds)!r}: "
-                    "the numbers of trials must fall and those of phases rise, from 1"
-                )
-        if nodes is not None:
-            _check_natural("nodes", nodes)
         self.brackets = brackets
-        self.nodes = nodes
         self.repeat = repeat
         self.trials = None if repeat else sum(rounds[0][0] for rounds in brackets)
         self._started = 0
@@ -186,10 +145,10 @@ class Halving:
     def next_task(self, node: int) -> Task | None:
         if node in self._next:
             return self._next.pop(node)
-        task = self._take(node)
+        task = self._take()
         if task is None and self.repeat:
             self._begin()
-            task = self._take(node)
+            task = self._take()
         return task
 
     def report(self, node: int, task: Task, metric: float) -> bool:
@@ -214,12 +173,10 @@ class Halving:
             self._started += rounds[0][0]
             self._brackets.append(bracket)
 
-    def _take(self, node: int) -> Task | None:
+    def _take(self) -> Task | None:
         for bracket in self._brackets:
-            for index, task in enumerate(bracket.ready):
-                if self.nodes is None or task[0] % self.nodes == node:
-                    del bracket.ready[index]
-                    return task
+            if bracket.ready:
+                return bracket.ready.popleft()
         return None
 
     def _end_round(self, bracket: _Bracket) -> None:
@@ -247,11 +204,6 @@ class Asha:
     """
 
     def __init__(self, phases: int, *, factor: int = 3, trials: int | None = None) -> None:
-        _check_natural("phases", phases)
-        if factor < 2:
-            raise ConfigurationError(f"factor = {factor!r}: at least 2 is needed")
-        if trials is not None:
-            _check_natural("trials", trials)
         self.phases = phases
         self.factor = factor
         self.trials = trials
@@ -289,8 +241,3 @@ class Asha:
         else:
             self._next[node] = (trial, phase + 1)
         return True
-
-
-def _check_natural(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigurationError(f"{name} = {value!r}: a whole number of at least 1 is needed")

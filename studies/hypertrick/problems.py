@@ -1,4 +1,4 @@
-"""What `simulator.py` searches: the paper's toy problem, and made-up learning curves. Pure.
+"""Problems for `simulator.py`: made-up learning curves. Pure.
 
 Laws of this file:
 - What a trial is, how long its phases take and how its metric is disturbed depends on the seed, the
@@ -22,49 +22,12 @@ import numpy.typing as npt
 from genkidama.errors import ConfigurationError
 from studies.hypertrick.simulator import Configuration, Outcome
 
-__all__ = ["LEARNING_CURVES", "LearningCurves", "Toy", "learning_curves", "toy_problem"]
+__all__ = ["LEARNING_CURVES", "LearningCurves", "learning_curves"]
 
 _Array = npt.NDArray[np.float64]
 
 #: The space of all learning-curve problems is [0, 1] in so many dimensions.
 DIMENSIONS = 3
-
-
-@dataclass(frozen=True)
-class Toy:
-    """A problem given by tables, one row a trial and one column a phase.
-
-    Its configurations are the trials' numbers.
-    """
-
-    durations: _Array
-    metrics: _Array
-
-    @property
-    def phases(self) -> int:
-        return int(self.metrics.shape[1])
-
-    def configuration(self, trial: int) -> Configuration:
-        return (float(trial),)
-
-    def duration(self, trial: int, configuration: Configuration, phase: int) -> float:
-        return float(self.durations[trial, phase])
-
-    def metric(self, trial: int, configuration: Configuration, phase: int) -> float:
-        return float(self.metrics[trial, phase])
-
-
-def toy_problem(seed: int, *, workers: int = 16, phases: int = 4) -> Toy:
-    """The paper's toy problem (Figs. 2, 3, 8, 9): metrics a·p + b; a, b and phase times are random.
-
-    The paper's own numbers are not known. Here a is 0 to 9 and b 0 to 14, whole numbers, p counted
-    from 1; a phase takes between 0.8 and 1.2 times what its worker takes on average, which is
-    between 0.8 and 1.7 (so that grid search takes 15.6 units on average, as in the paper).
-    """
-    rng = np.random.default_rng(seed)
-    a, b = rng.integers(0, 10, (workers, 1)), rng.integers(0, 15, (workers, 1))
-    durations = rng.uniform(0.8, 1.7, (workers, 1)) * rng.uniform(0.8, 1.2, (workers, phases))
-    return Toy(np.round(durations, 1), (a * np.arange(1, phases + 1) + b).astype(np.float64))
 
 
 @dataclass(frozen=True)

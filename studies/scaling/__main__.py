@@ -46,6 +46,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.judging import Judge, first
@@ -58,20 +59,25 @@ from studies.scaling.machines import ROOT, Machines, folder_for, sweep
 from studies.scaling.matrix import CONTENDERS, DISTURBANCES, LINKS, Condition, Row
 from studies.scaling.ours import Ours, experiment_of
 
-#: Training goes on until its own mean is so far above the goal, since that mean looks back.
-_MARGIN = 30.0
+#: The mean return to reach. Training continues until its own mean is 30 above it, since that mean
+#: looks back.
+_GOAL, _MARGIN = 200.0, 30.0
+
+#: Seconds between snapshots, by the number of machines.
+_EVERY = 8.0
+
+PICTURE = ROOT / "docs/results/scaling.svg"
 
 
 def measure(condition: Condition, options: argparse.Namespace) -> Row:
     """One row: the run, and its snapshots judged."""
     began = time.time()
-    root = options.keep or Path(tempfile.mkdtemp(prefix="scaling-"))
+    root = Path(tempfile.mkdtemp(prefix="scaling-"))
     folder = folder_for(root, condition)
-    goal = options.goal + _MARGIN
-    every = options.every / condition.machines
+    goal, every = _GOAL + _MARGIN, _EVERY / condition.machines
     row: Row = {**condition.as_row(), "date": time.strftime("%F %T"), "limit": options.limit}
     try:
-        with Machines(condition, folder, options.limit, options.parent_share) as machines:
+        with Machines(condition, folder, options.limit) as machines:
             if CONTENDERS[condition.contender].kind == "ours":
                 run = Ours(machines, folder, goal, every)
             else:
@@ -81,50 +87,33 @@ def measure(condition: Condition, options: argparse.Namespace) -> Row:
             row |= run.run(options.limit, options.late)
         if "reached" not in row:
             with Judge(experiment_of(condition), condition.seed) as judge:
-                row["reached"] = first(run.snapshots(), options.goal, judge)
+                row["reached"] = first(run.snapshots(), _GOAL, judge)
     finally:
-        if not options.keep:
-            shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(root, ignore_errors=True)
     row["wall"] = round(time.time() - began, 1)
     return row
 
 
 def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -> bool:
-    """Measures what has no row yet, and appends each row to the results as it comes.
-
-    What fails is said, has no row, and is tried again when the command is.
-
-    Returns:
-        Whether nothing has failed.
-    """
+    """Measures the conditions that have no row yet; whether none has failed."""
     for condition in wanted:
         if (reason := matrix.problem(condition, available_cores())) is not None:
             sys.exit(f"error: {reason}")
     sweep()
-    left = matrix.missing(wanted, rows)
-    well = True
-    while left:
-        condition = left[0]
+
+    def announce(left: Sequence[Condition]) -> str:
         minutes = figures.remaining(left, rows, options.limit) / 60.0
-        place = f"{len(wanted) - len(left) + 1}/{len(wanted)}, about {minutes:.0f} min left"
-        print(f"[{place}] {_words(condition)} …", flush=True)
-        left.pop(0)
-        try:
-            row = measure(condition, options)
-        except EnvironmentFailure as error:
-            print(f"    failed: {error}", flush=True)
-            well = False
-            continue
-        store.append(options.results, row)
-        rows.append(row)
-        print(f"    {_outcome(row)}", flush=True)
-    return well
+        return f"about {minutes:.0f} min left"
 
-
-def _words(condition: Condition) -> str:
-    extra = [word for word in (condition.disturbance, condition.link) if word != "none"]
-    machines = f"{condition.machines} × {condition.share:g} cores"
-    return ", ".join([condition.contender, machines, f"seed {condition.seed}", *extra])
+    return store.run(
+        wanted,
+        matrix.missing(wanted, rows),
+        rows,
+        options.results,
+        measure=lambda condition: measure(condition, options),
+        announce=announce,
+        outcome=_outcome,
+    )
 
 
 def _outcome(row: Row) -> str:
@@ -160,11 +149,7 @@ def report(rows: list[Row]) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m studies.scaling",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = store.parser("scaling", __doc__)
     parser.add_argument("what", choices=("run", "plan", "report"))
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument(
@@ -177,27 +162,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--share", type=float, default=0.1, help="of a core, for each machine (default 0.1)"
     )
     parser.add_argument(
-        "--parent-share",
-        type=float,
-        default=0.0,
-        help="of a core, for the parent; 0 holds it to nothing (default 0)",
-    )
-    parser.add_argument(
         "--limit", type=float, default=600.0, help="seconds of learning at most (default 600)"
-    )
-    parser.add_argument("--goal", type=float, default=200.0, help="mean return (default 200)")
-    parser.add_argument(
-        "--every",
-        type=float,
-        default=8.0,
-        help="seconds between snapshots, by the number of machines (default 8)",
     )
     parser.add_argument(
         "--late", type=float, default=30.0, help="when `late` machines join (default 30)"
     )
     parser.add_argument("--results", type=Path, default=ROOT / "docs/results/scaling.jsonl")
-    parser.add_argument("--picture", type=Path, default=ROOT / "docs/results/scaling.svg")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep each run's files there")
     return parser.parse_args(arguments)
 
 
@@ -217,17 +187,17 @@ def main() -> int:
         case "plan":
             left = matrix.missing(wanted, rows)
             for condition in left:
-                print(_words(condition))
+                print(condition)
             hours = figures.remaining(left, rows, options.limit) / 3600.0
             print(f"{len(left)} of {len(wanted)} runs are left, about {hours:.1f} h")
         case "run":
             well = run(wanted, rows, options)
             report(rows)
-            picture.save(options.picture, figures.scaling(rows))
+            picture.save(PICTURE, figures.scaling(rows))
             return 0 if well else EnvironmentFailure.exit_code
         case "report":
             report(rows)
-            picture.save(options.picture, figures.scaling(rows))
+            picture.save(PICTURE, figures.scaling(rows))
     return 0
 
 

@@ -31,12 +31,9 @@ class Machines:
         condition: how many there are, their shares, their network.
         folder: where the logs of their processes go.
         limit: seconds that a run takes at most.
-        parent_share: of a core, for all at the parent's place; 0 holds it to nothing.
     """
 
-    def __init__(
-        self, condition: Condition, folder: Path, limit: float, parent_share: float = 0.0
-    ) -> None:
+    def __init__(self, condition: Condition, folder: Path, limit: float) -> None:
         self.condition = condition
         self.shares = shares(condition)
         self.network = Network(len(self.shares), LINKS[condition.link], condition.seed)
@@ -44,7 +41,6 @@ class Machines:
         #: What runs at the parent's place.
         self.beside: Group | None = None
         self._folder = folder
-        self._parent_share = parent_share
         self._processes: list[subprocess.Popen[bytes]] = []
         self._cuts: list[tuple[float, list[int]]] = []
         if DISTURBANCES[condition.disturbance].cuts:
@@ -130,8 +126,6 @@ class Machines:
         assert self.beside is not None
         for group, share in zip(self.groups, self.shares, strict=True):
             group.hold(share)
-        if self._parent_share:
-            self.beside.hold(self._parent_share)
         self._machine = _busy_and_all()
         self._beside = self.beside.used()
         for machine in range(len(self.groups)):

@@ -226,6 +226,11 @@ class Condition:
         """The condition under which a row was measured."""
         return cls(**{name: row[name] for name in cls.__dataclass_fields__})
 
+    def __str__(self) -> str:
+        extra = [word for word in (self.disturbance, self.link) if word != "none"]
+        machines = f"{self.machines} × {self.share:g} cores"
+        return ", ".join([self.contender, machines, f"seed {self.seed}", *extra])
+
     def as_row(self) -> Row:
         """The part of a row that identifies it."""
         return asdict(self)

@@ -43,30 +43,24 @@ _AROUND = 60.0
 
 
 def run(wanted: list[Wanted], rows: list[Row], options: argparse.Namespace) -> bool:
-    """Measures what has no row yet, and appends each row as it comes.
-
-    What fails is said, has no row, and is tried again when the command is.
-
-    Returns:
-        Whether nothing has failed.
-    """
+    """Runs the searches that have no row yet; whether none has failed."""
     from studies.search.measure import measure  # Optuna
 
-    well = True
-    for one in missing(wanted, rows):
-        seconds = bound(one, rows, 60.0 * options.minutes)
-        left = seconds_left(missing(wanted, rows), rows, options)
-        print(f"{one}: at most {seconds:.0f} s; all: about {left / 60:.0f} min left", flush=True)
-        try:
-            row = measure(one, seconds, options.work, options.episodes)
-        except EnvironmentFailure as error:
-            print(f"{one}: failed: {error}", flush=True)
-            well = False
-            continue
-        store.append(options.results, row)
-        rows.append(row)
-        print(f"{one}: {row['evaluation']:.1f} ± {row['deviation']:.1f}", flush=True)
-    return well
+    def seconds(one: Wanted) -> float:
+        return bound(one, rows, 60.0 * options.minutes)
+
+    return store.run(
+        wanted,
+        missing(wanted, rows),
+        rows,
+        options.results,
+        measure=lambda one: measure(one, seconds(one), options.work, options.episodes),
+        announce=lambda left: (
+            f"at most {seconds(left[0]):.0f} s; all: about "
+            f"{seconds_left(list(left), rows, options) / 60:.0f} min left"
+        ),
+        outcome=lambda row: f"{row['evaluation']:.1f} ± {row['deviation']:.1f}",
+    )
 
 
 def seconds_left(left: list[Wanted], rows: list[Row], options: argparse.Namespace) -> float:
@@ -75,11 +69,7 @@ def seconds_left(left: list[Wanted], rows: list[Row], options: argparse.Namespac
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m studies.search",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = store.parser("search", __doc__)
     parser.add_argument("what", choices=("plan", "run", "report", "train"))
     parser.add_argument("--methods", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
@@ -95,11 +85,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="one setting of all searches; a contestant's own settings stay",
     )
-    parser.add_argument("--results", type=Path, default=ROOT / "docs/results/search.jsonl")
+    store.add_places(parser, ROOT / "docs/results/search.jsonl", ROOT / "runs/search")
     parser.add_argument(
         "--document", type=Path, default=ROOT / "docs/results/search.md", help="what report writes"
     )
-    parser.add_argument("--work", type=Path, default=ROOT / "runs/search", help="what is under way")
     parser.add_argument(
         "--seconds", type=float, default=120.0, help="length of each training (default 120)"
     )

@@ -132,15 +132,16 @@ def _configurations(groups: Groups) -> Iterator[str]:
             values = " | ".join(_short(row["params"].get(key)) for key in names)
             known = row["importances"]
             parts = " | ".join(f"{known[key]:.0%}" if key in known else NONE for key in names)
-            r2 = NONE if row["r2"] is None else f"{row['r2']:.2f}".replace("-", "−")
+            r2 = NONE if row.get("r2") is None else f"{row['r2']:.2f}".replace("-", "−")
             yield (
                 f"| {CONTESTANTS[name].label} | {sampler} | {row['seed']} | {values} "
                 f"| {parts} | {r2} |"
             )
     yield ""
-    yield "The columns with % are the settings' importances: how much worse a random forest, which"
-    yield "has learned the trials' last scores, gets when a setting is shuffled. They are shares of"
-    yield "all, and mean little where R², its fit to trials that it has not seen, is low."
+    yield "The columns with % are the settings' importances, in shares of all: of the variance of"
+    yield "the trials' last scores, by Optuna's fANOVA. A row with R² is older. Its shares tell how"
+    yield "much worse a random forest, which has learned the last scores, gets when a setting is"
+    yield "shuffled. They mean little where R², its fit to trials that it has not seen, is low."
 
 
 def _short(value: object) -> str:

@@ -64,7 +64,6 @@ def measure(one: Wanted, seconds: float, work: Path, episodes: int) -> Row:
         "params": best.params,
         "time_to_best": best.phases[-1].end,
         "importances": known.shares if known else {},
-        "r2": None,
     }
 
 

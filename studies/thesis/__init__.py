@@ -7,13 +7,9 @@
     measure.py    one run: train, then judge every checkpoint
     program.py    the thesis' own program, as a control
     stand_in.py   what it calls in place of old libraries
-    virtual.py    a training as if each of its processes had a core of its own
-    physics.py    whether LunarLander is the one that the thesis had
-    recorder.py   what gym 0.23 plays for that
     unequal.py    a training with two children of unequal speed
     statistics.py from rows to what the seeds of a cell come to
     tables.py     the tables of docs/results/thesis.md, whose prose is written by hand
-    options.py    options that several of these commands have
     pictures.py   its figures
     lander_v2.py  LunarLander-v2, as far as it differs from v3
 """

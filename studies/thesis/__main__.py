@@ -19,7 +19,6 @@ to measure it again. Lines of several machines may be put into one file.
     python -m studies.thesis run                        everything, in that order
     python -m studies.thesis run --cells grid a3c --seeds 1
     python -m studies.thesis report                     writes docs/results/thesis.md
-    python -m studies.thesis plot --cells why-both grid-0.9-0.0      draws these into figures/
 """
 
 from __future__ import annotations
@@ -37,7 +36,9 @@ from studies import store
 from studies.thesis import cells
 from studies.thesis.cells import CELLS, GROUPS, Condition, Row
 from studies.thesis.measure import ROOT, measure
-from studies.thesis.options import add_episodes, add_places
+
+#: Rows of runs in virtual time, which are not made any more.
+VIRTUAL = ROOT / "docs/results/thesis-virtual.jsonl"
 
 #: Its prose is written by hand; `report` makes its tables.
 PAGE = ROOT / "docs/results/thesis.md"
@@ -63,45 +64,30 @@ def duration(seconds: float) -> str:
 
 
 def run(wanted: list[Condition], rows: list[Row], options: argparse.Namespace) -> bool:
-    """Measures what has no row yet, and appends each row as it comes.
+    """Trains and judges the runs that have no row yet; whether none has failed."""
 
-    What fails is said, has no row, and is tried again when the command is.
-
-    Returns:
-        Whether nothing has failed.
-    """
-    left = cells.missing(wanted, rows)
-    well = True
-    while left:
-        condition = left[0]
-        place = f"[{len(wanted) - len(left) + 1}/{len(wanted)}] {condition}"
-        print(f"{place}, about {duration(seconds_left(left, rows))} left", flush=True)
-        left.pop(0)
+    def measured(condition: Condition) -> Row:
         began = time.monotonic()
 
-        def say(what: str, place: str = place, began: float = began) -> None:
-            print(f"{place}: {what}, after {time.monotonic() - began:.0f} s", flush=True)
+        def say(what: str) -> None:
+            print(f"{condition}: {what}, after {time.monotonic() - began:.0f} s", flush=True)
 
-        try:
-            row = measure(condition, options.work, say, options.episodes, keep=options.keep)
-        except EnvironmentFailure as error:
-            print(f"{place}: failed: {error}", flush=True)
-            well = False
-            continue
-        store.append(options.results, row)
-        rows.append(row)
-        _, mean, deviation = row["curve"][-1]
-        print(f"{place}: {mean:.1f} ± {deviation:.1f}", flush=True)
-    return well
+        return measure(condition, options.work, say, options.episodes, keep=options.keep)
+
+    return store.run(
+        wanted,
+        cells.missing(wanted, rows),
+        rows,
+        options.results,
+        measure=measured,
+        announce=lambda left: f"about {duration(seconds_left(list(left), rows))} left",
+        outcome=lambda row: "{1:.1f} ± {2:.1f}".format(*row["curve"][-1]),
+    )
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m studies.thesis",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("what", choices=("plan", "run", "report", "plot"))
+    parser = store.parser("thesis", __doc__)
+    parser.add_argument("what", choices=("plan", "run", "report"))
     names = ", ".join(GROUPS)
     parser.add_argument(
         "--cells", nargs="+", default=[], metavar="CELL", help=f"names, or {names} (default: all)"
@@ -112,11 +98,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         nargs="+",
         help="(default: 1 to 5, of Table 5.2 1 to 3, of ours 21 to 25, again 31 to 35)",
     )
-    add_places(parser, ROOT / "docs/results/thesis.jsonl", ROOT / "runs/thesis")
+    store.add_places(parser, ROOT / "docs/results/thesis.jsonl", ROOT / "runs/thesis")
     parser.add_argument("--document", type=Path, default=PAGE, help="what report writes")
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="where plot draws")
     parser.add_argument("--keep", action="store_true", help="keep each run's directory in --work")
-    add_episodes(parser, 500, "that judge a checkpoint")
+    parser.add_argument("--episodes", type=int, default=500, help="that judge a checkpoint")
     options = parser.parse_args(arguments)
     try:
         options.cells = cells.selected(options.cells)
@@ -148,17 +133,11 @@ def main(arguments: list[str] | None = None) -> int:
                 well = run(wanted, rows, options)
             return 0 if well else EnvironmentFailure.exit_code
         case "report":
-            from studies.thesis import program, virtual
+            from studies.thesis import program
             from studies.thesis.tables import write
 
-            others = store.read(program.RESULTS), store.read(virtual.RESULTS)
+            others = store.read(program.RESULTS), store.read(VIRTUAL)
             for file in write(rows, PAGE, options.document, *others):
-                print(file)
-        case "plot":
-            from studies.thesis.pictures import compare
-            from studies.thesis.statistics import by_cell
-
-            for file in compare(by_cell(rows), options.cells, options.out):
                 print(file)
     return 0
 

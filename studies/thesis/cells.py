@@ -12,16 +12,15 @@ __all__ = [
     "BEST",
     "CELLS",
     "CHECKPOINTS",
-    "FORMS",
     "GRID",
     "GROUPS",
     "PAIRS",
     "SIZES",
     "UPDATES",
+    "VIRTUAL",
     "WEIGHTS",
     "Cell",
     "Condition",
-    "Form",
     "missing",
     "plan",
     "selected",
@@ -248,42 +247,12 @@ GRID = {(alpha, beta): f"grid-{alpha}-{beta}" for alpha in LEVELS for beta in BE
 CELLS = {cell.name: cell for cell in [*_grid(), *_a3c(), *_ours(), *_why(), *_again(), *_sizes()]}
 
 
-@dataclass(frozen=True)
-class Form:
-    """How cores share time where each has a CPU of its own (`virtual.py`)."""
-
-    #: What it says in a table.
-    label: str
-    #: Which settings it has.
-    cell: str
-    #: Whether cores wait for one another after each episode, as those of a child do.
-    waits: bool
-    #: How much longer a step takes for each particle, in steps without any.
-    particle: float
-    #: Whether all draw their actions with the same random numbers.
-    alike: bool
-
-
-FORMS = {
-    "virtual-child": Form(
-        "`thesis.toml`, in virtual time", ALONE, waits=True, particle=0.0, alike=False
-    ),
-    # Some 3 µs for each particle, where a step and a forward pass with torch take 150.
-    "virtual-program": Form(
-        "as its program, in virtual time",
-        "why-a3c-program",
-        waits=False,
-        particle=0.02,
-        alike=True,  # each process sets torch's seed to 0 as it makes its network
-    ),
-    # 2 µs for each particle (`physics.py`), where the rest takes 200.
-    "virtual-two": Form(
-        "two children as its own, in virtual time",
-        "why-program",
-        waits=True,
-        particle=0.01,
-        alike=True,
-    ),
+#: Runs in virtual time, in which each process has a CPU of its own, by their rows' `cell`. The code
+#: of that calculation is in the history of the repository.
+VIRTUAL = {
+    "virtual-child": "`thesis.toml`, in virtual time",
+    "virtual-program": "as its program, in virtual time",
+    "virtual-two": "two children as its own, in virtual time",
 }
 
 

@@ -1,4 +1,4 @@
-"""The figures of docs/results/thesis.md, and of any cells, drawn as `genkidama plot` draws runs."""
+"""The figures of docs/results/thesis.md, drawn as `genkidama plot` draws runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from genkidama.errors import ConfigurationError
 from genkidama.plugins.figures.plots import draw_curves, draw_densities
 from genkidama.runs.figure_style import COLOURS, GREY, write_all
 from studies.thesis.cells import BEST, BETAS, CELLS, CHECKPOINTS, GRID, LEVELS, PAIRS, SIZES, Row
@@ -16,7 +15,7 @@ from studies.thesis.published import PATHS
 # isort: split
 from matplotlib.figure import Figure
 
-__all__ = ["compare", "draw"]
+__all__ = ["draw"]
 
 Cells = Mapping[str, Sequence[Row]]
 
@@ -35,45 +34,6 @@ def draw(cells: Cells, folder: Path) -> list[Path]:
         "thesis-staleness": lambda: _staleness(cells),
     }
     return write_all(makers, folder)
-
-
-def compare(cells: Cells, names: Sequence[str], folder: Path) -> list[Path]:
-    """Writes `learning` and `returns` of these cells into `folder`, each as PNG and SVG.
-
-    Args:
-        cells: as for `draw`.
-        names: of cells; those without rows are left out.
-
-    Raises:
-        ConfigurationError: more cells have rows than there are colours, or none has.
-    """
-    there = [name for name in names if cells.get(name)]
-    if not there:
-        raise ConfigurationError("--cells: none of them has a run yet, so there is nothing to draw")
-    if len(there) > len(COLOURS):
-        raise ConfigurationError(
-            f"--cells: {len(there)} cells have runs, and {len(COLOURS)} can be told apart by "
-            "colour: name fewer"
-        )
-    makers = {
-        "learning": lambda: _learning(cells, there),
-        "returns": lambda: _returns(cells, there),
-    }
-    return write_all(makers, folder)
-
-
-def _learning(cells: Cells, names: Sequence[str]) -> Figure:
-    """The mean return of each cell, over updates: the median of seeds, and their quartiles."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.subplots()
-    for name, colour in zip(names, COLOURS, strict=False):
-        label = f"{CELLS[name].label}, n = {len(cells[name])}"
-        draw_curves(axes, _curves(cells[name]), colour, label)
-    axes.axhline(200.0, color=GREY, linewidth=0.8)
-    axes.set_xlabel("updates (exchanges a child)")
-    axes.set_ylabel("mean return of 500 episodes")
-    axes.legend(loc="upper left", fontsize=8)
-    return figure
 
 
 def _curves(rows: Sequence[Row]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -35,7 +35,6 @@ from genkidama.runtime.machine import available_cores
 from studies import store
 from studies.thesis.cells import ALONE, CELLS, CHECKPOINTS, Row
 from studies.thesis.measure import ROOT, judged
-from studies.thesis.options import add_episodes, add_places
 
 __all__ = ["CHANGES", "RESULTS", "changed", "weights"]
 
@@ -162,15 +161,11 @@ def _episodes(path: Path) -> int:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m studies.thesis.program",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = store.parser("thesis.program", __doc__)
     parser.add_argument("clone", type=Path, help="where the thesis' repository lies")
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    add_places(parser, RESULTS, ROOT / "runs/thesis-program")
-    add_episodes(parser, 500, "that judge a checkpoint")
+    store.add_places(parser, RESULTS, ROOT / "runs/thesis-program")
+    parser.add_argument("--episodes", type=int, default=500, help="that judge a checkpoint")
     return parser.parse_args(arguments)
 
 

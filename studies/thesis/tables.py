@@ -14,11 +14,11 @@ from studies.thesis.cells import (
     BEST,
     CELLS,
     EPISODES,
-    FORMS,
     GRID,
     PAIRS,
     SIZES,
     UPDATES,
+    VIRTUAL,
     WEIGHTS,
     Row,
 )
@@ -353,7 +353,7 @@ def _beside_the_thesis(cell: str, named: Cells) -> Table:
     way = [number(path[moment]) if moment in path else NONE for moment in _WAY]
     lines = [["the thesis", "1", *way, f"{number(mean)} ± {deviation:.1f}"]]
     for name, rows in named.items():
-        line = [FORMS[name].label if name in FORMS else name, str(len(rows))]
+        line = [VIRTUAL.get(name, name), str(len(rows))]
         if rows:
             found = summary(rows)
             line += [_mean_after(rows, cell, moment) for moment in _WAY]

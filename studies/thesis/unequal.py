@@ -24,6 +24,7 @@ from genkidama.errors import EnvironmentFailure
 from genkidama.runs.run import CHILDREN
 from genkidama.runtime.lifeline import end_with_parent
 from genkidama.runtime.machine import available_cores
+from studies import store
 from studies.groups import Group
 
 #: How often the processes are looked at.
@@ -46,11 +47,7 @@ def _start(line: Sequence[str], log: Path, group: Group | None = None) -> subpro
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m studies.thesis.unequal",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = store.parser("thesis.unequal", __doc__)
     parser.add_argument("file", help="the experiment's TOML")
     parser.add_argument("--slower", type=float, required=True, help="times, of the second child")
     parser.add_argument("--cores", type=int, required=True, help="core processes of each child")

@@ -32,7 +32,7 @@ def test_a_table_goes_on_where_it_was_and_tells_its_medians(
     file = tmp_path / "rows.jsonl"
     options = ["run", "--contenders", "gorila", "--seeds", "1", "3", "--results", str(file)]
     assert gorila.main(options) == EnvironmentFailure.exit_code
-    assert "error: a worker died\n" in capsys.readouterr().err
+    assert "failed: a worker died\n" in capsys.readouterr().out
     for _ in range(4):
         measured.clear()
         gorila.main(options)

@@ -76,7 +76,7 @@ def test_a_stopped_run_goes_on(
     assert asked == [8, 1, 1]
     assert len(options.results.read_text().splitlines()) == 2
     said = capsys.readouterr().out
-    assert "[2/2, about 10 min left] blend, 1 × 0.1 cores, seed 1" in said
+    assert "[2/2] blend, 1 × 0.1 cores, seed 1: about 10 min left" in said
 
 
 @given(*(st.integers(1, 10**6) for _ in range(4)), st.sampled_from([2, 4, 8, 16]))

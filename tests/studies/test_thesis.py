@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from genkidama.config.decoding import parse_settings
 from genkidama.config.experiment import Experiment
 from studies import store
 from studies.thesis import __main__ as command
-from studies.thesis import cells, measure, program, statistics, virtual
+from studies.thesis import cells, measure, program, statistics
 from studies.thesis.cells import ALONE, BEST, CELLS, GRID, Condition, missing, plan, selected
 from studies.thesis.published import FINAL, PATHS
 from studies.thesis.statistics import by_cell
@@ -137,19 +136,9 @@ takes_groups = pytest.mark.skipif(
 
 def test_the_page_s_tables_are_those_of_the_rows() -> None:
     page = command.PAGE.read_text()
-    controls, forms = store.read(program.RESULTS), by_cell(store.read(virtual.RESULTS))
+    controls, forms = store.read(program.RESULTS), by_cell(store.read(command.VIRTUAL))
     rows = store.read(ROOT / "docs/results/thesis.jsonl")
     assert not missing(plan(CELLS), rows)
     assert filled(page, tables(rows, controls, forms)) == page
     fewer = filled(page, tables([one for one in rows if one["cell"] != BEST], [], {}))
     assert "| α = 0.9, β = 0.0 | 257.2 ± 39.9 |" + " – |" * 8 + "\n" in fewer
-
-
-def test_a_run_in_virtual_time_is_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CELLS, ALONE, replace(CELLS[ALONE], updates=20))
-    found, again, other = (virtual.learn("virtual-child", seed) for seed in (5, 5, 6))
-    assert [updates for updates, _ in found["kept"]] == list(range(1, 21))
-    assert (found["steps"], found["exchanges"]) == (again["steps"], [20])
-    for (_, a), (_, b) in zip(found["kept"], again["kept"], strict=True):
-        assert np.array_equal(a, b)
-    assert not np.array_equal(found["kept"][0][1], other["kept"][0][1])
