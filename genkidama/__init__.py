@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from genkidama.child.backend import Backend, Work
     from genkidama.child.child import Child
     from genkidama.child.orchestrator import CoreOrchestrator
-    from genkidama.cli.cluster import search, train
+    from genkidama.cli.cluster import train
     from genkidama.config.experiment import Experiment
     from genkidama.config.plugin import Plugin
     from genkidama.errors import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from genkidama.learning.networks import ActorCritic, Convolutional, Network
     from genkidama.parent.parent import Parent
     from genkidama.plugins.ga3c.backend import GA3C
+    from genkidama.plugins.hypertrick.local_search import search
     from genkidama.plugins.hypertrick.pruner import HyperTrickPruner
     from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
     from genkidama.plugins.render.window import play
@@ -84,7 +85,7 @@ _HOMES = {
     "evaluate": "genkidama.runs.evaluation",
     "head_for": "genkidama.learning.heads",
     "play": "genkidama.plugins.render.window",
-    "search": "genkidama.cli.cluster",
+    "search": "genkidama.plugins.hypertrick.local_search",
     "train": "genkidama.cli.cluster",
 }
 

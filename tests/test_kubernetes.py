@@ -28,7 +28,7 @@ from genkidama.child import child as child_module
 from genkidama.config.experiment import Experiment
 from genkidama.parent import parent as parent_module
 from genkidama.protocol.tokens import parse_tokens
-from genkidama.runtime import worker_process
+from genkidama.runtime import process
 from tests.certificates import Authority, needs_openssl
 from tests.helpers import ROOT, constant, history, starting, until
 
@@ -284,7 +284,7 @@ def test_who_is_told_to_stop_has_the_time_that_the_code_takes_and_that_systemd_g
         "parent": parent_module.CLOSE_SECONDS + parent_module.LEAVE_SECONDS,
         "child": child_module._LAST_REPLY_SECONDS
         + child_module._FAREWELL_SECONDS
-        + worker_process.GRACE_SECONDS,
+        + process.GRACE_SECONDS,
     }
     for role, seconds in takes.items():
         grace = pod(assembled(PLAIN), role)["terminationGracePeriodSeconds"]

@@ -36,8 +36,8 @@ from genkidama.child.worker import EPISODE, FAILED, PROGRESS, RECORD, RECYCLED, 
 from genkidama.config.experiment import Experiment
 from genkidama.errors import EnvironmentFailure
 from genkidama.runtime.pacing import RestartPolicy
+from genkidama.runtime.process import GRACE_SECONDS, WorkerProcess, end_all
 from genkidama.runtime.watchdog import Trace, Watchdog
-from genkidama.runtime.worker_process import GRACE_SECONDS, WorkerProcess, end_all
 
 __all__ = ["WorkerPool"]
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import secrets
+import shutil
+import socket
+import ssl
+import subprocess
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -25,7 +30,6 @@ from genkidama.protocol.tokens import (
     written,
 )
 from genkidama.runtime.address import parse_listen, reachable_host
-from genkidama.runtime.certificate import default_folder, fingerprint_of, make_certificate
 from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.files import hint, make_folder, write_atomically
 
@@ -253,3 +257,67 @@ def _listed(path: Path) -> list[str]:
         kind = "  viewer" if entry.viewer else ""
         lines.append(f"{entry.name}  {end}  sha256:{entry.digest[:12]}…{kind}")
     return lines
+
+
+#: A child with a wrong clock may join, and nobody has to think of a renewal: what counts is the
+#: fingerprint.
+_DAYS = 36_500
+
+
+def default_folder() -> Path:
+    """Where this user's certificate, key and tokens lie: `~/.config/genkidama`."""
+    above = os.environ.get("XDG_CONFIG_HOME", "")
+    return (Path(above) if above else Path.home() / ".config") / "genkidama"
+
+
+def make_certificate(certificate: Path, key: Path) -> None:
+    """Makes a key and its certificate, unless they are there. Only this user may read the key.
+
+    Raises:
+        EnvironmentFailure: there is no `openssl`, or it fails.
+    """
+    if certificate.exists() and key.exists():
+        return
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        raise EnvironmentFailure(
+            f"{certificate}: cannot be made: there is no command openssl; "
+            "install it (apt install openssl), or give --certificate-file and --key-file"
+        )
+    make_folder(certificate.parent)
+    os.close(os.open(key, os.O_CREAT | os.O_WRONLY, 0o600))
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    command += ["-nodes", "-days", str(_DAYS), "-subj", "/CN=Genkidama parent"]
+    command += ["-addext", f"subjectAltName=DNS:{socket.gethostname()},DNS:localhost"]
+    command += ["-keyout", str(key), "-out", str(certificate)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise EnvironmentFailure(f"{certificate}: cannot be made: openssl: {last}")
+
+
+def fingerprint_of(certificate: Path) -> str:
+    """SHA-256 of the first certificate in a PEM file, in 64 hexadecimal digits.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or holds none.
+    """
+    try:
+        text = certificate.read_text(encoding="ascii")
+        begin = text.index("-----BEGIN CERTIFICATE-----")
+        end = text.index("-----END CERTIFICATE-----") + len("-----END CERTIFICATE-----")
+        found = ssl.PEM_cert_to_DER_cert(text[begin:end])
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{certificate}: no such file; `genkidama parent` makes it when it starts, "
+            "or give --certificate-file"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"{certificate}: cannot be read: {error.strerror}; give --certificate-file"
+        ) from None
+    except ValueError:
+        raise ConfigurationError(
+            f"{certificate}: holds no PEM certificate; give --certificate-file"
+        ) from None
+    return hashlib.sha256(found).hexdigest()

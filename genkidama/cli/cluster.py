@@ -9,50 +9,37 @@ from __future__ import annotations
 
 import math
 import secrets
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from genkidama.child.capacity import expected_cores
-from genkidama.cli.forkserver import SharedForkServer
-from genkidama.cli.log_watcher import LogWatcher
+from genkidama.child.forkservers import CORES
 from genkidama.cli.parents import ParentProcess, end_all, finish
 from genkidama.cli.progress import Sinks, feeding, following
 from genkidama.config.experiment import Experiment
-from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
 from genkidama.protocol.shard import Shard
 from genkidama.runs.evaluation import evaluate
 from genkidama.runs.goal import with_default_stop
+from genkidama.runs.history import Follower
 from genkidama.runs.resume import finished, prepare_directory, resumable
 from genkidama.runs.run import CHILDREN, LOGS, SETTINGS, Run
-from genkidama.runtime.address import parse_listen
+from genkidama.runtime.files import remove_scratch, scratch_folder
+from genkidama.runtime.forkserver import FOLDER_VARIABLE
 from genkidama.runtime.import_strings import check_environment
 from genkidama.runtime.machine import available_bytes, available_cores
-from genkidama.runtime.process import Attended, Process
+from genkidama.runtime.pacing import RestartPolicy, Throttle
+from genkidama.runtime.process import Process, failure
 from genkidama.runtime.script import begin
 from genkidama.runtime.signals import deferred
-from genkidama.server.limits import check_exposed
 from genkidama.server.rules.registry import check_parts
 
-__all__ = ["check_search", "cores_of_each", "search", "train"]
-
-
-# ------------------------------------------------------------------------------------------------
-# What `train`, `search` and `launch` check before a run directory is made.
-
-
-def check_search(experiment: Experiment) -> None:
-    """Checks that there is something to search.
-
-    Raises:
-        ConfigurationError: the experiment has no `[search]`.
-    """
-    if experiment.search is None:
-        raise ConfigurationError(
-            f"{experiment.name}: has no [search]; "
-            "say what to vary, as `genkidama examples lunarlander/search` shows"
-        )
+__all__ = ["Cluster", "cores_of_each", "train"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -160,7 +147,7 @@ def train(
             with (
                 following(experiment, progress, watch, about_stop) as told,
                 resumable(run, "train"),
-                _Cluster(run, experiment, names, cores, parts=shards) as cluster,
+                Cluster(run, experiment, names, cores, parts=shards) as cluster,
             ):
                 cluster.wait(feed.begin(run, told), say)
         if episodes:
@@ -169,78 +156,7 @@ def train(
     return run
 
 
-def search(
-    experiment: Experiment,
-    *,
-    nodes: int = 2,
-    cores: int | None = None,
-    listen: str | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    watch: Callable[[dict[str, Any]], None] | None = None,
-    sinks: Sinks = (),
-    say: Callable[[str], None] | None = None,
-    progress: bool = False,
-) -> Run:
-    """Searches for hyperparameters until `[search]` says that it is over. Blocks.
-
-    Args:
-        experiment: all settings, with a `[search]`.
-        nodes: child processes on this machine, each of which trains one trial after another.
-            0 leaves all trials to children on the network.
-        cores: core processes of each node; if absent, as in `train`.
-        listen: `HOST:PORT` that lets children on other machines take part; a free port of the
-            loopback if absent.
-        out: the run directory; a new one under `runs/` if absent.
-        resume: a run directory with a search to go on with, instead of `out`.
-        watch: is called with each new line of the history, about four times a second.
-        sinks: what the figures are carried to as well, as `["wandb"]` (docs/sinks.md).
-        say: is called with a line about each process that dies or complains.
-        progress: shows how it goes, on standard error or in a notebook's cell.
-
-    Returns:
-        The run; its `trials` are runs. `genkidama.plugins.hypertrick.report` tells what they came
-        to.
-
-    Raises:
-        ConfigurationError: a setting is wrong, or `out` holds a run already.
-        EnvironmentFailure: a process cannot start, or keeps dying.
-    """
-    begin("search")
-    check_search(experiment)
-    check_environment(experiment)
-    if nodes < 0 or (nodes == 0 and listen is None):
-        raise ConfigurationError(
-            f"nodes = {nodes}: at least 1 is needed, "
-            "or 0 with an address for nodes on the network to come to"
-        )
-    if cores is not None and cores < 1:
-        raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
-    guarded = experiment.parent.tokens_file or experiment.parent.certificate_file
-    if nodes and listen is not None and guarded:
-        raise ConfigurationError(
-            f"nodes = {nodes}: a search that asks the network for tokens or TLS "
-            "(parent.tokens_file, parent.certificate_file) starts none itself; give --nodes 0, "
-            "and start `python -m genkidama.child` on each machine, also on this one"
-        )
-    if listen is not None and not listen.startswith("fd://"):
-        check_exposed(experiment.parent, parse_listen(listen)["host"])
-    feed = feeding(sinks, say)
-    run = prepare_directory(experiment, out, resume)
-    experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
-    names = [f"node-{number}" for number in range(1, nodes + 1)]
-    cores = cores_of_each(experiment, cores, nodes)
-    with (
-        feed,
-        following(experiment, progress, watch) as told,
-        resumable(run, "search"),
-        _Cluster(run, experiment, names, cores, listen) as cluster,
-    ):
-        cluster.wait(feed.begin(run, told), say)
-    return run
-
-
-class _Cluster:
+class Cluster:
     """One parent and its children, as processes. Entering starts them, leaving ends them.
 
     Args:
@@ -276,7 +192,7 @@ class _Cluster:
             for number in range(1, parts + 1)
         ]
 
-    def __enter__(self) -> _Cluster:
+    def __enter__(self) -> Cluster:
         try:
             with deferred():  # no process may live that this object does not know
                 self._start()
@@ -325,7 +241,7 @@ class _Cluster:
         say = say or (lambda line: None)
         secure = not self._alone and bool(self._experiment.parent.certificate_file)
         page = f"its page: http{'s' * secure}://{first.address}/"
-        children = [Attended(child, say) for child in self._children]
+        children = [SupervisedChild(child, say) for child in self._children]
         complaints = LogWatcher([child.log for child in self._children])
         patience = math.inf
         while True:
@@ -362,7 +278,7 @@ class _Cluster:
         self,
         parent: ParentProcess,
         watch: Callable[[dict[str, Any]], None] | None,
-        children: list[Attended],
+        children: list[SupervisedChild],
     ) -> bool:
         for line in (lines := parent.read()):
             if line["event"] == "exchange" and line["steps"] > self._steps:
@@ -386,3 +302,181 @@ class _Cluster:
         if self._nursery is not None:
             self._nursery.close()
         end_all(self._parents, _PARENT_GRACE, error)
+
+
+#: A child that fails more often in a row is left out. That takes some four minutes.
+_MOST_FAILURES = 8
+
+
+class SupervisedChild:
+    """A child's process, looked after.
+
+    Args:
+        process: the process, which runs.
+        say: told what happens to it, in one line.
+    """
+
+    def __init__(self, process: Process, say: Callable[[str], None]) -> None:
+        self.process = process
+        #: Why the run goes on without it; None while it does not.
+        self.failure: GenkidamaError | None = None
+        self._say = say
+        self._has_trained = False
+        self._policy = RestartPolicy(_MOST_FAILURES + 1, rest=1.0, at_once=0)
+        #: When it is started again.
+        self._due = math.inf
+
+    @property
+    def name(self) -> str:
+        return self.process.name
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended in order."""
+        return self.process.code == 0
+
+    def trained(self) -> None:
+        """It has made steps and exchanged weights."""
+        self._has_trained = True
+        self._policy.worked()
+
+    def look(self, now: float) -> None:
+        """Does what is to be done about it.
+
+        Args:
+            now: seconds, never less than at the call before.
+        """
+        code = self.process.code
+        if not code or self.failure is not None:
+            return
+        try:
+            if code < 0:
+                self.process.restart()
+                self._say(f"{self.name} was killed, and is started again")
+            elif now >= self._due:
+                self._due = math.inf
+                self.process.start_again()
+            elif self._due == math.inf:
+                self._failed(failure(code, self.process.error()), now)
+        except GenkidamaError as error:
+            self._leave_out(error)
+        except OSError as error:
+            self._leave_out(EnvironmentFailure(f"{self.name}: cannot be started: {error.strerror}"))
+
+    def _failed(self, error: GenkidamaError, now: float) -> None:
+        rest = self._policy.died(now)
+        wrong = isinstance(error, ConfigurationError) or not self._has_trained
+        if wrong or self._policy.given_up:
+            self._leave_out(error)
+            return
+        self._due = now + rest
+        self._say(f"{self.name} failed, and is started again in {rest:.0f} s: {error}")
+
+    def _leave_out(self, error: GenkidamaError) -> None:
+        self.failure = error
+        self._say(f"{self.name} is left out: {error}")
+
+
+class SharedForkServer:
+    """The process, from which the cores of several children and the learner are forked.
+
+    If it is killed, each child gets one of its own, and the next learner begins from nothing.
+
+    Args:
+        experiment: what it warms up with.
+        log: where its standard output and error go. What cores write goes to their child's, and
+            what the learner writes to the parent's.
+    """
+
+    def __init__(self, experiment: Experiment, log: Path) -> None:
+        self._folder = scratch_folder()  # nobody else may enter it
+        #: Where it listens.
+        self.address = str(self._folder / "nursery")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen()  # so children may ask before it is there
+            descriptor = listener.fileno()
+            command = ["genkidama.runtime.forkserver_main", str(descriptor)]
+            variables = {**CORES.variables(experiment), FOLDER_VARIABLE: str(self._folder)}
+            self._process = Process("nursery", command, log, (descriptor,), variables)
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        return self._process.log
+
+    def terminate(self) -> None:
+        """Asks it to end. Children that wait for it are told so by the end of their connection."""
+        self._process.terminate()
+
+    def close(self) -> None:
+        """Ends it, and leaves nothing behind."""
+        self._process.end(0.0)
+        self._process.close()
+        remove_scratch(self._folder)
+
+
+#: A complaint that is repeated is told again after this many seconds.
+_AGAIN_SECONDS = 60.0
+
+_LEVELS = ("warning", "error", "critical")
+
+#: What progress shows anyway.
+_KNOWN = ("trial failed",)
+
+#: A complaint is cut off here.
+_LONGEST = 300
+
+
+class LogWatcher:
+    """Reads what is added to some logs of `configure_logging` from now on.
+
+    Args:
+        logs: the files, each named for its process; they need not be there yet.
+    """
+
+    def __init__(self, logs: Sequence[Path]) -> None:
+        self._logs = [(path.stem, Follower(path)) for path in logs]
+        self._throttle = Throttle[str](_AGAIN_SECONDS)
+
+    def read(self, now: float) -> list[str]:
+        """A line for each complaint that has come since the last call and is to be told.
+
+        Args:
+            now: seconds, never less than at the call before.
+        """
+        found = []
+        for name, log in self._logs:
+            for line in log.read():
+                if not (words := _complaint(line)):
+                    continue
+                words = f"{name}: {words}"
+                # Counts and times in it make it no other complaint.
+                kind = "".join(letter for letter in words if not letter.isdigit())
+                if self._throttle.add(kind, words, now):
+                    found.append(words)
+        due = self._throttle.due(now)
+        return found + [
+            f"{words} ({count - 1} times more since)" if count > 1 else words
+            for words, count in due
+        ]
+
+
+def _complaint(line: bytes) -> str:
+    """The complaint in a line of a log; empty if there is none."""
+    try:
+        told: Any = msgspec.json.decode(line)
+    except msgspec.DecodeError:  # what an environment prints, or a traceback
+        return ""
+    if not isinstance(told, dict) or told.get("level") not in _LEVELS:
+        return ""
+    event = str(told.get("event", ""))
+    if event in _KNOWN:
+        return ""
+    which = next((f" {told[noun]}" for noun in ("core", "agent") if noun in told), "")
+    reason = f": {told['reason']}" if "reason" in told else ""
+    return " ".join(f"{event}{which}{reason}".split())[:_LONGEST]

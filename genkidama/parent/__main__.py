@@ -18,8 +18,8 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import GenkidamaError
 from genkidama.parent.parent import Parent
 from genkidama.protocol.shard import SECRET, WHOLE, Shard
-from genkidama.runs.fallback_log import write_fallback
 from genkidama.runs.goal import with_default_stop
+from genkidama.runs.history import write_fallback
 from genkidama.runtime.examples import experiment_file
 from genkidama.runtime.forkserver import disable_resource_tracker
 from genkidama.runtime.import_strings import check_environment

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
@@ -23,12 +24,14 @@ from genkidama.server.events import Event, as_lines
 
 __all__ = [
     "BACKLOG",
+    "FallbackReader",
     "PIECE_BYTES",
     "Follower",
     "History",
     "read_lines",
     "whole_length",
     "whole_lines",
+    "write_fallback",
 ]
 
 #: How much is kept for a disk that is full: a hundred thousand exchanges.
@@ -218,3 +221,36 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 def _unwritable(path: Path, error: OSError) -> EnvironmentFailure:
     return EnvironmentFailure(f"{path}: cannot be written: {error.strerror}; {hint(error)}")
+
+
+def write_fallback(descriptor: int) -> Callable[[bytes], None]:
+    """A function that writes lines to the inherited end of an `FallbackReader`."""
+    os.set_blocking(descriptor, False)
+
+    def write(lines: bytes) -> None:
+        with suppress(OSError):  # it is full, or nobody reads any more
+            os.write(descriptor, lines)
+
+    return write
+
+
+class FallbackReader:
+    """The starter's end of the pipe. Its processes inherit `descriptor`, one after another."""
+
+    def __init__(self) -> None:
+        self._reader, self.descriptor = os.pipe()
+        os.set_blocking(self._reader, False)
+        self._begun = b""
+
+    def read(self) -> list[bytes]:
+        """The whole lines that have come since the last call."""
+        with suppress(BlockingIOError):
+            self._begun += os.read(self._reader, 1 << 16)
+        whole = whole_lines(self._begun)
+        self._begun = self._begun[len(whole) :]
+        return whole.splitlines()
+
+    def close(self) -> None:
+        """Closes both ends here."""
+        os.close(self._reader)
+        os.close(self.descriptor)

@@ -1,41 +1,51 @@
-"""A process of ours on this machine: it is started, started again after a kill, and ended in order.
+"""Processes that this one owns: programs with a log, and workers with a pipe.
 
-The starter holds the other end of its standard input. When that closes, the process ends itself:
-nothing is left of it when its starter is killed.
-
-Laws for a child of a cluster that ends before the run does:
-- One that was killed is started again at once, unless that happens too often.
-- One that ended with an error and has trained before is started again, the more often the later. It
-  may be well again: a device was unplugged, memory was short.
-- One that has never trained, or whose settings are wrong, will not be well again. The run goes on
-  without it as long as there is another one.
-- Whatever happens is said.
+Laws of this file:
+- A program ends when its standard input does, a worker when its pipe does. So nothing is left of
+  them when their owner is killed, and the reader of a pipe notices a worker's death.
+- A worker is forked by a forkserver, or is a program. Its owner need not know which.
+- Ctrl-C reaches a whole terminal from the first moment on, but the owner decides what ends when.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
+import asyncio
+import atexit
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from multiprocessing import Pipe, reduction
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol, TypeAlias
 
+from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaError
+from genkidama.runtime.machine import ONE_THREAD
 from genkidama.runtime.pacing import RestartPolicy
 from genkidama.runtime.script import mark
-from genkidama.runtime.worker_process import OwnedProcess
+from genkidama.runtime.user_errors import describe_exit
 
-__all__ = ["Attended", "Process", "failure", "losses"]
+__all__ = [
+    "Launch",
+    "OwnedProcess",
+    "Process",
+    "WorkerOwner",
+    "WorkerProcess",
+    "end_all",
+    "failure",
+    "losses",
+    "start_program",
+]
 
 #: A process that is lost more often within a minute will be lost again.
 MOST_LOSSES = 5
-
-#: A child that fails more often in a row is left out. That takes some four minutes.
-_MOST_FAILURES = 8
 
 
 def losses() -> RestartPolicy:
@@ -48,6 +58,53 @@ def failure(code: int, reason: str) -> GenkidamaError:
     if code == ConfigurationError.exit_code:
         return ConfigurationError(reason)
     return EnvironmentFailure(reason)
+
+
+class OwnedProcess:
+    """A process that this one has started: its number, its exit code, its end."""
+
+    _process: _Process | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process number; 0 before it is started."""
+        return (self._process is not None and self._process.pid) or 0
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit code when it has ended; None if it lives on after `seconds`.
+
+        255 if it was forked by a forkserver that is gone.
+        """
+        if self._process is None:
+            return None
+        seconds = None if seconds is None else max(0.0, seconds)
+        if isinstance(self._process, ForkServerProcess):
+            self._process.join(seconds)
+            return self._process.exitcode
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, below 0 if it was killed; None while it runs."""
+        return self.wait(0.0)
+
+    def terminate(self) -> None:
+        """Asks it to end, if it runs."""
+        if self._process is not None and self.code is None:
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """Ends it at once, if it runs."""
+        if self._process is not None and self.code is None:
+            self._process.kill()
+
+    def finish(self, seconds: float) -> None:
+        """Waits for its end, and kills it if it lives on after this time."""
+        if self.wait(seconds) is None:
+            self.kill()
+            self.wait()
 
 
 class Process(OwnedProcess):
@@ -123,7 +180,7 @@ class Process(OwnedProcess):
         Where a traceback stands before it, it says so.
         """
         lines: list[str] = []
-        with contextlib.suppress(OSError), self.log.open("rb") as file:
+        with suppress(OSError), self.log.open("rb") as file:
             file.seek(self._mark)
             lines = file.read().decode(errors="replace").splitlines()
         found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
@@ -144,74 +201,217 @@ class Process(OwnedProcess):
         self._file.close()
 
     def _close_input(self) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._input.close()
 
 
-class Attended:
-    """A child's process, looked after.
+#: How long a worker gets to end by itself before it is killed.
+GRACE_SECONDS = 1.0
+
+_Process: TypeAlias = subprocess.Popen[bytes] | ForkServerProcess
+
+#: Starts the process, given its end of the pipe. EOFError and OSError: not possible this time.
+Launch: TypeAlias = Callable[[Connection], _Process]
+
+
+class WorkerOwner(Protocol):
+    """Receives the messages of workers, and their deaths."""
+
+    def heard(self, worker: WorkerProcess, message: Any) -> None:
+        """The worker has sent a message."""
+
+    def lost(self, worker: WorkerProcess) -> None:
+        """The worker has ended without being asked to. Its pipe is closed."""
+
+
+class WorkerProcess(OwnedProcess):
+    """One life of a worker.
 
     Args:
-        process: the process, which runs.
-        say: told what happens to it, in one line.
+        owner: receives what it says. One asyncio loop makes all calls, but for `start`.
+        index: its number among the owner's workers.
+        receive: reads one message from the pipe.
     """
 
-    def __init__(self, process: Process, say: Callable[[str], None]) -> None:
-        self.process = process
-        #: Why the run goes on without it; None while it does not.
-        self.failure: GenkidamaError | None = None
-        self._say = say
-        self._has_trained = False
-        self._policy = RestartPolicy(_MOST_FAILURES + 1, rest=1.0, at_once=0)
-        #: When it is started again.
-        self._due = math.inf
+    def __init__(
+        self,
+        owner: WorkerOwner,
+        index: int = 0,
+        receive: Callable[[Connection], Any] = Connection.recv,
+    ) -> None:
+        self.index = index
+        #: The reason of its death, if it has said one, or was killed for one.
+        self.failure = ""
+        self._owner = owner
+        self._receive = receive
+        self._killed = False
+        self.pipe, self._theirs = Pipe()
+
+    def start(self, launch: Launch) -> None:
+        """Starts it. Blocks while a forkserver warms up, so it is often called in a thread.
+
+        Raises:
+            EOFError, OSError: not possible this time; the pipe is closed.
+        """
+        try:
+            with self._theirs:
+                self._process = launch(self._theirs)
+        except BaseException:
+            self.pipe.close()
+            raise
+        if self._killed:
+            self._process.kill()
 
     @property
-    def name(self) -> str:
-        return self.process.name
+    def reason(self) -> str:
+        """Why it has died, in words."""
+        code = self.wait()
+        return self.failure or describe_exit(code)
 
-    @property
-    def done(self) -> bool:
-        """Whether it has ended in order."""
-        return self.process.code == 0
+    # What it says.
 
-    def trained(self) -> None:
-        """It has made steps and exchanged weights."""
-        self._has_trained = True
-        self._policy.worked()
+    async def describe(
+        self, experiment: Experiment, launch: Launch | None = None
+    ) -> tuple[Any, ...]:
+        """Sends it the experiment, and returns its answer: what it has built.
 
-    def look(self, now: float) -> None:
-        """Does what is to be done about it.
+        If the caller is cancelled, the worker is killed: nobody waits until torch is imported.
 
         Args:
-            now: seconds, never less than at the call before.
+            launch: starts it before, unless it is started.
+
+        Raises:
+            ConfigurationError: it cannot build what the experiment names.
+            EOFError, OSError: it died on the way.
         """
-        code = self.process.code
-        if not code or self.failure is not None:
-            return
+        # In a thread: an event loop cannot wait for the rest of a message, and a vector is long.
+        answer = asyncio.ensure_future(asyncio.to_thread(self._answer, experiment, launch))
+        # Before this program ends, multiprocessing waits for a process that nobody has ended.
+        atexit.register(self.pipe.close)
         try:
-            if code < 0:
-                self.process.restart()
-                self._say(f"{self.name} was killed, and is started again")
-            elif now >= self._due:
-                self._due = math.inf
-                self.process.start_again()
-            elif self._due == math.inf:
-                self._failed(failure(code, self.process.error()), now)
-        except GenkidamaError as error:
-            self._leave_out(error)
-        except OSError as error:
-            self._leave_out(EnvironmentFailure(f"{self.name}: cannot be started: {error.strerror}"))
+            kind, *description = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            self.kill()
+            await asyncio.wait((answer,))
+            answer.exception()
+            raise
+        if kind == "error":
+            raise ConfigurationError(description[0])
+        return tuple(description)
 
-    def _failed(self, error: GenkidamaError, now: float) -> None:
-        rest = self._policy.died(now)
-        wrong = isinstance(error, ConfigurationError) or not self._has_trained
-        if wrong or self._policy.given_up:
-            self._leave_out(error)
-            return
-        self._due = now + rest
-        self._say(f"{self.name} failed, and is started again in {rest:.0f} s: {error}")
+    def _answer(self, experiment: Experiment, launch: Launch | None) -> tuple[Any, ...]:
+        if launch is not None:
+            self.start(launch)
+        self.pipe.send(experiment.to_dict())
+        answer: tuple[Any, ...] = self.pipe.recv()
+        return answer
 
-    def _leave_out(self, error: GenkidamaError) -> None:
-        self.failure = error
-        self._say(f"{self.name} is left out: {error}")
+    def listen(self) -> None:
+        """Hands all that it says to the owner from now on."""
+        asyncio.get_running_loop().add_reader(self.pipe.fileno(), self.read)
+
+    def read(self) -> None:
+        """Hands the messages that have come, and its end, to the owner."""
+        try:
+            while self.pipe.poll():
+                self._owner.heard(self, self._receive(self.pipe))
+        except (EOFError, OSError):
+            self.hang_up()
+            self._owner.lost(self)
+
+    def send(self, message: Any) -> None:
+        """Sends it a message. Its death is noticed by the reader."""
+        with suppress(OSError):
+            self.pipe.send(message)
+
+    def hand_over(self, layout: Any, descriptor: int) -> None:
+        """Sends it the layout and the descriptor of a shared memory."""
+        with suppress(OSError):
+            self.pipe.send(layout)
+            reduction.send_handle(self.pipe, descriptor, self.pid)
+
+    # Its end.
+
+    def hang_up(self) -> None:
+        """Closes the pipe. A worker that lives sees that and ends."""
+        atexit.unregister(self.pipe.close)
+        if not self.pipe.closed:
+            asyncio.get_running_loop().remove_reader(self.pipe.fileno())
+            self.pipe.close()
+
+    def kill(self) -> None:
+        """Ends it at once, also if it is just being started."""
+        self._killed = True
+        super().kill()
+
+    def hung(self, seconds: float) -> None:
+        """Kills it because it has done nothing for these seconds; the end of its pipe follows."""
+        way_out = "if it needs so long, raise child.hang_seconds"
+        self.failure = f"it hung: it did nothing for {seconds:.0f} s; {way_out}"
+        self.kill()
+
+    async def end(self) -> None:
+        """Ends it, by force if it does not end by itself within its grace."""
+        if self._process is not None and not self.pipe.closed:
+            asyncio.get_running_loop().remove_reader(self.pipe.fileno())
+            if await asyncio.to_thread(self._outlives_grace):
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+        self.hang_up()
+        await asyncio.to_thread(self.wait)
+
+    def _outlives_grace(self) -> bool:
+        """Shuts the pipe for writing; whether the other end is still open after the grace.
+
+        A process says most surely itself that it is gone: of one that was forked nothing is known
+        once the forkserver is gone.
+        """
+        with socket.socket(fileno=os.dup(self.pipe.fileno())) as line:
+            line.settimeout(GRACE_SECONDS)
+            try:
+                line.shutdown(socket.SHUT_WR)
+                while line.recv(65536):
+                    pass
+            except TimeoutError:
+                return True
+            except OSError:  # it is gone, and has left something unread
+                pass
+        return False
+
+
+def end_all(workers: Iterable[WorkerProcess], deadline: float) -> None:
+    """Waits for the ends of workers that were hung up; kills those that live at the deadline.
+
+    Args:
+        deadline: of `time.monotonic`, in seconds.
+    """
+    for worker in workers:
+        worker.finish(deadline - time.monotonic())
+        if isinstance(worker._process, ForkServerProcess):
+            worker._process.close()
+
+
+def start_program(module: str, numbers: Iterable[int], pipe: Connection, *more: int) -> _Process:
+    """Starts a module of ours as a program, with one thread for numerics.
+
+    Args:
+        numbers: arguments before the descriptors.
+        pipe: its end of the pipe.
+        more: other descriptors that it inherits.
+    """
+    inherited = [pipe.fileno(), *more]
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, (*numbers, *inherited))],
+            stdin=subprocess.DEVNULL,
+            pass_fds=inherited,
+            env={
+                **os.environ,
+                **mark(),
+                **ONE_THREAD,
+                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            },
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import genkidama
-from genkidama.cli.cluster import search
 from genkidama.config.decoding import parse_settings
 from genkidama.errors import EnvironmentFailure
+from genkidama.plugins.hypertrick.local_search import search
 from genkidama.plugins.hypertrick.study import StudySnapshot, importances, open_study, read
 from studies.search.contestants import CONTESTANTS, Row, Wanted
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,22 @@ import psutil
 import pytest
 
 from genkidama.cli import cluster
-from genkidama.cli.cluster import search, train
+from genkidama.cli import cluster as module
+from genkidama.cli.cluster import (
+    LogWatcher,
+    SharedForkServer,
+    SupervisedChild,
+    cores_of_each,
+    train,
+)
 from genkidama.errors import ConfigurationError, EnvironmentFailure
+from genkidama.plugins.hypertrick.local_search import search
 from genkidama.runs.evaluation import Evaluation
 from genkidama.runs.run import Run
 from genkidama.runtime import process as process_module
-from tests.helpers import ROOT, constant, history, small, until
+from genkidama.runtime.forkserver import ForkServer
+from tests.child.crewmates import LIGHT, light
+from tests.helpers import PATIENCE, ROOT, constant, history, small, until
 
 
 @pytest.fixture(autouse=True)
@@ -234,3 +246,246 @@ def test_interrupted_it_ends_all_and_leaves_a_checkpoint(tmp_path: Path) -> None
     last = history(tmp_path / "run", "checkpoint")[-1]["version"]
     assert Run(tmp_path / "run").snapshot.version == last
     until(lambda: [event["reason"] for event in history(tmp_path / "run", "stop")] == ["SIGTERM"])
+
+
+# What becomes of a child that ends early.
+
+
+class FakeProcess:
+    """A process that ends when the test wants it to."""
+
+    name = "child-1"
+    log = Path("child-1.log")
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.starts = 0
+        self.restarts = 0
+
+    def error(self) -> str:
+        return "the cable is loose"
+
+    def start_again(self) -> None:
+        self.starts += 1
+        self.code = None
+
+    def restart(self) -> None:
+        self.restarts += 1
+        if self.restarts > 2:
+            raise EnvironmentFailure("child-1 was killed too often")
+        self.code = None
+
+
+@pytest.fixture
+def process() -> Any:
+    return FakeProcess()
+
+
+def supervised(process: Any) -> tuple[SupervisedChild, list[str]]:
+    said: list[str] = []
+    return SupervisedChild(process, said.append), said
+
+
+def test_one_that_fails_before_it_has_trained_is_left_out_and_that_is_said(process: Any) -> None:
+    child, said = supervised(process)
+    child.look(0.0)
+    assert said == []
+    process.code = 1
+    child.look(1.0)
+    child.look(100.0)
+    assert isinstance(child.failure, EnvironmentFailure) and not process.starts
+    assert said == ["child-1 is left out: the cable is loose"]
+
+
+def test_one_whose_settings_are_wrong_is_left_out_although_it_has_trained(process: Any) -> None:
+    child, _ = supervised(process)
+    child.trained()
+    process.code = 2
+    child.look(0.0)
+    assert isinstance(child.failure, ConfigurationError)
+
+
+def test_one_that_has_trained_rests_before_it_is_started_again(process: Any) -> None:
+    child, said = supervised(process)
+    child.trained()
+    process.code = 1
+    child.look(0.0)
+    assert said == ["child-1 failed, and is started again in 1 s: the cable is loose"]
+    child.look(0.9)
+    assert not process.starts
+    child.look(1.0)
+    assert process.starts == 1 and child.failure is None
+    for number in range(8):
+        process.code = 1
+        child.look(100.0 * number)
+        child.look(100.0 * number + 60.0)
+    assert process.starts == 8 and str(child.failure) == "the cable is loose"
+
+
+def test_one_that_is_killed_is_started_again_at_once_but_not_for_ever(process: Any) -> None:
+    child, said = supervised(process)
+    for _ in range(3):
+        process.code = -9
+        child.look(0.0)
+    assert said == ["child-1 was killed, and is started again"] * 2 + [
+        "child-1 is left out: child-1 was killed too often"
+    ]
+
+
+def test_one_that_has_left_in_order_is_done(process: Any) -> None:
+    child, said = supervised(process)
+    process.code = 0
+    child.look(0.0)
+    assert child.done and child.failure is None and said == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "children", "expected"),
+    [("auto", None, 2, 4), ("auto", None, 16, 1), ("auto", 3, 2, 3), (5, None, 2, None)],
+)
+def test_what_nobody_has_said_is_shared_out(
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: int | str,
+    given: int | None,
+    children: int,
+    expected: int | None,
+) -> None:
+    monkeypatch.setattr(cluster, "available_cores", lambda: 8)
+    monkeypatch.setattr(cluster, "available_bytes", lambda: None)
+    assert cores_of_each(small(child={"cores": wanted}), given, children) == expected
+
+
+def write(log: Path, **line: object) -> None:
+    with log.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def test_warnings_and_errors_are_told_and_nothing_else(tmp_path: Path) -> None:
+    log = tmp_path / "child-1.log"
+    write(log, level="error", event="of yesterday")
+    complaints = LogWatcher([log, tmp_path / "child-2.log"])
+    write(log, level="info", event="connected")
+    with log.open("a") as file:
+        file.write("Traceback (most recent call last):\n[1, 2]\n\n")
+    write(log, level="warning", event="core lost", core=3, reason="ValueError: two\nlines")
+    write(log, level="warning", event="trial failed", reason="as the history says")
+    write(tmp_path / "child-2.log", level="error", event="state not saved", reason="x" * 1000)
+    told = complaints.read(0.0)
+    assert told[0] == "child-1: core lost 3: ValueError: two lines"
+    assert told[1].startswith("child-2: state not saved: xxx") and len(told[1]) < 320
+    assert len(told) == 2 and complaints.read(1.0) == []
+
+
+def test_the_same_is_told_again_after_a_minute_with_how_often_it_was(tmp_path: Path) -> None:
+    log = tmp_path / "child-1.log"
+    complaints = LogWatcher([log])
+    told = []
+    for second in range(0, 130, 10):
+        write(log, level="warning", event="core lost", core=0, reason=f"it hung for {second} s")
+        told += complaints.read(float(second))
+    assert told == [
+        "child-1: core lost 0: it hung for 0 s",
+        "child-1: core lost 0: it hung for 60 s (5 times more since)",
+        "child-1: core lost 0: it hung for 120 s (5 times more since)",
+    ]
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedForkServer]:
+    monkeypatch.setattr(module, "CORES", LIGHT)
+    nursery = SharedForkServer(small(), tmp_path / "nursery.log")
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def child(shared: SharedForkServer) -> ForkServer:
+    """What a child has in place of a nursery."""
+    nursery = light()
+    assert not nursery.born
+    nursery.join(shared.address)
+    assert nursery.born and nursery.pid is None
+    return nursery
+
+
+def born(child: ForkServer) -> tuple[int, bool]:
+    """The nursery of a new process, and whether it was warm."""
+    ours, theirs = Pipe()
+    with ours, theirs:
+        process = child.start("tests.child.crewmates:look", (theirs,), small())
+        assert ours.poll(PATIENCE)
+        found: tuple[int, bool] = ours.recv()[:2]
+        process.join()
+        assert process.exitcode == 0
+        process.close()
+    return found
+
+
+def test_several_children_have_their_processes_forked_from_it(
+    shared: SharedForkServer, child: ForkServer
+) -> None:
+    other = light()
+    other.join(shared.address)
+    assert {born(child), born(other), born(child)} == {(shared.pid, True)}
+
+
+def test_what_a_process_prints_goes_where_its_childs_output_goes(
+    shared: SharedForkServer, child: ForkServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for words, args in (("posix:write", (1, b"said\n")), ("posix:write", (2, b"sighed\n"))):
+        process = child.start(words, args, small())
+        process.join()
+        process.close()
+    assert capfd.readouterr() == ("said\n", "sighed\n")
+    assert shared.log.read_text() == ""
+
+
+def test_a_process_has_a_session_of_its_own(child: ForkServer) -> None:
+    """Else all children's cores together would get as much of a busy CPU as one session."""
+    process = child.start("time:sleep", (PATIENCE,), small())
+    pid = process.pid or 0
+    until(lambda: os.getsid(pid) == pid)
+    process.kill()
+    process.join()
+    process.close()
+
+
+def test_where_it_was_killed_each_child_gets_one_of_its_own(
+    shared: SharedForkServer, child: ForkServer
+) -> None:
+    assert born(child) == (shared.pid, True)
+    os.kill(shared.pid, 9)
+    until(lambda: psutil.Process(shared.pid).status() == psutil.STATUS_ZOMBIE)
+    parent, warm = born(child)
+    assert parent == child.pid != shared.pid and warm
+    assert child.born
+
+
+def test_where_it_was_killed_a_program_that_only_joins_is_told(shared: SharedForkServer) -> None:
+    guest = ForkServer()
+    guest.join(shared.address)
+    assert born(guest) == (shared.pid, True)
+    os.kill(shared.pid, 9)
+    until(lambda: psutil.Process(shared.pid).status() == psutil.STATUS_ZOMBIE)
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
+            guest.start("time:sleep", (PATIENCE,), small())
+    assert guest.pid is None
+
+
+def test_it_ends_with_its_starter(shared: SharedForkServer, child: ForkServer) -> None:
+    """A process that lives on does not keep it."""
+    ours, theirs = Pipe()
+    with ours, theirs:
+        process = child.start("time:sleep", (PATIENCE,), small())
+        process_of_nursery = psutil.Process(shared.pid)
+        shared._process._close_input()
+        until(lambda: process_of_nursery.status() == psutil.STATUS_ZOMBIE)
+        os.kill(process.pid or 0, 9)
+
+
+def test_closed_it_leaves_nothing_behind(shared: SharedForkServer) -> None:
+    folder = Path(shared.address).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    shared.close()
+    assert not folder.exists() and not psutil.pid_exists(shared.pid)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from genkidama.cli.parents import ParentProcess, end_all, finish
+from genkidama.cli.parents import HistoryReader, ParentProcess, end_all, finish
 from genkidama.errors import ConfigurationError
 from genkidama.protocol.messages import PROTOCOL, Hello, Leave, Welcome
 from genkidama.protocol.shard import WHOLE, Shard, end_proof
+from genkidama.runs.history import write_fallback
 from genkidama.runs.resume import prepare_directory
 from tests.helpers import constant, history, until
 from tests.parent.fake_child import FakeChild
@@ -113,3 +115,21 @@ def test_a_part_that_ends_with_an_error_ends_the_cluster(tmp_path: Path) -> None
             part.look(lambda line: None)
     finally:
         end_all([part], 2.0, None)
+
+
+def line(reason: str) -> bytes:
+    return json.dumps({"event": "warning", "reason": reason}).encode() + b"\n"
+
+
+def test_what_was_told_aside_is_not_told_again(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    tidings = HistoryReader(path)
+    write = write_fallback(tidings.descriptor)
+    assert tidings.read() == [] and tidings.said() == ""
+    write(line("full"))
+    assert tidings.said() == "full"
+    assert [event["reason"] for event in tidings.read()] == ["full"]
+    path.write_bytes(line("full") + line("another"))
+    assert [event["reason"] for event in tidings.read()] == ["another"]
+    assert tidings.read() == [] and tidings.said() == "full"
+    tidings.close()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from genkidama.cli.options import Verb, flag, number, path, setting
 from genkidama.cli.parser import all_verbs, make_parser
 from genkidama.config import plugin
 
@@ -90,3 +91,22 @@ def test_words_that_fit_no_verb_end_with_its_usage(
         parsed(*words)
     assert exit.value.code == 2
     assert capsys.readouterr().err.startswith("usage: genkidama")
+
+
+def test_each_kind_of_option_parses_what_it_says() -> None:
+    parser = ArgumentParser()
+    for name, more in (
+        number("--count", "how many", default=2),
+        flag("--loud", "say more"),
+        path("--out", "where to"),
+        setting("seed=1"),
+    ):
+        parser.add_argument(name, **more)
+    found = parser.parse_args(["--set", "a=1", "--out", "x", "--set", "b=2"])
+    assert (found.count, found.loud, found.out, found.set) == (2, False, Path("x"), ["a=1", "b=2"])
+
+
+def test_examples_stand_at_the_end_of_a_verbs_help() -> None:
+    verb = Verb("help", "Helps.", (), (("genkidama help", "what it does"),), "x:run")
+    assert verb.epilog == "examples:\n  genkidama help\n      what it does"
+    assert Verb("help", "Helps.", ()).epilog == ""

@@ -14,11 +14,13 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.runs import history as module
 from genkidama.runs.history import (
     PIECE_BYTES,
+    FallbackReader,
     Follower,
     History,
     read_lines,
     whole_length,
     whole_lines,
+    write_fallback,
 )
 from genkidama.server.events import Left, Started, as_lines
 
@@ -166,3 +168,18 @@ def test_a_hole_of_gigabytes_is_passed_over(tmp_path: Path) -> None:
         list(read_lines(path))
     assert tracemalloc.get_traced_memory()[1] < 10 * PIECE_BYTES
     tracemalloc.stop()
+
+
+def test_lines_arrive_whole_and_nobody_waits() -> None:
+    there = FallbackReader()
+    write = write_fallback(there.descriptor)
+    assert there.read() == []
+    write(b'{"a": 1}\n{"b"')
+    assert there.read() == [b'{"a": 1}']
+    write(b": 2}\n")
+    assert there.read() == [b'{"b": 2}']
+    for _ in range(100):
+        write(b"x" * 65_535 + b"\n")  # more than a pipe holds
+    assert there.read()[0] == b"x" * 65_535
+    there.close()
+    write(b"nobody hears this\n")

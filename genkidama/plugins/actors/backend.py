@@ -19,7 +19,7 @@ from genkidama.child.worker import BLOCK, FAILED, RECORD
 from genkidama.child.worker_pool import WorkerPool
 from genkidama.plugins.actors.outbox import Outboxes, rows_of_a_block
 from genkidama.protocol.vector import Signature, Vector
-from genkidama.runtime.worker_process import WorkerProcess
+from genkidama.runtime.process import WorkerProcess
 
 __all__ = ["Actors"]
 

@@ -40,8 +40,8 @@ from genkidama.plugins.actors.rule import Columns, Experience, LearnedBatch
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runtime.forkserver import ForkServer
 from genkidama.runtime.pacing import RestartPolicy
+from genkidama.runtime.process import WorkerProcess, start_program
 from genkidama.runtime.watchdog import Watchdog
-from genkidama.runtime.worker_process import WorkerProcess, start_program
 from genkidama.server.events import Measures
 
 __all__ = ["FORKSERVER", "LearnerProcess", "companion"]

@@ -49,8 +49,8 @@ from genkidama.plugins.ga3c.slots import (
 )
 from genkidama.protocol.vector import Signature, Vector
 from genkidama.runtime.pacing import RestartPolicy
+from genkidama.runtime.process import WorkerProcess, start_program
 from genkidama.runtime.watchdog import Watchdog
-from genkidama.runtime.worker_process import WorkerProcess, start_program
 
 __all__ = ["EngineOwner", "EngineProcess", "GA3C", "Rates"]
 

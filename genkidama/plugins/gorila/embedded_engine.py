@@ -32,7 +32,7 @@ from genkidama.plugins.gorila.engine import EngineGone, RedisClient
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.pacing import RestartPolicy
-from genkidama.runtime.worker_process import OwnedProcess
+from genkidama.runtime.process import OwnedProcess
 
 __all__ = ["FOLDER", "EmbeddedEngine", "companion"]
 

@@ -57,9 +57,9 @@ REPORT = Verb(
 
 def run_search(options: argparse.Namespace) -> int:
     """Searches on this machine, and reports on the search."""
-    from genkidama.cli.cluster import check_search, search
     from genkidama.cli.progress import Progress
     from genkidama.cli.verbs import closing_display, experiment_of, say_reason
+    from genkidama.plugins.hypertrick.local_search import check_search, search
     from genkidama.runtime.import_strings import check_environment
 
     experiment = experiment_of(options, "what is searched?")

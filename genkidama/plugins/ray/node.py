@@ -16,8 +16,7 @@ import msgspec
 
 from genkidama._version import __version__
 from genkidama.errors import EnvironmentFailure, GenkidamaError
-from genkidama.runs.fallback_log import FallbackReader
-from genkidama.runs.history import whole_lines
+from genkidama.runs.history import FallbackReader, whole_lines
 from genkidama.runs.run import CHECKPOINTS, EXPERIMENT, HISTORY, LOGS, SETTINGS, STUDY, TRIALS
 from genkidama.runtime.address import listening_socket, local_address
 from genkidama.runtime.files import remove_scratch, scratch_folder

@@ -19,7 +19,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.plugins.actors.backend import Actors, _ActorCrew
 from genkidama.plugins.actors.outbox import BLOCKS
 from genkidama.plugins.actors.rule import Columns
-from genkidama.runtime.worker_process import WorkerProcess
+from genkidama.runtime.process import WorkerProcess
 from tests.child.problems import experiment
 from tests.helpers import eventually
 

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from genkidama.cli.forkserver import SharedForkServer
+from genkidama.cli.cluster import SharedForkServer
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import genkidama
+from genkidama.cli.access import fingerprint_of
 from genkidama.config.sections import ParentSettings
 from genkidama.parent import connection
 from genkidama.plugins.doctor import measurements
 from genkidama.plugins.doctor.checks import Check
 from genkidama.plugins.doctor.measurements import running_bytes
-from genkidama.runtime.certificate import fingerprint_of
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.helpers import running, small, until, url
 from tests.plugins.doctor.parents import TOKEN, examined, secured

@@ -12,6 +12,7 @@ import pytest
 
 from genkidama.child import transport
 from genkidama.child.child import Child
+from genkidama.cli.access import fingerprint_of, make_certificate
 from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError, GenkidamaError
 from genkidama.parent import Parent
@@ -22,7 +23,6 @@ from genkidama.protocol.shard import Shard
 from genkidama.protocol.vector import DTYPE, Signature, Vector
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
-from genkidama.runtime.certificate import fingerprint_of, make_certificate
 from tests.certificates import needs_openssl
 from tests.child.talking import Scripted
 from tests.helpers import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from genkidama.cli.cluster import check_search
 from genkidama.errors import ConfigurationError
+from genkidama.plugins.hypertrick.local_search import check_search
 from tests.helpers import small
 from tests.stories import PLAN
 

@@ -1,0 +1,104 @@
+"""`search`: a search on this machine, with nodes as processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from genkidama.cli.cluster import Cluster, cores_of_each
+from genkidama.cli.progress import Sinks, feeding, following
+from genkidama.config.experiment import Experiment
+from genkidama.errors import ConfigurationError
+from genkidama.runs.resume import prepare_directory, resumable
+from genkidama.runs.run import SETTINGS, Run
+from genkidama.runtime.address import parse_listen
+from genkidama.runtime.import_strings import check_environment
+from genkidama.runtime.script import begin
+from genkidama.server.limits import check_exposed
+
+__all__ = ["check_search", "search"]
+
+
+def check_search(experiment: Experiment) -> None:
+    """Checks that there is something to search.
+
+    Raises:
+        ConfigurationError: the experiment has no `[search]`.
+    """
+    if experiment.search is None:
+        raise ConfigurationError(
+            f"{experiment.name}: has no [search]; "
+            "say what to vary, as `genkidama examples lunarlander/search` shows"
+        )
+
+
+def search(
+    experiment: Experiment,
+    *,
+    nodes: int = 2,
+    cores: int | None = None,
+    listen: str | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    watch: Callable[[dict[str, Any]], None] | None = None,
+    sinks: Sinks = (),
+    say: Callable[[str], None] | None = None,
+    progress: bool = False,
+) -> Run:
+    """Searches for hyperparameters until `[search]` says that it is over. Blocks.
+
+    Args:
+        experiment: all settings, with a `[search]`.
+        nodes: child processes on this machine, each of which trains one trial after another.
+            0 leaves all trials to children on the network.
+        cores: core processes of each node; if absent, as in `train`.
+        listen: `HOST:PORT` that lets children on other machines take part; a free port of the
+            loopback if absent.
+        out: the run directory; a new one under `runs/` if absent.
+        resume: a run directory with a search to go on with, instead of `out`.
+        watch: is called with each new line of the history, about four times a second.
+        sinks: what the figures are carried to as well, as `["wandb"]` (docs/sinks.md).
+        say: is called with a line about each process that dies or complains.
+        progress: shows how it goes, on standard error or in a notebook's cell.
+
+    Returns:
+        The run; its `trials` are runs. `genkidama.plugins.hypertrick.report` tells what they came
+        to.
+
+    Raises:
+        ConfigurationError: a setting is wrong, or `out` holds a run already.
+        EnvironmentFailure: a process cannot start, or keeps dying.
+    """
+    begin("search")
+    check_search(experiment)
+    check_environment(experiment)
+    if nodes < 0 or (nodes == 0 and listen is None):
+        raise ConfigurationError(
+            f"nodes = {nodes}: at least 1 is needed, "
+            "or 0 with an address for nodes on the network to come to"
+        )
+    if cores is not None and cores < 1:
+        raise ConfigurationError(f"cores = {cores}: at least 1 is needed")
+    guarded = experiment.parent.tokens_file or experiment.parent.certificate_file
+    if nodes and listen is not None and guarded:
+        raise ConfigurationError(
+            f"nodes = {nodes}: a search that asks the network for tokens or TLS "
+            "(parent.tokens_file, parent.certificate_file) starts none itself; give --nodes 0, "
+            "and start `python -m genkidama.child` on each machine, also on this one"
+        )
+    if listen is not None and not listen.startswith("fd://"):
+        check_exposed(experiment.parent, parse_listen(listen)["host"])
+    feed = feeding(sinks, say)
+    run = prepare_directory(experiment, out, resume)
+    experiment = Experiment.load(run.path / SETTINGS)  # of a notebook's class it has the source
+    names = [f"node-{number}" for number in range(1, nodes + 1)]
+    cores = cores_of_each(experiment, cores, nodes)
+    with (
+        feed,
+        following(experiment, progress, watch) as told,
+        resumable(run, "search"),
+        Cluster(run, experiment, names, cores, listen) as cluster,
+    ):
+        cluster.wait(feed.begin(run, told), say)
+    return run
