@@ -40,7 +40,7 @@ LONG = (
     "child/test_orchestrator.py",
     "runs/test_evaluation.py",
     "cli/test_cluster.py",
-    "parent/test_search.py",
+    "plugins/hypertrick/test_search_run.py",
     "plugins/ray/test_driver.py",
     "plugins/actors/test_learner_process.py",
     "plugins/hypertrick/test_search.py",

@@ -23,7 +23,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.errors import ConfigurationError
 from genkidama.runs.run import Run
 from tests.helpers import ROOT, Ended, Started, command, history, small, starting, until
-from tests.parent.test_search import check, trials_of
+from tests.plugins.hypertrick.test_search_run import check, trials_of
 
 Start = Callable[..., Started]
 

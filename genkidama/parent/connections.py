@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -38,7 +38,7 @@ from genkidama.parent.connection import (
     close_with_refusal,
     decode,
 )
-from genkidama.parent.extensions import Observer
+from genkidama.parent.extensions import Host
 from genkidama.protocol.messages import (
     HANDSHAKE_LIMIT,
     Hello,
@@ -55,7 +55,6 @@ from genkidama.protocol.messages import (
 )
 from genkidama.protocol.tokens import ANY
 from genkidama.server.limits import ConnectionLimits
-from genkidama.server.parameter_server import ParameterServer
 
 __all__ = ["ConnectionManager"]
 
@@ -70,22 +69,6 @@ _PING_SECONDS = 20.0
 _QUEUE = 1
 
 
-class MessageOwner(Protocol):
-    """The parent, as its connections see it."""
-
-    server: ParameterServer
-    observers: list[Observer]
-
-    def now(self) -> float:
-        """The clock, in seconds."""
-
-    def after_message(self, now: float) -> None:
-        """Reacts to a message that may have changed something, before the next is handled."""
-
-    def after_disconnect(self) -> None:
-        """Reacts to the end of a child's connection."""
-
-
 class ConnectionManager:
     """All connections of one parent. websockets calls `handle` for each."""
 
@@ -98,14 +81,14 @@ class ConnectionManager:
     #: Seconds for a closing handshake.
     close_seconds = 2.0
 
-    def __init__(self, owner: MessageOwner) -> None:
+    def __init__(self, host: Host) -> None:
         #: The children that have said hello and neither left nor lost their connection.
         self.children: dict[str, ServerConnection] = {}
         #: Knows the tokens; None lets everybody in.
         self.authenticator: Authenticator | None = None
-        self._owner = owner
-        self._server = owner.server
-        self._settings = settings = owner.server.experiment.parent
+        self._host = host
+        self._server = host.server
+        self._settings = settings = host.server.experiment.parent
         self.limits = ConnectionLimits(settings.max_children, settings.max_per_address)
         self._open: set[Connection] = set()
         #: By name: the connections of the children whose pull waits for something new.
@@ -145,7 +128,7 @@ class ConnectionManager:
 
     def refuse(self, peer: str, error: ProtocolError) -> Refusal:
         """Counts and notes a connection or a message that is not allowed."""
-        return self._server.refuse(peer, error, self._owner.now())
+        return self._server.refuse(peer, error, self._host.now())
 
     def account(self) -> None:
         """Slows down children over their budgets. To be called often."""
@@ -156,7 +139,7 @@ class ConnectionManager:
     def admit(self, connection: ServerConnection, request: HttpRequest) -> HttpResponse | None:
         """For websockets' `process_request`."""
         assert isinstance(connection, Connection)
-        for observer in self._owner.observers:
+        for observer in self._host.observers:
             response = observer.answer(connection, request)
             if response is not None or connection.served_by is not None:
                 return response
@@ -179,7 +162,7 @@ class ConnectionManager:
             if connection.admitted not in (ANY, hello.name):
                 raise _foreign_token(connection.admitted, hello.name)
             await self._evict_stale(hello, connection.admitted)
-            reply = self._server.handle(peer, hello, self._owner.now())
+            reply = self._server.handle(peer, hello, self._host.now())
             if isinstance(reply, Refusal):
                 await close_with_refusal(connection, reply)
                 return
@@ -187,7 +170,7 @@ class ConnectionManager:
             if connection.slot is not None:
                 self.limits.settle(connection.slot)
             self._take_over(name, connection)
-            self._owner.after_message(self._owner.now())
+            self._host.after_message(self._host.now())
             await connection.send(encode(reply))
             await self._converse(connection, name)
         except ProtocolError as error:
@@ -198,8 +181,8 @@ class ConnectionManager:
             if name and self.children.get(name) is connection:
                 del self.children[name]
                 self._waiting.pop(name, None)
-                self._server.disconnected(name, connection.ending, self._owner.now())
-                self._owner.after_disconnect()
+                self._server.disconnected(name, connection.ending, self._host.now())
+                self._host.after_disconnect()
 
     def answer_long_polls(self) -> None:
         """Answers the pulls that wait, wherever there is something new."""
@@ -240,7 +223,7 @@ class ConnectionManager:
                 return  # the child speaks on another connection now
             if waited := self._answer_waiting(name):
                 await connection.send(waited)
-            now = self._owner.now()
+            now = self._host.now()
             kind: type[Any] | None = None
             reply: Reply
             try:
@@ -259,9 +242,9 @@ class ConnectionManager:
             elif kind is Hello:
                 joined = False
                 connection.set_limit(HANDSHAKE_LIMIT)
-                self._owner.after_message(now)
+                self._host.after_message(now)
             elif kind is Push or kind is Leave:
-                self._owner.after_message(now)
+                self._host.after_message(now)
             elif kind is Join:
                 joined = True
                 trial = self._server.children[name].trial
@@ -295,14 +278,14 @@ class ConnectionManager:
             if not reply:
                 self._waiting[name] = connection
             return reply
-        now = self._owner.now()
+        now = self._host.now()
         answer = self._server.handle(name, message, now)
-        self._owner.after_message(now)
+        self._host.after_message(now)
         return encode(answer)
 
     def _pulled(self, name: str, pull: Pull) -> bytes:
         """The reply to a pull; empty if that may wait, since there is nothing new."""
-        reply = self._server.handle(name, pull, self._owner.now())
+        reply = self._server.handle(name, pull, self._host.now())
         idle = isinstance(reply, Weights) and reply.vector is None and not reply.stop
         return b"" if idle and pull.wait else encode(reply)
 
@@ -326,7 +309,7 @@ class ConnectionManager:
                 await (await old.ping())
         except (TimeoutError, ConnectionClosed):
             if self.children.get(hello.name) is old:
-                self._server.disconnected(hello.name, "it has started again", self._owner.now())
+                self._server.disconnected(hello.name, "it has started again", self._host.now())
 
     def _take_over(self, name: str, connection: ServerConnection) -> None:
         old = self.children.get(name)

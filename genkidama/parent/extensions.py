@@ -6,7 +6,7 @@ the tables in which a plug-in names its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -15,11 +15,12 @@ from websockets.http11 import Request, Response
 from genkidama.config.experiment import Experiment
 from genkidama.parent.connection import Connection
 from genkidama.protocol.shard import Shard
+from genkidama.runs.status import RunStatus
 from genkidama.server.events import Event, Resumed
 from genkidama.server.parameter_server import ParameterServer
 from genkidama.server.trial import Trials
 
-__all__ = ["Companion", "Journal", "Observer", "RunStore"]
+__all__ = ["Companion", "Host", "Journal", "Observer", "RunStore"]
 
 
 class Companion:
@@ -66,6 +67,26 @@ class Observer:
 
     def end(self) -> None:
         """Says goodbye to its readers: the run is over, or the parent goes away."""
+
+
+class Host(Protocol):
+    """The parent, as its connections and its writer see it."""
+
+    server: ParameterServer
+    #: The run as its events tell it.
+    status: RunStatus
+    observers: list[Observer]
+    #: Receives lines of a history that cannot be written.
+    fallback: Callable[[bytes], None]
+
+    def now(self) -> float:
+        """The clock, in seconds."""
+
+    def after_message(self, now: float) -> None:
+        """Reacts to a message that may have changed something, before the next is handled."""
+
+    def after_disconnect(self) -> None:
+        """Reacts to the end of a child's connection."""
 
 
 class Journal(Protocol):

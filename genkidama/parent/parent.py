@@ -300,7 +300,7 @@ class Parent:
         return time.monotonic() + self._offset
 
     def after_message(self, now: float) -> None:
-        """See `MessageOwner`."""
+        """See `Host`."""
         if self._writer is None:
             return  # shutting down: the final checkpoint will have it
         for companion in self.companions:
@@ -309,7 +309,7 @@ class Parent:
             self._wake.set()
 
     def after_disconnect(self) -> None:
-        """See `MessageOwner`."""
+        """See `Host`."""
         if self.server.stop:
             self._wake.set()
 

@@ -11,48 +11,32 @@ Laws of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from genkidama._version import __version__
 from genkidama.config.experiment import Experiment, read_toml
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.parent.extensions import Observer, RunStore
+from genkidama.parent.extensions import Host, RunStore
 from genkidama.parent.log import EventLog, ProgressLog
 from genkidama.runs.history import History
 from genkidama.runs.run import EXPERIMENT, HISTORY, new_directory
-from genkidama.runs.status import RunStatus
 from genkidama.runtime.files import hint, write_atomically
 from genkidama.runtime.pacing import Once
 from genkidama.server.events import CheckpointWritten, Event, Started, Warned, as_lines
-from genkidama.server.parameter_server import ParameterServer
 
-__all__ = ["RunOwner", "RunWriter", "make_directory"]
+__all__ = ["RunWriter", "make_directory"]
 
 #: Seconds between two checks that the directory is still there.
 _LOOK_SECONDS = 1.0
-
-
-class RunOwner(Protocol):
-    """The parent, as the writer of its run sees it."""
-
-    server: ParameterServer
-    status: RunStatus
-    observers: list[Observer]
-    fallback: Callable[[bytes], None]
-
-    def now(self) -> float:
-        """The clock, in seconds."""
 
 
 class RunWriter:
     """Writes down what a parent does, and restores its server if the directory holds a run.
 
     Args:
-        owner: whose events and weights are written. Its status and observers get the events.
+        host: the parent. Its status and observers get the events.
         store: keeps the weights.
         out: the run's directory, which exists.
         log: for people.
@@ -63,10 +47,10 @@ class RunWriter:
     """
 
     def __init__(
-        self, owner: RunOwner, store: type[RunStore], out: Path, log: FilteringBoundLogger
+        self, host: Host, store: type[RunStore], out: Path, log: FilteringBoundLogger
     ) -> None:
-        self._owner = owner
-        self._server = server = owner.server
+        self._host = host
+        self._server = server = host.server
         self._out = out
         self._log = log
         self._events = EventLog(log)
@@ -87,13 +71,13 @@ class RunWriter:
         except BaseException:
             self.close()
             raise
-        self._progress = ProgressLog(server, owner.status, out, log, self.now())
+        self._progress = ProgressLog(server, host.status, out, log, self.now())
         name = server.run or out.name
         self.note(resumed or Started(time=self.now(), run=name, software=__version__))
 
     def now(self) -> float:
         """See `Journal`."""
-        return self._owner.now()
+        return self._host.now()
 
     def note(self, event: Event) -> None:
         """See `Journal`. Pushes that came while a checkpoint was being written are before it."""
@@ -161,8 +145,8 @@ class RunWriter:
             self._server.settle(self.now(), last)
         events = [*self._server.take_events(), *own]
         self._history.add(events)
-        self._owner.status.take(events)
-        for observer in self._owner.observers:
+        self._host.status.take(events)
+        for observer in self._host.observers:
             observer.take(events)
         self._events.report(events, self.now(), last)
         server = self._server
@@ -170,7 +154,7 @@ class RunWriter:
         self._events.advise(server.trials.rule.diagnose(beta, len(server.joined)))
 
     def _write_fallback(self, problem: str) -> None:
-        self._owner.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
+        self._host.fallback(as_lines([Warned(time=self.now(), reason=problem)]))
 
     def _look(self, at_once: bool = False) -> None:
         """Makes the directory again if it has gone."""

@@ -344,24 +344,14 @@ async def test_a_parent_that_everybody_may_join_says_so(
 # Plain HTTP.
 
 
-async def test_its_health_needs_no_token(parent: Parent) -> None:
-    for path in ("/healthz", "/healthz?probe=1"):
-        status, headers, body = await get(parent.address, f"GET {path} HTTP/1.1")
-        assert (status, body, headers["Server"]) == (200, "ok\n", SERVER)
-        assert headers["Date"]
-    assert not parent.server.refusals
-
-
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [
-        ("GET / HTTP/1.1", 401),
         ("GET /child HTTP/1.1", 426),
-        ("GET /healthz/more HTTP/1.1", 426),
         (f"GET /child HTTP/1.1\r\nAuthorization: Bearer {PI}", 426),
         (f"GET /{'x' * 9000} HTTP/1.1", 414),
         (f"GET / HTTP/1.1\r\nX: {'x' * 9000}", 431),
-        ("GET /healthz HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade", 401),
+        ("GET /child HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade", 401),
         (
             "GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Authorization: Bearer {PI}",

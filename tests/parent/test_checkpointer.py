@@ -19,7 +19,6 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
 from genkidama.parent.checkpointer import Checkpointer
-from genkidama.plugins.hypertrick.search import Replace
 from genkidama.protocol.messages import (
     PROTOCOL,
     Hello,
@@ -138,20 +137,6 @@ async def test_a_run_of_another_network_is_not_taken_up(tmp_path: Path) -> None:
 
 
 # Checkpoints on the way.
-
-
-async def test_checkpoints_are_of_exactly_those_updates(tmp_path: Path) -> None:
-    settings = experiment(parent={"checkpoint_updates": 3, "checkpoint_keep": 50, "alpha": 1.0})
-    async with running(settings, tmp_path) as parent, FakeChild(parent.address) as child:
-        await child.enter()
-        for number in range(1, 11):
-            await child.pushed(float(number))
-    folder = CheckpointFolder(tmp_path / "checkpoints")
-    assert folder.versions() == [3, 6, 9, 10]
-    for version in (3, 6, 9):
-        np.testing.assert_array_equal(
-            load(folder.version_path(version)).vector, vector(float(version))
-        )
 
 
 async def test_of_many_due_checkpoints_the_kept_ones_are_written(tmp_path: Path) -> None:
@@ -414,7 +399,15 @@ async def test_a_checkpoint_from_before_there_were_rules_goes_on(tmp_path: Path)
     assert (server.trial.version, server.updates) == (1, 1.0)
 
 
-async def test_a_rule_begins_anew_with_a_trial_of_a_search(tmp_path: Path) -> None:
+async def test_a_rule_begins_anew_after_one_that_remembers_nothing(tmp_path: Path) -> None:
+    """As after a search, whose trials have no rule to speak of."""
+
+    class Replace(Rule):
+        convex = True
+
+        def apply(self, parent: Vector, push: Update) -> None:
+            parent[:] = push.vector
+
     class Strict(Sum):
         def restore(self, state: RuleState) -> None:
             self.sum = state["sum"]

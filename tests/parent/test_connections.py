@@ -29,7 +29,7 @@ from genkidama.protocol.messages import (
     encode,
 )
 from genkidama.protocol.vector import Signature
-from tests.parent.fake_child import SIGNATURE, FakeChild, vector
+from tests.parent.fake_child import FakeChild, vector
 from tests.parent.parents import events, experiment, running, until
 
 # What children do who keep the rules.
@@ -125,15 +125,6 @@ async def test_without_tokens_a_machine_that_lost_its_power_gets_its_name_back(
     assert not parent.server.refusals
 
 
-async def test_a_repeated_push_is_counted_once(parent: Parent) -> None:
-    async with FakeChild(parent.address) as child:
-        await child.enter()
-        await child.pushed(1.0)
-        child.sequence -= 1
-        np.testing.assert_array_equal(await child.pushed(5.0), vector(1.0))
-    assert parent.server.exchanges == 1
-
-
 # What children do who break them.
 
 
@@ -195,55 +186,6 @@ async def test_the_first_message_is_a_hello(parent: Parent) -> None:
                 assert (await child.closed())[0] == 1008
 
 
-async def test_another_protocol_version(parent: Parent) -> None:
-    async with untouched(parent), FakeChild(parent.address) as child:
-        reply = await child.hello(protocol=PROTOCOL + 1)
-        assert isinstance(reply, Refusal)
-        assert reply.code == "version"
-        assert f"protocol {PROTOCOL + 1}" in reply.reason
-        assert (await child.closed())[0] == 1008
-
-
-async def test_a_name_in_use(parent: Parent) -> None:
-    async with (
-        untouched(parent) as good,
-        FakeChild(parent.address, good.name, session="another") as child,
-    ):
-        reply = await child.hello()
-        assert isinstance(reply, Refusal)
-        assert reply.code == "name"
-        assert "'good' is in use" in reply.reason
-        assert (await child.closed())[0] == 1008
-
-
-async def test_another_network_is_told_the_first_parameter_that_differs(parent: Parent) -> None:
-    other = Signature.of([("layer.weight", (3, 2)), ("layer.offset", (3,))])
-    async with untouched(parent), FakeChild(parent.address, signature=other) as child:
-        await child.hello()
-        reply = await child.join()
-        assert isinstance(reply, Refusal)
-        assert reply.code == "signature"
-        assert (
-            "parameter 1 is 'layer.offset' with shape [3], expected 'layer.bias' with shape [3]"
-            in reply.reason
-        )
-        code, reason = await child.closed()
-        assert code == 1008
-        assert reason
-        assert len(reason.encode()) <= 123
-
-
-async def test_a_long_reason_is_cut_between_characters(parent: Parent) -> None:
-    other = Signature.of([("ü" * 200, (3, 2))])
-    async with untouched(parent), FakeChild(parent.address, signature=other) as child:
-        await child.hello()
-        assert isinstance(await child.join(), Refusal)
-        code, reason = await child.closed()
-        assert code == 1008
-        assert reason
-        assert reason.endswith("ü")
-
-
 async def test_refused_joins_do_not_fill_the_history(parent: Parent) -> None:
     """A join may hold names of nearly a megabyte, and its refusal names one of them."""
     other = Signature.of([("ü" * 400_000, (3, 2))])
@@ -260,42 +202,15 @@ async def test_refused_joins_do_not_fill_the_history(parent: Parent) -> None:
     assert (parent.out / "history.jsonl").stat().st_size < 10_000
 
 
-async def test_a_push_before_the_join(parent: Parent) -> None:
-    async with untouched(parent), FakeChild(parent.address) as child:
-        await child.hello()
-        reply = await child.push(1.0)
-        assert isinstance(reply, Refusal)
-        assert reply.code == "order"
-        assert (await child.closed())[0] == 1008
-
-
-BAD_PUSHES: dict[str, tuple[Request, str]] = {
+BAD_REQUESTS: dict[str, tuple[Request, str]] = {
     "too short": (Push(version=0, sequence=1, vector=vector()[:-1]), "length"),
-    "too long": (
-        Push(version=0, sequence=1, vector=np.zeros(SIGNATURE.size + 1, np.float32)),
-        "length",
-    ),
-    "no vector": (Push(version=0, sequence=1), "length"),
-    "NaN": (
-        Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [np.nan], np.float32)),
-        "finite",
-    ),
-    "infinity": (
-        Push(version=0, sequence=1, vector=np.array([0.0] * 8 + [-np.inf], np.float32)),
-        "finite",
-    ),
-    "a return of NaN": (
-        Push(version=0, sequence=1, returns=[float("nan")], vector=vector()),
-        "finite",
-    ),
-    "from the future": (Push(version=99, sequence=1, vector=vector()), "order"),
     "a second hello": (Hello(protocol=PROTOCOL, name="pi", session="1"), "order"),
 }
 
 
-@pytest.mark.parametrize("case", BAD_PUSHES)
-async def test_a_refused_push_keeps_the_connection(parent: Parent, case: str) -> None:
-    request, code = BAD_PUSHES[case]
+@pytest.mark.parametrize("case", BAD_REQUESTS)
+async def test_a_refused_request_keeps_the_connection(parent: Parent, case: str) -> None:
+    request, code = BAD_REQUESTS[case]
     async with untouched(parent), FakeChild(parent.address) as child:
         await child.enter()
         assert (await child.refused(request)).code == code
@@ -326,29 +241,6 @@ async def test_a_network_as_large_as_the_handshake_does_not_hold(parent: Parent)
         await child.enter()
         answer = await child.pushed(np.ones(large.size, np.float32))
         assert answer.sum() == large.size
-
-
-async def test_a_network_with_too_many_parameters(tmp_path: Path) -> None:
-    async with (
-        running(experiment(parent={"max_parameters": 8}), tmp_path) as parent,
-        FakeChild(parent.address) as child,
-    ):
-        await child.hello()
-        reply = await child.join()
-        assert isinstance(reply, Refusal)
-        assert "1 to 8 are accepted" in reply.reason
-
-
-async def test_no_room_for_another_child(tmp_path: Path) -> None:
-    async with (
-        running(experiment(parent={"max_children": 1}), tmp_path) as parent,
-        FakeChild(parent.address) as first,
-    ):
-        await first.enter()
-        async with FakeChild(parent.address, "second") as second:
-            reply = await second.hello()
-            assert isinstance(reply, Refusal)
-            assert reply.code == "full"
 
 
 async def test_a_connection_that_says_no_hello(

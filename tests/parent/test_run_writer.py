@@ -18,8 +18,8 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, ProtocolErr
 from genkidama.parent import Parent
 from genkidama.parent import parent as parent_module
 from genkidama.parent import run_writer as records_module
+from genkidama.parent.checkpointer import Checkpointer
 from genkidama.parent.extensions import Observer
-from genkidama.parent.parent import _store_of
 from genkidama.parent.run_writer import RunWriter
 from genkidama.protocol.shard import WHOLE
 from genkidama.runs.history import Follower
@@ -95,42 +95,34 @@ async def test_a_new_directory_for_every_run(
 # By value: the test is the clock.
 
 
-SEARCH = {
-    "trials": 2,
-    "phases": 2,
-    "phase_steps": 10,
-    "space": {"algorithm.gamma": [0.9, 0.99]},
-}
-
-
-def searching() -> Experiment:
-    return experiment(search=SEARCH)
-
-
 class Owner:
     """A parent without sockets. The test is the clock."""
 
     def __init__(self, settings: Experiment, out: Path) -> None:
-        self.store = _store_of(settings)
-        self.server = ParameterServer(settings, out.name, self.store.make_trials(settings, WHOLE))
+        trials = Checkpointer.make_trials(settings, WHOLE)
+        self.server = ParameterServer(settings, out.name, trials)
         self.status = RunStatus(settings)
         self.observers: list[Observer] = []
         self.fallback: Callable[[bytes], None] = lambda _: None
         self.now: Callable[[], float] = lambda: 5.0
         self.out = out
 
+    def after_message(self, now: float) -> None:
+        pass
+
+    def after_disconnect(self) -> None:
+        pass
+
     def writer(self) -> RunWriter:
-        return RunWriter(self, self.store, self.out, structlog.get_logger())
+        return RunWriter(self, Checkpointer, self.out, structlog.get_logger())
 
 
 def records(settings: Experiment, out: Path) -> RunWriter:
     return Owner(settings, out).writer()
 
 
-@pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
-async def test_a_new_run_begins_its_history_and_writes_its_settings(
-    settings: Experiment, tmp_path: Path
-) -> None:
+async def test_a_new_run_begins_its_history_and_writes_its_settings(tmp_path: Path) -> None:
+    settings = experiment()
     opened = records(settings, tmp_path)
     await opened.finish()
     (start,) = history(tmp_path)
@@ -138,27 +130,19 @@ async def test_a_new_run_begins_its_history_and_writes_its_settings(
     assert Experiment.load(tmp_path / "experiment.toml") == settings
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "words"),
-    [
-        (experiment(), searching(), "holds a plain run, and this is a search"),
-        (searching(), experiment(), "holds a search, and this is a plain run"),
-    ],
-)
-async def test_a_run_of_the_other_kind_is_refused_and_nothing_stays_open(
-    before: Experiment, after: Experiment, words: str, tmp_path: Path
-) -> None:
-    await records(before, tmp_path).finish()
-    with pytest.raises(ConfigurationError, match=words):
-        records(after, tmp_path)
-    await records(before, tmp_path).finish()  # the history is free again
+async def test_a_run_of_the_other_kind_is_refused_and_nothing_stays_open(tmp_path: Path) -> None:
+    await records(experiment(), tmp_path).finish()
+    file = tmp_path / "experiment.toml"
+    text = file.read_text()
+    file.write_text(f"{text}[search]\n")
+    with pytest.raises(ConfigurationError, match="holds a search, and this is a plain run"):
+        records(experiment(), tmp_path)
+    file.write_text(text)
+    await records(experiment(), tmp_path).finish()  # the history is free again
 
 
-@pytest.mark.parametrize("settings", [experiment(), searching()], ids=["plain", "search"])
-async def test_the_history_tells_a_problem_once_and_again_when_it_returns(
-    settings: Experiment, tmp_path: Path
-) -> None:
-    opened = records(settings, tmp_path)
+async def test_the_history_tells_a_problem_once_and_again_when_it_returns(tmp_path: Path) -> None:
+    opened = records(experiment(), tmp_path)
     for problem in ("no space", "no space", "", "no space"):
         if problem:
             opened.complain(problem)
@@ -168,14 +152,14 @@ async def test_the_history_tells_a_problem_once_and_again_when_it_returns(
     assert [event["reason"] for event in events(tmp_path, "warning")] == ["no space"] * 2
 
 
-async def test_a_search_tells_later_that_its_history_could_not_be_written(
+async def test_a_run_tells_later_that_its_history_could_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     fallback: list[bytes] = []
-    owner = Owner(searching(), tmp_path)
+    owner = Owner(experiment(), tmp_path)
     owner.fallback = fallback.append
     opened = owner.writer()
     with monkeypatch.context() as patch:
@@ -224,7 +208,7 @@ async def test_an_event_of_its_own_stands_behind_what_happened_before(tmp_path: 
 
 async def test_times_never_go_back_in_a_history(tmp_path: Path) -> None:
     clock = itertools.count()
-    owner = Owner(searching(), tmp_path)
+    owner = Owner(experiment(), tmp_path)
     owner.now = lambda: float(next(clock))
     opened = owner.writer()
     noise = ProtocolError("malformed", "noise")

@@ -1,10 +1,10 @@
 """The learner's process: `genkidama.plugins.actors.learner_process` starts it and talks to it
 through a socket.
 
-It is a program of its own, or it is forked from a nursery that has torch warm.
+It is a program of its own, or forked from a forkserver that has torch warm.
 
-It is told the experiment, says what its network is, and is given the shared memory. Then it learns
-from each batch that it is told of, until the socket ends, which is the parent's end.
+It receives the experiment, answers with a description of its network, and receives the shared
+memory. Then it learns from each batch, until the socket ends with the parent.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from genkidama.runtime.user_errors import describe_error, print_user_traceback
 
 __all__ = ["main", "run_forked"]
 
-#: So much of an error's text is told.
+#: Characters of an error's text that are sent.
 _LONGEST_REASON = 1000
 
 
 def _describe(learning: RowLearner) -> tuple[Any, ...]:
-    """What the parent must know: "ok", the vector's meaning, the vector, the shape of the
+    """The answer to the experiment: "ok", the signature's entries, the vector, the shape of the
     optimizer's state, and a row's columns."""
     model = learning.model
     return (
@@ -55,7 +55,7 @@ def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> 
         count, progress = control.recv()
         for _ in learning.learn(memory.rows[:count].copy(), progress):
             memory.beat += 1
-            if control.poll():  # nobody speaks to one that learns: the socket has ended
+            if control.poll():  # the parent sends nothing meanwhile: the socket has ended
                 raise EOFError
         memory.weights[:] = learning.model.numbers
         memory.state[:] = learning.state
@@ -64,8 +64,8 @@ def _serve(learning: RowLearner, memory: LearnerMemory, control: Connection) -> 
 
 
 def run_forked(control: Connection) -> NoReturn:
-    """The life of a learner's process that was forked from a nursery."""
-    keep_large_blocks()  # nurseries are set up for cores, whose blocks are small
+    """The life of a learner's process that was forked."""
+    keep_large_blocks()  # forkservers are set up for cores, whose blocks are small
     sys.exit(main(control))
 
 
@@ -83,7 +83,7 @@ def main(control: Connection) -> int:
         try:
             experiment = Experiment.from_dict(control.recv())
             environment = make_environment(experiment.environment)
-            environment.close()  # its spaces alone are asked for
+            environment.close()  # only its spaces are needed
             learning = RowLearner(experiment, environment)
         except ConfigurationError as error:
             print_user_traceback(error)

@@ -172,7 +172,7 @@ class Dashboard(Observer):
     # Inside.
 
     def _gather(self) -> None:
-        """What events do not tell."""
+        """Fills in the parts of the status that no event tells."""
         server = self._server
         beta = server.experiment.child.beta
         self.run_status.advice = list(server.trials.rule.diagnose(beta, len(server.joined)))
@@ -191,14 +191,14 @@ class Dashboard(Observer):
         rows = self.run_status.children.values()
         latest = max((row.exchanged or 0.0 for row in rows), default=0.0)
         others = "there" if self._parent.now() - latest < _PARTS_SECONDS else "unknown"
-        found = []
+        parts = []
         for number in range(1, trial.part.count + 1):
             ours = number == trial.part.number
             part = Shard(number, trial.part.count)
             size = 0 if trial.signature is None else part.of(trial.signature).size
             state = "there" if ours else others
-            found.append({"part": number, "of": part.count, "state": state, "numbers": size})
-        return found
+            parts.append({"part": number, "of": part.count, "state": state, "numbers": size})
+        return parts
 
     def _facts(self, name: str) -> Facts | None:
         record, connection = self._server.children.get(name), self._connections.children.get(name)

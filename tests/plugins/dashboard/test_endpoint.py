@@ -133,8 +133,9 @@ async def test_a_page_tells_how_far_a_child_lies_from_the_parent(parent: Parent)
 
 
 async def test_health_and_readiness_need_no_token(guarded: Parent) -> None:
-    for path, words in (("healthz", b"ok\n"), ("readyz", b"ready\n")):
+    for path, words in (("healthz?probe=1", b"ok\n"), ("readyz", b"ready\n")):
         assert await fetch(place(guarded, path)) == (200, words)
+    assert not guarded.server.refusals
     guarded.server.stop = "10 steps done"
     assert await fetch(place(guarded, "readyz")) == (503, b"the run is over\n")
     assert (await fetch(place(guarded, "healthz")))[0] == 200
