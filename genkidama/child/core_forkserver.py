@@ -37,9 +37,9 @@ from genkidama.learning.rollout import Rollout
 from genkidama.plugins.actors.actor import Actor
 from genkidama.plugins.actors.learner import columns_of
 from genkidama.plugins.actors.outbox import BLOCKS, rows_of_a_block
-from genkidama.plugins.gorila.engine import RedisClient
+from genkidama.plugins.gorila.redis_client import RedisClient
 from genkidama.plugins.gorila.replay_factory import make_replay
-from genkidama.plugins.gorila.sum_tree import nodes_of
+from genkidama.plugins.gorila.sampling import nodes_of
 from genkidama.runtime.machine import available_bytes, private_bytes, since_peak_bytes
 from genkidama.runtime.shared_block import size_of
 from genkidama.runtime.user_errors import describe_error, print_user_traceback

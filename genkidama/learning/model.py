@@ -25,7 +25,7 @@ from genkidama.config.experiment import Experiment
 from genkidama.config.plugin import find, load
 from genkidama.config.sections import Algorithm, Environment
 from genkidama.errors import ConfigurationError
-from genkidama.learning.heads import Head, head_for
+from genkidama.learning.heads import Categorical, Head, head_for
 from genkidama.learning.networks import NETWORKS, Network
 from genkidama.learning.numpy_gradients import NumpyMLP
 from genkidama.protocol.vector import STATISTICS, Signature
@@ -161,6 +161,11 @@ class Model:
                 f"{list(values.shape)} for 2 observations, "
                 f"expected [2, {self.head.outputs}] and [2]"
             )
+
+    @property
+    def choices(self) -> int:
+        """The number of discrete actions; 0 if an action is a vector."""
+        return self.head.outputs if isinstance(self.head, Categorical) else 0
 
     def acting(self) -> Callable[[Array], Array]:
         """A function from observations (m, ...) to the policy's outputs (m, outputs).

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, nan, prod, sqrt
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ __all__ = [
     "STATISTICS",
     "Signature",
     "Vector",
+    "are_actions",
+    "are_numbers",
     "blend",
     "is_finite",
     "length",
@@ -197,3 +199,24 @@ def _blend(parent: Vector, child: Vector, alpha: float) -> None:
     taken = child * alpha
     parent *= 1.0 - alpha
     parent += taken
+
+
+def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether each of rows (n, …) has finite numbers alone, none beyond ±`LARGEST`: bool (n,)."""
+    if rows.dtype == np.uint8:
+        return np.ones(len(rows), np.bool_)
+    flat = rows.reshape(len(rows), -1)
+    good = (flat.max(1, initial=0.0) <= LARGEST) & (flat.min(1, initial=0.0) >= -LARGEST)
+    return np.asarray(good)
+
+
+def are_actions(actions: npt.NDArray[Any], choices: int) -> npt.NDArray[np.bool_]:
+    """Whether each of actions (n, columns) can be one, if it is a number: bool (n,).
+
+    Args:
+        choices: the number of discrete actions, counted from 0; 0 if an action is a vector.
+    """
+    if not choices:
+        return np.ones(len(actions), np.bool_)
+    valid = (actions >= 0.0) & (actions < choices) & (actions == np.floor(actions))
+    return np.asarray(valid.all(1))

@@ -36,11 +36,11 @@ from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
 from genkidama.learning.ppo import PPO
 from genkidama.learning.rollout import Rollout
 from genkidama.plugins.gorila.dqn import DQN
-from genkidama.plugins.gorila.off_policy import VTrace
+from genkidama.plugins.gorila.vtrace import VTrace
 from genkidama.protocol import diagnostics
 from genkidama.protocol.diagnostics import SHAPE, Diagnostics, Window
 from tests.plugins.gorila import test_dqn as q
-from tests.plugins.gorila import test_off_policy as v
+from tests.plugins.gorila import test_vtrace as v
 
 #: What learns from its newest batch; the others need a replay.
 ON_POLICY = ("a3c", "ppo")

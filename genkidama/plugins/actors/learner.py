@@ -13,7 +13,6 @@ import torch
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.schedules import learning_rate
-from genkidama.learning.heads import Categorical
 from genkidama.learning.learners import gradients, make_learner, updates
 from genkidama.learning.model import Model, Spaces, scaled
 from genkidama.learning.optimizers import STATE_ROWS, make_optimizer
@@ -31,10 +30,9 @@ _MEASURED_STEPS = 256
 
 
 def columns_of(model: Model) -> Columns:
-    """What a row of this model's experience is."""
+    """The columns of a row of this model's experience."""
     discounted = model.experiment.environment.normalize_rewards
-    choices = model.head.outputs if isinstance(model.head, Categorical) else 0
-    return Columns(model.observation_size, model.head.columns, discounted, choices)
+    return Columns(model.observation_size, model.head.columns, discounted, model.choices)
 
 
 def rollout_of(rows: Array, columns: Columns, model: Model, progress: float) -> Rollout:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genkidama.errors import ConfigurationError, ProtocolError
-from genkidama.protocol.vector import LARGEST, Vector
+from genkidama.protocol.vector import LARGEST, Vector, are_actions, are_numbers
 from genkidama.server.rules.blend import Rule, RuleState, Update
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ __all__ = [
     "Columns",
     "Experience",
     "LearnedBatch",
-    "are_actions",
-    "are_numbers",
     "check",
     "most_rows",
 ]
@@ -130,27 +128,6 @@ class Columns:
         if (log_mu > (_LOG_1 if self.choices else _LOG_MU)).any() or (log_mu < -_LOG_MU).any():
             return "a log-probability that no action has"
         return ""
-
-
-def are_numbers(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Which rows (n, …) have finite numbers alone, none of them beyond ±`LARGEST`; (n,)."""
-    if rows.dtype == np.uint8:
-        return np.ones(len(rows), np.bool_)
-    flat = rows.reshape(len(rows), -1)
-    found = (flat.max(1, initial=0.0) <= LARGEST) & (flat.min(1, initial=0.0) >= -LARGEST)
-    return np.asarray(found)
-
-
-def are_actions(actions: npt.NDArray[Any], choices: int) -> npt.NDArray[np.bool_]:
-    """Which actions (n, columns) there can be, if they are numbers; (n,).
-
-    Args:
-        choices: as in `Columns`.
-    """
-    if not choices:
-        return np.ones(len(actions), np.bool_)
-    valid = (actions >= 0.0) & (actions < choices) & (actions == np.floor(actions))
-    return np.asarray(valid.all(1))
 
 
 def most_rows(columns: int, block: int) -> int:

@@ -12,6 +12,6 @@ PLUGIN = Plugin(
     companions={"replay": "genkidama.plugins.gorila.embedded_engine:companion"},
     learners={
         "dqn": "genkidama.plugins.gorila.dqn:DQN",
-        "vtrace": "genkidama.plugins.gorila.off_policy:VTrace",
+        "vtrace": "genkidama.plugins.gorila.vtrace:VTrace",
     },
 )

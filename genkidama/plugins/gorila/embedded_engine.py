@@ -28,7 +28,7 @@ import structlog
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.parent.extensions import Companion
 from genkidama.parent.parent import Parent
-from genkidama.plugins.gorila.engine import EngineGone, RedisClient
+from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
 from genkidama.protocol.tokens import is_loopback
 from genkidama.runtime.files import write_atomically
 from genkidama.runtime.pacing import RestartPolicy

@@ -1,23 +1,45 @@
-"""The replay of all children: what a core writes to it, and what a learner draws from it.
+"""The replay of all children: rows in one ring on an engine, as cores write and learners draw them.
 
-It is the counterpart of `replay.py`, whose tensor is the cores' of one child. What a learner sees
-of it is the same.
+It is the counterpart of the replay tensor, which is shared by the cores of one child. A learner
+sees the same of both.
 
-Laws of this file:
-- A core gathers what it has played, and sends it when there are `GATHERED_ROWS` rows or when the
-  first of them is `GATHERED_SECONDS` old. It goes on when the engine has them.
-- Within what is gathered, a trajectory goes on from batch to batch. It is cut where it is sent: the
-  n-step returns of its last steps then have fewer steps, and their s′ is exact.
-- Without an engine a core waits, acting as well as learning.
-- Who has the engine's password may write anything there. What no core can have written, as NaN or
-  an action that does not exist, is left out at reading, and that is said once.
+Rows:
+- A row is a step, or a *stop*: the observation that followed where a trajectory was cut.
+- The row behind a step has the observation that followed it, unless the step has terminated. So a
+  step's s′ is exact, and n-step returns need no more than the rows behind it.
+- A block is one write of one core. It begins with a step, and ends with a stop or with a step that
+  has terminated. So no step needs a row of another block, and whichever rows of a block are
+  overwritten first, the others stay whole.
+- Where a block continues the trajectory of the last one, and that one has not been sent, its stop
+  gives way to the step.
+
+The ring:
+- The engine does each request whole, in a script: nobody sees half a block.
+- A block is sent until it is answered, under a number of its own, and counts once. After the answer
+  it is in the engine's memory, and in its file if it keeps one.
+- An absent engine is awaited, with jittered backoff, for as long as this process lives; a core that
+  writes and a learner that draws both wait. A ring that is gone is made anew.
+- A ring belongs to every experiment that agrees with its description.
+
+Cores and learners:
+- A core sends its rows when there are `GATHERED_ROWS` or when the first of them is
+  `GATHERED_SECONDS` old, and continues when the engine has them.
+- A trajectory continues from batch to batch until it is sent. There it is cut: the n-step returns
+  of its last steps then have fewer steps, and their s′ is exact.
+- Whoever has the engine's password may write anything there. Rows that no core can have written, as
+  NaN or an action that does not exist, are left out at reading, with one warning.
 """
 
 from __future__ import annotations
 
+import random
+import secrets
 import time
+import zlib
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,24 +47,467 @@ import structlog
 import torch
 
 from genkidama.child.replay_tensor import ReplayRows, RingSegment
+from genkidama.config.formatting import megabytes
 from genkidama.errors import ConfigurationError
 from genkidama.learning.model import Model, scaled
 from genkidama.learning.rollout import Rollout, Transitions
-from genkidama.plugins.actors.learner import columns_of
-from genkidama.plugins.actors.rule import are_actions, are_numbers
-from genkidama.plugins.gorila.engine_ring import EngineRing, RingSettings
-from genkidama.plugins.gorila.ring import (
-    GATHERED_ROWS,
-    Drawn,
-    RingRows,
-    describe,
-    join_blocks,
-    rows_for,
-)
+from genkidama.plugins.gorila.redis_client import EngineGone, RedisClient
+from genkidama.protocol.vector import are_actions, are_numbers
+from genkidama.runtime.pacing import Backoff
 
-__all__ = ["GlobalReplay", "GlobalShare", "ring_settings", "shared_by_all"]
+__all__ = [
+    "Drawn",
+    "EngineRing",
+    "GlobalReplay",
+    "GlobalShare",
+    "RingRows",
+    "RingSettings",
+    "describe",
+    "join_blocks",
+    "ring_settings",
+    "rows_for",
+    "shared_by_all",
+]
 
 Array = npt.NDArray[Any]
+
+#: Behind the actions: reward, terminated, truncated, log μ, and 1 for a step or 0 for a stop.
+_REWARD, _TERMINATED, _TRUNCATED, _LOG_MU, _IS_STEP = range(-5, 0)
+
+#: A core gathers so many rows before it sends them.
+GATHERED_ROWS = 64
+
+
+class Drawn(NamedTuple):
+    """B steps as they lie in the ring; copies."""
+
+    #: (B, ...) as they are kept: uint8 or float32. So is `following`.
+    observations: Array
+    actions: Array
+    #: (B,) float32: Σ γ^k·r_k over the steps that each stands for, scaled.
+    rewards: Array
+    following: Array
+    terminated: Array
+    truncated: Array
+    log_mu: Array
+    #: (B,): how many steps each stands for.
+    lengths: Array
+
+
+@dataclass(frozen=True)
+class RingRows:
+    """What a row is made of.
+
+    Args:
+        shape: of an observation.
+        pixels: whether observations are kept as uint8 instead of float32.
+        actions: numbers of one action.
+    """
+
+    shape: tuple[int, ...]
+    pixels: bool
+    actions: int
+
+    @property
+    def observation_bytes(self) -> int:
+        return int(np.prod(self.shape)) * (1 if self.pixels else 4)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of a row beside the observation."""
+        return self.actions + 5
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return self.observation_bytes + 4 * self.numbers
+
+    @property
+    def _kind(self) -> str:
+        return "u1" if self.pixels else "<f4"
+
+    def _dtype(self, steps: int | None = None) -> np.dtype[Any]:
+        """Of a row or, with `steps`, of what is sent of a step: s, the numbers of all, s′."""
+        first = ("observation", self._kind, self.shape)
+        if steps is None:
+            return np.dtype([first, ("numbers", "<f4", (self.numbers,))])
+        last = ("following", self._kind, self.shape)
+        return np.dtype([first, ("numbers", "<f4", (steps, self.numbers)), last])
+
+    def block(
+        self,
+        observations: Array,
+        actions: Array,
+        rewards: Array,
+        terminated: Array,
+        truncated: Array,
+        cuts: list[int],
+        following: list[Array],
+        log_mu: Any,
+    ) -> Array:
+        """The rows of a batch: its steps in their order, and a stop behind each cut.
+
+        Args:
+            observations: (n, ...).
+            actions: (n, columns).
+            rewards, terminated, truncated: (n,).
+            cuts: after which steps the trajectory is cut, in their order.
+            following: the observations that followed there.
+            log_mu: of the actions, (n,) or one number for all.
+        """
+        steps = len(rewards)
+        block = np.zeros(steps + len(cuts), self._dtype())
+        where = np.arange(steps) + np.searchsorted(cuts, np.arange(steps))
+        block["observation"][where] = observations
+        numbers = block["numbers"]
+        numbers[where, : self.actions] = actions
+        numbers[where, _REWARD] = rewards
+        numbers[where, _TERMINATED] = terminated
+        numbers[where, _TRUNCATED] = truncated
+        numbers[where, _LOG_MU] = log_mu
+        numbers[where, _IS_STEP] = 1.0
+        if cuts:
+            stops = np.array(cuts) + np.arange(1, len(cuts) + 1)
+            block["observation"][stops] = following
+        return block
+
+    def drawn(
+        self,
+        reply: bytes,
+        steps: int,
+        gamma: float,
+        scale: Callable[[Array], Array] = lambda rewards: rewards,
+    ) -> Drawn:
+        """What an engine has sent of sampled steps.
+
+        Args:
+            reply: of each: s, the numbers of it and the `steps` − 1 rows behind, s′.
+            steps: n of n-step returns.
+            gamma: γ.
+            scale: from the environment's rewards (any shape) to those that are summed up.
+        """
+        found = np.frombuffer(reply, self._dtype(steps))
+        numbers = found["numbers"]
+        alive = np.ones((len(found), steps), np.bool_)
+        for k in range(1, steps):
+            over = numbers[:, k - 1, _TERMINATED] > 0.0
+            alive[:, k] = alive[:, k - 1] & ~over & (numbers[:, k, _IS_STEP] > 0.0)
+        lengths = alive.sum(1)
+        last = numbers[np.arange(len(found)), lengths - 1]
+        # A number that is not alive may be anything, even NaN.
+        rewards = scale(np.where(alive, numbers[:, :, _REWARD], np.float32(0.0)))
+        discounts = np.where(alive, np.power(gamma, np.arange(steps)).astype(np.float32), 0.0)
+        observations = found["observation"].copy()
+        following = found["following"].copy()
+        terminated = last[:, _TERMINATED] > 0.0
+        # Nothing follows a termination; its own observation is as good as any other there.
+        following[terminated] = observations[terminated]
+        return Drawn(
+            observations,
+            numbers[:, 0, : self.actions].copy(),
+            (rewards * discounts).sum(1, dtype=np.float32),
+            following,
+            terminated,
+            last[:, _TRUNCATED] > 0.0,
+            numbers[:, 0, _LOG_MU].copy(),
+            lengths,
+        )
+
+    def stretches(self, reply: bytes, lengths: list[int]) -> list[tuple[Array, Array, Array]]:
+        """Trajectories that an engine has sent: the rows of each, and the observation behind.
+
+        Returns:
+            Of each trajectory of m steps: observations (m + 1, ...), as they are kept; actions
+            (m, columns), and of each step reward, terminated, truncated, log μ (m, 4), float32.
+        """
+        found = []
+        start = 0
+        for length in lengths:
+            rows = np.frombuffer(reply, self._dtype(), length, start)
+            start += length * self.width
+            size = self.observation_bytes
+            behind = np.frombuffer(reply[start : start + size], self._kind).reshape(1, *self.shape)
+            start += size
+            observations = np.concatenate((rows["observation"], behind))
+            numbers = rows["numbers"]
+            found.append(
+                (
+                    observations,
+                    numbers[:, : self.actions].copy(),
+                    numbers[:, _REWARD:_IS_STEP].copy(),
+                )
+            )
+        return found
+
+
+def join_blocks(blocks: list[Array], block: Array, goes_on: bool) -> None:
+    """Appends a block to others that have not been sent.
+
+    Args:
+        goes_on: whether its first step is the one at which the last of them was cut.
+    """
+    if goes_on and blocks:
+        blocks[-1] = blocks[-1][:-1]
+    blocks.append(block)
+
+
+def rows_for(steps: int, batch: int, lanes: int) -> int:
+    """How many rows hold so many steps, if none is truncated within a batch.
+
+    Args:
+        steps: `replay.steps`.
+        batch: `algorithm.batch_size`.
+        lanes: `environment.lanes`.
+    """
+    return steps + lanes * (-(-steps // batch) + 1) + 2 * batch + GATHERED_ROWS
+
+
+def describe(environment: dict[str, Any], rows: RingRows, capacity: int, prioritized: bool) -> str:
+    """What a ring holds. Two experiments can share one if these words are the same.
+
+    Args:
+        environment: `[environment]`, as plain values.
+        capacity: how many rows.
+        prioritized: whether each step has a priority.
+    """
+    settled = {key: environment[key] for key in ("id", "options", "wrappers", "vectorized")}
+    kind = "uint8" if rows.pixels else "float32"
+    return (
+        f"{environment['id']} ({zlib.crc32(repr(settled).encode()):08x}), {kind} {rows.shape}, "
+        f"{rows.actions} a, {capacity} rows, {megabytes(capacity * rows.width)}"
+        + (", priorities" if prioritized else "")
+    )
+
+
+#: The shortest and the longest wait for an engine that is not there.
+BACKOFF_SECONDS = (0.1, 5.0)
+
+#: How long a length that was heard of is good enough.
+_LENGTH_SECONDS = 0.2
+
+_LUA = Path(__file__).with_name("lua")
+
+log = structlog.get_logger()
+
+
+class RingSettings(NamedTuple):
+    """Which ring, and what is in it."""
+
+    #: Of the engine.
+    url: str
+    #: Of the ring, on the engine.
+    name: str
+    rows: RingRows
+    #: How many rows.
+    capacity: int
+    description: str
+    prioritized: bool
+
+
+class EngineRing:
+    """One process' hand on a ring.
+
+    Args:
+        settings: which one.
+        writer: the process' name among all that write, the same for its successors.
+        check: called while the engine is waited for; it raises if this process should end.
+
+    Raises:
+        ConfigurationError: as `RedisClient`.
+    """
+
+    def __init__(
+        self, settings: RingSettings, writer: str, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.settings = settings
+        self._engine = RedisClient(settings.url)
+        self._check = check
+        self._writer = writer
+        self._word = secrets.token_hex(8)
+        self._number = 0
+        #: Cluster engines keep together what has the same words in braces.
+        self._keys = [f"genkidama:{{{settings.name}}}:{part}" for part in _PARTS]
+        tree = _text("tree")
+        make = self._engine.client.register_script
+        self._scripts = {name: make(tree + _text(name)) for name in _SCRIPTS}
+        self._known = 0
+        self._heard = -1e9
+
+    def open(self) -> None:
+        """Makes the ring, unless it is there.
+
+        Raises:
+            ConfigurationError: it is another experiment's, or the engine is no good.
+            EnvironmentFailure: it does not fit there.
+        """
+        self._patiently(self._open)
+
+    def _open(self) -> None:
+        warning = self._engine.check()
+        kept = self.settings
+        key = self._keys[1]
+        there = self._engine.ask(lambda client: client.hget(key, "description"))
+        if there is None:
+            if warning:
+                log.warning(warning, replay=self._engine.url)
+            self._engine.check_room(kept.capacity * kept.rows.width)
+        row = (kept.capacity, kept.rows.width, kept.rows.observation_bytes, int(kept.prioritized))
+        self._agree(self._once("open", kept.description, *row))
+
+    def add(self, block: Array) -> None:
+        """Writes a block, and returns when the engine has it.
+
+        Args:
+            block: rows as `RingRows.block` makes them.
+
+        Raises:
+            GenkidamaError: as `open`.
+        """
+        self._number += 1
+        kept = self.settings
+        self._ask(
+            "add",
+            block.tobytes(),
+            len(block),
+            kept.rows.width,
+            self._writer,
+            self._word,
+            self._number,
+            int(kept.prioritized),
+        )
+
+    def sample(
+        self,
+        seed: int,
+        count: int,
+        steps: int,
+        mode: str,
+        gamma: float,
+        scale: Callable[[Array], Array],
+    ) -> tuple[Drawn, Array]:
+        """Random steps, and of each where it lies: row, lap, priority, float64 (count, 3).
+
+        Args:
+            seed: decides which.
+            count: how many.
+            steps: n of n-step returns.
+            mode: `"uniform"`, `"distinct"`, which is without replacement, or `"priority"`.
+            gamma, scale: as `RingRows.drawn`.
+
+        Raises:
+            ValueError: there are no steps, or fewer than `count` different ones.
+        """
+        reply, places, _ = self._draw(seed, count, steps, mode)
+        drawn = self.settings.rows.drawn(reply, steps, gamma, scale)
+        return drawn, np.frombuffer(places, "<f8").reshape(count, 3)
+
+    def stretches(self, seed: int, count: int, length: int) -> list[tuple[Array, Array, Array]]:
+        """Random trajectories of at most `length` steps, as `RingRows.stretches` gives them.
+
+        Raises:
+            ValueError: there are no steps.
+        """
+        reply, _, lengths = self._draw(seed, count, length, "stretch")
+        found = np.frombuffer(lengths, "<f8").astype(int).tolist()
+        return self.settings.rows.stretches(reply, found)
+
+    def _draw(self, seed: int, count: int, steps: int, mode: str) -> tuple[bytes, bytes, bytes]:
+        rows = self.settings.rows
+        size = (rows.observation_bytes, rows.width)
+        reply = self._ask("sample", count, seed, steps, *size, mode)
+        if isinstance(reply, int):
+            raise ValueError(f"{count} steps asked for, {reply} are there")
+        first, second, third = reply
+        return first, second, third
+
+    def prioritize(self, places: Array) -> None:
+        """Gives steps other priorities, unless they have been overwritten.
+
+        Args:
+            places: of each its row, its lap and its new priority, (B, 3).
+        """
+        self._ask("prioritize", places.astype("<f8").tobytes())
+
+    def __len__(self) -> int:
+        """How many rows can be drawn from; a moment old."""
+        now = time.monotonic()
+        if now - self._heard > _LENGTH_SECONDS:
+            key = self._keys[1]
+            found = self._patiently(
+                lambda: self._engine.ask(lambda client: client.hget(key, "filled"))
+            )
+            self._known = int(found or 0)
+            self._heard = now
+        return self._known
+
+    def close(self) -> None:
+        self._engine.close()
+
+    # Asking.
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        return self._patiently(
+            lambda: self._once(name, self.settings.description, *arguments), name
+        )
+
+    def _once(self, name: str, *arguments: Any) -> Any:
+        script, keys = self._scripts[name], self._keys
+        return self._engine.ask(lambda _: script(keys, arguments))
+
+    def _patiently(self, work: Callable[[], Any], name: str = "") -> Any:
+        """What `work` gives, however long the engine is away."""
+        backoff = Backoff(BACKOFF_SECONDS, random.random)
+        problem = ""
+        while True:
+            try:
+                result = work()
+            except EngineGone as error:
+                if not problem:
+                    log.warning("replay not reachable, still trying", reason=str(error))
+                problem = str(error)
+                self._engine.client.connection_pool.disconnect()
+                self._rest(backoff.wait())
+                continue
+            except Exception as error:
+                kind, _, rest = str(error).partition(" ")
+                if name == "sample" and kind == "FEW":
+                    return int(rest)
+                if not name or kind != "RING":
+                    raise
+                self._agree(rest.encode() if rest else None)
+                log.warning("the replay was gone, and begins anew", replay=self._engine.url)
+                self.open()
+                continue
+            if problem:
+                log.info("replay reachable again", replay=self._engine.url)
+            return result
+
+    def _rest(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(left, 0.1))
+
+    def _agree(self, there: bytes | None) -> None:
+        """Checks that a ring of this description is ours; None for no ring."""
+        ours = self.settings
+        if there is not None and there.decode(errors="replace") != ours.description:
+            raise ConfigurationError(
+                f"replay.name = {ours.name!r}: this ring on {self._engine.url} is another "
+                f"experiment's ({there.decode(errors='replace')}; here: {ours.description}); "
+                "choose another replay.name"
+            )
+
+
+#: What the name of a key of a ring ends with.
+_PARTS = ("rows", "state", "priorities")
+
+_SCRIPTS = ("open", "add", "sample", "prioritize")
+
+
+def _text(name: str) -> str:
+    return (_LUA / f"{name}.lua").read_text(encoding="utf-8")
+
 
 GATHERED_SECONDS = 0.1
 
@@ -51,8 +516,6 @@ _DRAWS = 20
 
 #: Of so many drawn steps, half must make sense, or the replay is called spoilt.
 _JUDGED = 1000
-
-log = structlog.get_logger()
 
 #: Added to each error, so that no step is forgotten.
 _LEAST = 1e-3
@@ -131,7 +594,7 @@ class GlobalReplay:
         self._gamma = model.experiment.algorithm.gamma
         self._capacity = ring.settings.capacity
         self._exponent = model.experiment.replay.priority_exponent
-        self._choices = columns_of(model).choices
+        self._choices = model.choices
         #: How many steps were drawn, and how many of them made no sense.
         self._drawn = 0
         self._senseless = 0

@@ -14,8 +14,7 @@ from genkidama.child.shared_memory import SharedMemory
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Replay
 from genkidama.plugins.gorila.global_replay import shared_by_all
-from genkidama.plugins.gorila.sampling import LearnersReplay
-from genkidama.plugins.gorila.sum_tree import SumTrees
+from genkidama.plugins.gorila.sampling import LearnersReplay, SumTrees
 
 __all__ = ["ReplayParts", "make_replay"]
 

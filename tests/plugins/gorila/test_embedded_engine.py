@@ -20,8 +20,7 @@ from genkidama.errors import ConfigurationError, EnvironmentFailure, GenkidamaEr
 from genkidama.parent import Parent
 from genkidama.plugins.gorila import embedded_engine as module
 from genkidama.plugins.gorila.embedded_engine import EmbeddedEngine
-from genkidama.plugins.gorila.engine_ring import EngineRing, RingSettings
-from genkidama.plugins.gorila.ring import RingRows
+from genkidama.plugins.gorila.global_replay import EngineRing, RingRows, RingSettings
 from genkidama.plugins.gorila.settings import ReplaySettings
 from tests.engines import free_port, running
 from tests.helpers import ROOT, eventually, until

@@ -14,8 +14,8 @@ from genkidama.learning.a3c import A3C
 from genkidama.learning.learners import gradients, make_learner
 from genkidama.learning.model import Model
 from genkidama.learning.rollout import Rollout
-from genkidama.plugins.gorila.off_policy import VTrace
 from genkidama.plugins.gorila.settings import ReplaySettings
+from genkidama.plugins.gorila.vtrace import VTrace
 
 
 def model_of(**algorithm: Any) -> Model:

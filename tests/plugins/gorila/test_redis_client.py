@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.gorila.engine import PASSWORD, EngineGone, RedisClient, without_password
+from genkidama.plugins.gorila.redis_client import (
+    PASSWORD,
+    EngineGone,
+    RedisClient,
+    without_password,
+)
 from tests.engines import RealEngine, free_port, running, saying
 
 
