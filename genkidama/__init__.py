@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from genkidama.plugins.hypertrick.local_search import search
     from genkidama.plugins.hypertrick.pruner import HyperTrickPruner
     from genkidama.plugins.hypertrick.rule import HyperTrick, Verdict
-    from genkidama.plugins.render.window import play
+    from genkidama.plugins.render.playback import play
     from genkidama.protocol.vector import Signature, blend
     from genkidama.runs.checkpoint import Checkpoint
     from genkidama.runs.evaluation import Evaluation, evaluate
@@ -84,7 +84,7 @@ _HOMES = {
     "blend": "genkidama.protocol.vector",
     "evaluate": "genkidama.runs.evaluation",
     "head_for": "genkidama.learning.heads",
-    "play": "genkidama.plugins.render.window",
+    "play": "genkidama.plugins.render.playback",
     "search": "genkidama.plugins.hypertrick.local_search",
     "train": "genkidama.cli.cluster",
 }

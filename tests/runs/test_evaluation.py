@@ -22,7 +22,7 @@ from genkidama.__main__ import main
 from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
-from genkidama.plugins.render import window
+from genkidama.plugins.render import playback
 from genkidama.runs.checkpoint import save
 from genkidama.runs.evaluation import Evaluation, Evaluations, _answers, _ignore, evaluate
 from genkidama.runs.evaluation_worker import play
@@ -326,7 +326,7 @@ def test_what_a_file_names_is_imported_only_if_it_is_allowed(
     ways: dict[str, Callable[[], object]] = {
         "Policy.load": lambda: Policy.load(run.final),
         "run.policy": lambda: Result(run.path).policy(),
-        "play": lambda: window.play(run.path, video=tmp_path / "film.gif"),
+        "play": lambda: playback.play(run.path, video=tmp_path / "film.gif"),
     }
     for way in ways.values():
         with pytest.raises(ConfigurationError) as raised:

@@ -8,5 +8,5 @@ __all__ = ["PLUGIN"]
 
 PLUGIN = Plugin(
     verbs={"play": "genkidama.plugins.render.verbs:PLAY"},
-    run_methods={"video": "genkidama.plugins.render.window:play"},
+    run_methods={"video": "genkidama.plugins.render.playback:play"},
 )

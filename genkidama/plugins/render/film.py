@@ -1,15 +1,17 @@
-"""A policy that plays, shown: the environment's picture with a panel beside it, in a window or in a
-film. The panel says what the policy says; it is drawn by pygame."""
+"""Display of a policy that plays: the environment's picture and a panel, in a window or a film."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
+from tempfile import TemporaryFile
 from typing import Any
 
 import gymnasium
@@ -18,11 +20,10 @@ import numpy.typing as npt
 
 from genkidama.config.formatting import plural
 from genkidama.errors import ConfigurationError, EnvironmentFailure
-from genkidama.plugins.render.pictures import Moment
 from genkidama.runs.explanation import Explanation
 from genkidama.runtime.user_errors import describe_error
 
-__all__ = ["Film", "Panel", "Window", "check_film", "check_screen", "without_screen"]
+__all__ = ["Film", "Moment", "Panel", "Window", "check_film", "check_screen", "without_screen"]
 
 Picture = npt.NDArray[np.uint8]
 
@@ -68,6 +69,23 @@ def import_pygame() -> Any:
     except ImportError:
         raise EnvironmentFailure("pictures need pygame: pip install pygame-ce") from None
     return pygame
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One step of an episode; the last one shows how the episode ended."""
+
+    #: Counted from 0, and the steps made before this one.
+    episode: int
+    step: int
+    #: uint8, (height, width, 3).
+    picture: Picture
+    #: Of the policy here; at the end the last one.
+    explanation: Explanation
+    #: The next action, as the environment takes it; None at the end.
+    action: Any
+    #: Undiscounted return so far.
+    total: float
 
 
 class Panel:
@@ -194,7 +212,7 @@ class Film:
     """An MP4 or GIF file.
 
     Args:
-        path: its ending says which; what was there is replaced.
+        path: its ending says which; an existing file is replaced.
         panel: draws its pictures.
         fps: pictures a second.
 
@@ -208,23 +226,18 @@ class Film:
         self._fps = fps
         self._began = time.monotonic()
         self.frames = 0
-        import imageio.v2
-
-        options: dict[str, Any] = {"fps": fps, "macro_block_size": 2, "quality": 7}
-        options["output_params"] = ["-preset", "veryfast"]
-        if path.suffix.lower() == ".gif":
-            options = {"duration": 1000.0 / fps, "loop": 0, "subrectangles": True}
         with self._writing():
             path.open("wb").close()
-            self._writer = imageio.v2.get_writer(path, mode="I", **options)
+            gif = path.suffix.lower() == ".gif"
+            self._writer = _gif(path, fps) if gif else _mp4(path, panel.size, fps)
+            next(self._writer)
 
     def show(self, moment: Moment) -> bool:
-        """Shows a moment; false if nobody looks any more."""
-        picture = self._panel.draw(moment)
-        count = _pictures(moment, self._fps)
-        with self._writing():
-            for _ in range(count):
-                self._writer.append_data(picture)
+        """Shows a moment; false if nobody watches any more."""
+        picture = np.ascontiguousarray(self._panel.draw(moment))
+        for _ in range(count := _pictures(moment, self._fps)):
+            with self._writing():
+                self._writer.send(picture)
         self.frames += count
         return True
 
@@ -238,9 +251,9 @@ class Film:
         try:
             yield
         except Exception as error:
+            reason = getattr(error, "strerror", None) or describe_error(error)
             raise EnvironmentFailure(
-                f"--video {self._path}: cannot be written: {describe_error(error)}; "
-                "choose another place"
+                f"--video {self._path}: cannot be written: {reason}; choose another place"
             ) from error
 
     def __str__(self) -> str:
@@ -250,6 +263,45 @@ class Film:
             f"{plural(self.frames, 'frame')}, {self.frames / self._fps:.1f} s, {size:.2f} MB; "
             f"made in {took:.1f} s ({self.frames / took:.0f} frames/s)"
         )
+
+
+def _gif(path: Path, fps: float) -> Generator[None, Picture, None]:
+    """Writes the pictures that are sent into a GIF file, at the end."""
+    from PIL import Image
+
+    pictures: list[Any] = []
+    try:
+        while True:
+            pictures.append(Image.fromarray((yield)))
+    except GeneratorExit:
+        if pictures:
+            pictures[0].save(
+                path, save_all=True, append_images=pictures[1:], duration=1000.0 / fps, loop=0
+            )
+
+
+def _mp4(path: Path, size: tuple[int, int], fps: float) -> Generator[None, Picture, None]:
+    """Writes the pictures that are sent into an MP4 file, through FFmpeg."""
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    source = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "{}x{}".format(*size), "-r", str(fps))
+    codec = ("-vcodec", "libx264", "-preset", "veryfast", "-crf", "15", "-pix_fmt", "yuv420p")
+    # An absolute path is neither an option of FFmpeg's nor one of its protocols.
+    command = (get_ffmpeg_exe(), "-y", "-v", "error", *source, "-i", "-", *codec, path.absolute())
+    with (
+        TemporaryFile() as errors,
+        Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=errors) as process,
+    ):
+        assert process.stdin is not None
+        with suppress(GeneratorExit, BrokenPipeError):
+            while True:
+                process.stdin.write((yield).data)
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        if code := process.wait():
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").splitlines()
+            raise OSError(lines[-1] if lines else f"FFmpeg ended with exit code {code}")
 
 
 class Window:
@@ -334,16 +386,19 @@ def check_film(path: Path) -> Path:
 
     Raises:
         ConfigurationError: its ending says no kind of film.
-        EnvironmentFailure: the packages for it are missing, or its folder is.
+        EnvironmentFailure: the packages for it are missing, or its folder is, or there is something
+            that is no file.
     """
     if path.suffix.lower() not in _KINDS:
         raise ConfigurationError(f"--video {path}: a film ends with {' or '.join(_KINDS)}")
-    if missing := [name for name in ("imageio", "imageio_ffmpeg") if find_spec(name) is None]:
+    if missing := [name for name in ("PIL", "imageio_ffmpeg") if find_spec(name) is None]:
         raise EnvironmentFailure(
             f"--video {path}: needs {' and '.join(missing)}: pip install 'genkidama[video]'"
         )
     if not path.absolute().parent.is_dir():
         raise EnvironmentFailure(f"--video {path}: there is no folder {path.parent}; make it first")
+    if path.exists() and not path.is_file():  # a pipe would wait for its reader
+        raise EnvironmentFailure(f"--video {path}: is no file; choose another name")
     return path
 
 

@@ -57,8 +57,8 @@ PLAY = Verb(
 
 def run_play(options: argparse.Namespace) -> int:
     """Shows a policy that plays."""
-    from genkidama.plugins.render import window
+    from genkidama.plugins.render import playback
 
     given = {key: value for key, value in vars(options).items() if key not in ("verb", "target")}
-    window.play(options.target, **given, say=lambda line: print(line, flush=True))
+    playback.play(options.target, **given, say=lambda line: print(line, flush=True))
     return 0

@@ -5,6 +5,7 @@ Windows open on SDL's dummy screen.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ from genkidama.plugins.render.film import (
     _TAKEN,
     WIDTH,
     Film,
+    Moment,
     Panel,
     Window,
     check_film,
@@ -28,11 +30,10 @@ from genkidama.plugins.render.film import (
     import_pygame,
     without_screen,
 )
-from genkidama.plugins.render.pictures import Moment
 from genkidama.runs.explanation import Explanation
 from tests.films import decoded
 
-pytest.importorskip("imageio", reason="pip install 'genkidama[video]'")
+pytest.importorskip("imageio_ffmpeg", reason="pip install 'genkidama[video]'")
 
 DISCRETE = gymnasium.spaces.Discrete(3)
 PICTURE = np.random.default_rng(0).integers(0, 255, (400, 301, 3), np.uint8)
@@ -182,10 +183,45 @@ def test_what_is_missing_is_named_with_the_extra(
         check_film(tmp_path / "film.mp4")
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    (tmp_path / "film.gif").mkdir()
-    with pytest.raises(EnvironmentFailure, match=r"film.gif: cannot be written: .*; choose ano"):
-        Film(tmp_path / "film.gif", panel(), 10.0)
+@pytest.mark.parametrize("ending", ["mp4", "gif"])
+def test_a_disk_that_is_full_is_said_in_one_line(
+    tmp_path: Path, ending: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"film.{ending}"
+    path.symlink_to("/dev/full")
+    said = rf"--video {path}: cannot be written: [^\n]*; choose another place$"
+
+    def film() -> None:
+        filmed = Film(path, panel(), 10.0)
+        for step in range(3):
+            filmed.show(moment(step=step))
+        filmed.close()
+
+    with pytest.raises(EnvironmentFailure, match=said):
+        film()
+    gc.collect()
+    assert capfd.readouterr().err == ""  # neither FFmpeg's words nor a traceback
+
+
+def test_a_pipe_or_a_folder_in_the_way_is_said(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "folder.gif").mkdir()
+    for name in ("pipe.mp4", "folder.gif"):
+        with pytest.raises(EnvironmentFailure, match="is no file; choose another name"):
+            check_film(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "name", ["-y.mp4", "md5:x.mp4", "<video0>.mp4", "a%03d\n.mp4", "\udcff.gif"]
+)
+def test_a_name_is_no_option_and_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    film = Film(check_film(Path(name)), panel(), 10.0)
+    film.show(moment())
+    film.close()
+    assert os.listdir() == [name] and Path(name).stat().st_size > 500
 
 
 def test_without_a_screen_one_line_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
