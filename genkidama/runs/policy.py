@@ -23,6 +23,7 @@ from genkidama.learning.model import CUT, Model
 from genkidama.runs import sharded_checkpoint
 from genkidama.runs.checkpoint import Checkpoint
 from genkidama.runs.explanation import Explanation, explain
+from genkidama.runtime.files import write_atomically
 
 __all__ = ["Policy"]
 
@@ -166,8 +167,8 @@ class Policy:
         probable one, as the environment takes it. A head of one's own has no `action` there.
 
         Raises:
-            EnvironmentFailure: the packages for it are missing, or what was written computes
-                something else.
+            EnvironmentFailure: the packages for it are missing, ONNX Runtime computes something
+                else, or the file cannot be written; an older one stays as it was.
         """
         try:
             import onnxruntime
@@ -194,12 +195,16 @@ class Policy:
             )
         assert program is not None
         path = Path(path)
-        program.save(str(path))
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        content = program.model_proto.SerializeToString()
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         found = session.run(None, {"observation": example.numpy()})
         for name, ours, theirs in zip(names, wanted, found, strict=True):
             if not np.allclose(ours, theirs, rtol=_TOLERANCE, atol=_TOLERANCE):
                 raise EnvironmentFailure(f"{path}: ONNX Runtime finds another {name} than torch")
+        try:
+            write_atomically(path, content)
+        except ValueError as error:
+            raise EnvironmentFailure(f"{str(path)!r}: cannot be written: {error}") from None
         return path
 
 

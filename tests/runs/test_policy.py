@@ -11,7 +11,7 @@ import torch
 
 from genkidama.config.experiment import Experiment
 from genkidama.config.sections import Environment, Network
-from genkidama.errors import ConfigurationError
+from genkidama.errors import ConfigurationError, EnvironmentFailure
 from genkidama.learning.environments import make_environment
 from genkidama.learning.model import Model
 from genkidama.runs import checkpoint as checkpoints
@@ -82,6 +82,26 @@ def test_onnx_runtime_finds_the_same(tmp_path: Path, name: str) -> None:
     (actions,) = session.run(["action"], {"observation": many.astype(np.float32)})
     expected, _ = policy.predict(many, deterministic=True)
     assert np.allclose(actions, expected, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_onnx_file_that_cannot_be_written_is_said_and_an_older_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    policy = policy_of(tmp_path, "CartPole-v1")
+    (tmp_path / "folder.onnx").mkdir()
+    for name in ("folder.onnx", "\0.onnx"):
+        with pytest.raises(EnvironmentFailure, match="cannot be written"):
+            policy.to_onnx(tmp_path / name)
+    old = tmp_path / "-old\udcff.onnx"
+    old.write_text("old")
+    monkeypatch.setattr("numpy.allclose", lambda *_, **__: False)
+    with pytest.raises(EnvironmentFailure, match="ONNX Runtime finds another outputs than torch"):
+        policy.to_onnx(old)
+    assert old.read_text() == "old"
+    monkeypatch.undo()
+    assert policy.to_onnx(old).stat().st_size > 1000
 
 
 def test_the_module_is_plain_torch(tmp_path: Path) -> None:
