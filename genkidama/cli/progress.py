@@ -174,7 +174,7 @@ class Progress(Follower):
         self._waiting: list[Event] = []
         #: The time of the newest event, and the clock's when it came.
         self._heard = (0.0, 0.0)
-        search = experiment.search
+        search = experiment.section("search")
         method = experiment.algorithm.name if search is None else search.method
         verb = "training" if search is None else "searching"
         self._what = f"{verb} {experiment.environment.id} with {method}"

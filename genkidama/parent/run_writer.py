@@ -196,7 +196,7 @@ def _check_same_kind(experiment: Experiment, out: Path) -> None:
         return
     was, now_is = (
         "a search" if search else "a plain run"
-        for search in ("search" in read_toml(path), experiment.search is not None)
+        for search in ("search" in read_toml(path), experiment.searches)
     )
     if was != now_is:
         raise ConfigurationError(

@@ -30,7 +30,7 @@ def with_default_stop(experiment: Experiment) -> tuple[Experiment, str]:
     """
     stop = experiment.stop
     limits = (stop.mean_return, stop.updates, stop.episodes, stop.steps, stop.seconds)
-    if experiment.search is not None or any(limit is not None for limit in limits):
+    if experiment.searches or any(limit is not None for limit in limits):
         return experiment, ""
     goal = experiment.solved
     if goal is None:

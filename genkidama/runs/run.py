@@ -334,7 +334,7 @@ class Run:
             EnvironmentFailure: the files cannot be written.
         """
         folder = self.path / "figures" if folder is None else Path(folder)
-        if self.experiment.search is None:
+        if not self.experiment.searches:
             paths: list[Path] = _method("plot")([self], folder, over)
             return paths
         self.report(folder)

@@ -237,7 +237,7 @@ class RunStatus:
         self.experiment = experiment
         #: The part of a search; None in a plain run.
         self.search: SearchPart | None = None
-        if experiment.search is not None:
+        if experiment.searches:
             self.search = find("status_parts", "search")(experiment)
         self.run = ""
         #: Why the run is over; empty while it goes on.
