@@ -1,11 +1,8 @@
 """Genkidama trains one policy on many small machines.
 
 A Parent holds the weights. Each Child trains its own copy with all its cores. Whenever it is ready,
-it exchanges weights with the parent over one websocket. Nobody waits for anybody else.
-
-The rules of the whole are in `genkidama/*.py`. `genkidama.system` touches the machine,
-`genkidama.learning` learns, and `genkidama.parent` and `genkidama.child` wait and talk.
-`docs/design.md` tells the rest.
+it exchanges weights with the parent over one websocket, without waiting for other children.
+`docs/design.md` describes the folders.
 
     experiment = genkidama.Experiment.load("examples/lunarlander/lunarlander.toml")
     run = genkidama.train(experiment, children=2, out="runs/first")
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     from genkidama.child.child import Child
     from genkidama.child.orchestrator import CoreOrchestrator
     from genkidama.cli.cluster import train
-    from genkidama.config.experiment import Experiment
+    from genkidama.config.experiment import Algorithm, Environment, Experiment, Stop
     from genkidama.config.plugin import Plugin
     from genkidama.errors import (
         ConfigurationError,
@@ -33,9 +30,11 @@ if TYPE_CHECKING:
         GenkidamaError,
         ProtocolError,
     )
-    from genkidama.learning.heads import head_for
+    from genkidama.learning.a3c import A3C
+    from genkidama.learning.heads import Categorical, head_for
     from genkidama.learning.learners import Learner
     from genkidama.learning.networks import ActorCritic, Convolutional, Network
+    from genkidama.learning.ppo import PPO
     from genkidama.parent.parent import Parent
     from genkidama.plugins.ga3c.backend import GA3C
     from genkidama.plugins.hypertrick.local_search import search
@@ -53,14 +52,18 @@ if TYPE_CHECKING:
 #: Public names and their homes. A home is imported when its name is first used: a parent must not
 #: pay for torch, and a core must not pay for websockets.
 _HOMES = {
+    "A3C": "genkidama.learning.a3c",
     "ActorCritic": "genkidama.learning.networks",
+    "Algorithm": "genkidama.config.experiment",
     "Backend": "genkidama.child.backend",
     "Blend": "genkidama.server.rules.blend",
+    "Categorical": "genkidama.learning.heads",
     "Checkpoint": "genkidama.runs.checkpoint",
     "Child": "genkidama.child.child",
     "ConfigurationError": "genkidama.errors",
     "Convolutional": "genkidama.learning.networks",
     "CoreOrchestrator": "genkidama.child.orchestrator",
+    "Environment": "genkidama.config.experiment",
     "EnvironmentFailure": "genkidama.errors",
     "Evaluation": "genkidama.runs.evaluation",
     "Experiment": "genkidama.config.experiment",
@@ -70,6 +73,7 @@ _HOMES = {
     "HyperTrickPruner": "genkidama.plugins.hypertrick.pruner",
     "Learner": "genkidama.learning.learners",
     "Network": "genkidama.learning.networks",
+    "PPO": "genkidama.learning.ppo",
     "ParameterServer": "genkidama.server.parameter_server",
     "Parent": "genkidama.parent.parent",
     "Plugin": "genkidama.config.plugin",
@@ -78,6 +82,7 @@ _HOMES = {
     "Rule": "genkidama.server.rules.blend",
     "Run": "genkidama.runs.run",
     "Signature": "genkidama.protocol.vector",
+    "Stop": "genkidama.config.experiment",
     "Update": "genkidama.server.rules.blend",
     "Verdict": "genkidama.plugins.hypertrick.rule",
     "Work": "genkidama.child.backend",
@@ -90,14 +95,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "A3C",
     "ActorCritic",
+    "Algorithm",
     "Backend",
     "Blend",
+    "Categorical",
     "Checkpoint",
     "Child",
     "ConfigurationError",
     "Convolutional",
     "CoreOrchestrator",
+    "Environment",
     "EnvironmentFailure",
     "Evaluation",
     "Experiment",
@@ -107,6 +116,7 @@ __all__ = [
     "HyperTrickPruner",
     "Learner",
     "Network",
+    "PPO",
     "ParameterServer",
     "Parent",
     "Plugin",
@@ -115,6 +125,7 @@ __all__ = [
     "Rule",
     "Run",
     "Signature",
+    "Stop",
     "Update",
     "Verdict",
     "Work",

@@ -19,6 +19,9 @@ from genkidama.config.role import Role
 from tests.helpers import ROOT
 from tests.texts import texts
 
+#: Settings that are tables: they have their own sections of the page, or none.
+_TABLES = ("search", "plugins")
+
 
 @pytest.fixture(scope="module")
 def site() -> dict[str, str]:
@@ -41,7 +44,7 @@ def test_the_reference_has_every_setting_with_default_and_text() -> None:
     for section, kind in kinds:
         written = texts(kind)
         for name, value in msgspec.to_builtins(kind()).items():
-            if not isinstance(getattr(kind(), name), msgspec.Struct) and name != "search":
+            if not isinstance(getattr(kind(), name), msgspec.Struct) and name not in _TABLES:
                 default = "off" if value is None else f"`{tomlish(value)}`"
                 expected[f"{section}.{name}".lstrip("."), default] = written[name]
     assert rows == expected
